@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.jobs import JOBS, WARM_UP, DQNJob, Job, main
+from benchmarks.jobs import JOBS, WARM_UP, DQNJob, Job, SACJob, main
 
 HALF_LOG_2PI = 0.9189385332046727
 
@@ -216,7 +216,7 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
     return {"steps_per_s": steps_per_s, "late_return": round(float(np.mean(late)), 1) if late else float("nan")}
 
 
-def start(job: Job | DQNJob, seed: int) -> tuple[SyncVectorEnv, Tensor]:
+def start(job: Job | DQNJob | SACJob, seed: int) -> tuple[SyncVectorEnv, Tensor]:
     """Seed torch, keep it to one thread, and make the envs; they and their first observations."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)

@@ -127,7 +127,31 @@ DQN_JOBS = {
     )
 }
 
-AnyJob = TypeVar("AnyJob", bound=Job | DQNJob)
+
+@dataclass(frozen=True)
+class SACJob:
+    """One SAC job: policy and two critics of 2 × 256 ReLU units, one update per env step, as published."""
+
+    env_id: str
+    num_envs: int
+    batch_size: int = 256
+    capacity: int = 50_000
+    learning_starts: int = 512
+    warm_up: int = 1024  # steps before the clock starts, a multiple of num_envs
+    lr: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    num_threads: int = 1
+
+
+SAC_JOBS = {
+    "sac-pendulum": SACJob("Pendulum-v1", 8),
+    "sac-pendulum-1": SACJob("Pendulum-v1", 1),
+    "sac-cheetah": SACJob("HalfCheetah-v5", 8),
+    "sac-cheetah-1": SACJob("HalfCheetah-v5", 1),
+}
+
+AnyJob = TypeVar("AnyJob", bound=Job | DQNJob | SACJob)
 
 
 def peak_mb() -> float:

@@ -1,7 +1,7 @@
 """Measure our speed beside the same work without a framework, in one run on one machine.
 
-    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn pong learners workers replay
-                             sampling catalog import] [--repeats 5] [--write]
+    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn sac-pendulum sac-pendulum-1 sac-cheetah sac-cheetah-1
+                             pong learners workers replay sampling catalog import] [--repeats 5] [--write]
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
 both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;
@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -71,6 +72,10 @@ TRAININGS = {
     "cheetah": Training("PPO HalfCheetah", "ours_ppo", "bare_ppo", 30_000, 0.9),
     "lstm": Training("PPO LSTM CartPole", "ours_ppo", "bare_lstm", 60_000, 0.7),
     "dqn": Training("DQN CartPole", "ours_dqn", "bare_dqn", 30_000, 0.9),
+    "sac-pendulum": Training("SAC Pendulum", "ours_sac", "bare_sac", 4_000, 0.95),
+    "sac-pendulum-1": Training("SAC Pendulum, 1 env", "ours_sac", "bare_sac", 4_000, 0.95),
+    "sac-cheetah": Training("SAC HalfCheetah", "ours_sac", "bare_sac", 4_000, 0.95),
+    "sac-cheetah-1": Training("SAC HalfCheetah, 1 env", "ours_sac", "bare_sac", 4_000, 0.95),
     "pong": Training("PPO Pong", "ours_ppo", "bare_pong", 6_000, 0.9),
 }
 
@@ -275,11 +280,7 @@ def import_rows(repeats: int, report: Report) -> list[Row]:
 
 
 ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how often each reports per repeat
-    "cartpole": (lambda repeats, report: training_rows("cartpole", repeats, report), 2),
-    "cheetah": (lambda repeats, report: training_rows("cheetah", repeats, report), 2),
-    "lstm": (lambda repeats, report: training_rows("lstm", repeats, report), 2),
-    "dqn": (lambda repeats, report: training_rows("dqn", repeats, report), 2),
-    "pong": (lambda repeats, report: training_rows("pong", repeats, report), 2),
+    **{job: (partial(training_rows, job), 2) for job in TRAININGS},
     "learners": (learner_rows, 3),
     "workers": (worker_rows, 3),
     "replay": (replay_rows, 5),

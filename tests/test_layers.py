@@ -135,6 +135,7 @@ ROOMS = (
     "algorithms.run",
     "algorithms.config",
     "algorithms.algorithm",
+    "algorithms.off_policy",
     "algorithms.dqn algorithms.ppo",
     "algorithms.cli",
 )

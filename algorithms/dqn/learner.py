@@ -1,19 +1,18 @@
 """DQN's learner: targets from the target network, the loss of action values, and target updates."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from algorithms.off_policy.learner import ReplayLearner
 from algorithms.ops.distributional import project_onto_support
 from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.sequences import flatten_sequences
-from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.modules.recurrent import burn_in
@@ -24,50 +23,35 @@ if TYPE_CHECKING:
     from algorithms.dqn.dqn import DQNConfig
 
 
-class DQNLearner(BatchLearner):
+class DQNLearner(ReplayLearner):
     """Learns action values from one batch of replayed steps at a time.
 
     In addition to the online net, it has two copies in eval mode: ``target`` has older weights, and ``choosing``
     shares the tensors of the online net and chooses the actions of double Q-learning.
 
-    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`BatchLearner`.
+    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
 
     required_apis = (QNetAPI, EpsilonGreedyAPI)
     settings: "DQNConfig"
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self.target, self.choosing = MultiRLModule({}).eval(), MultiRLModule({}).eval()
-        self._target_parameters: dict[str, FlatParameters] = {}
-        self.last_target_update: dict[str, int] = {}
-        self.num_target_updates: dict[str, int] = {}
+        self.choosing = MultiRLModule({}).eval()
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        for copies in (self.target, self.choosing):
-            copies.add(module_id, spec.build().to(self.device))
+        self.choosing.add(module_id, spec.build().to(self.device))
         super()._register_module(module_id, spec)
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:
             check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
         if settings.noisy:
             check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
-        self.target[module_id].set_state(module.get_state())
         self.choosing[module_id].share_tensors_of(module)
-        self._target_parameters[module_id] = FlatParameters(self.target[module_id].parameters())
-        self.last_target_update[module_id], self.num_target_updates[module_id] = self.env_steps, 0
 
     def _forget_module(self, module_id: str) -> None:
         super()._forget_module(module_id)
-        for copies in (self.target, self.choosing):
-            copies.remove(module_id)
-        for by_id in (self._target_parameters, self.last_target_update, self.num_target_updates):
-            by_id.pop(module_id, None)
-
-    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Load a state into the module and its target net."""
-        super().load_module_state(module_id, state)
-        self.target[module_id].set_state(state)
+        self.choosing.remove(module_id)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -164,38 +148,15 @@ class DQNLearner(BatchLearner):
             value = value.masked_fill(value <= MASKED, 0.0)  # no action is allowed, so no reward can follow
         return torch.addcmul(rewards, discounts, value)
 
-    def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net by the fraction ``tau`` once every ``target_network_update_freq`` env steps."""
-        if self.env_steps - self.last_target_update[module_id] < self.settings.target_network_update_freq:
-            return
-        self._target_parameters[module_id].tensor.lerp_(self.parameters[module_id].tensor, self.settings.tau)
-        for theirs, mine in zip(self.target[module_id].buffers(), self.module[module_id].buffers(), strict=True):
-            theirs.copy_(mine)
-        self.last_target_update[module_id] = self.env_steps
-        self.num_target_updates[module_id] += 1
-
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)
-        results = {"num_target_updates": float(self.num_target_updates[module_id])}
+        results = dict[str, float]()
         if (td_error := rest.pop("td_error", None)) is not None:
             results["td_error_mean"] = float(td_error.abs().mean())
         if (values := rest.pop("qf", None)) is not None:
             low, high = values.aminmax()
             results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
         return super().summarize(module_id, rest) | results
-
-    def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {
-            "target": self.target.get_state(),
-            "last_target_update": self.last_target_update.copy(),
-            "num_target_updates": self.num_target_updates.copy(),
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        super().set_state(state)
-        self.target.set_state(state["target"])
-        self.last_target_update |= state["last_target_update"]
-        self.num_target_updates |= state["num_target_updates"]
 
 
 def _following(net: RLModule, batch: Batch) -> tuple[Batch, Tensor | None]:

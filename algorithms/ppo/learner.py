@@ -45,7 +45,7 @@ class PPOLearner(EpisodeLearner):
         entropy_coeff = value_at(self.settings.entropy_coeff, self.env_steps)
         self.entropy_coeff[module_id] = torch.full((), entropy_coeff, device=self.device)
         dist_cls = self.module[module_id].action_dist_cls
-        if self.settings.use_kl_loss and module_id in self.optimizers and not dist_cls.inputs_suffice:
+        if self.settings.use_kl_loss and module_id in self.parameters and not dist_cls.inputs_suffice:
             raise ValueError(
                 f"PPOConfig.use_kl_loss: expected False with {dist_cls.__name__} (module "
                 f"{module_id!r}), since KL to the old policy would need the module's old parameters, "

@@ -123,7 +123,8 @@ class _Accelerated:
     def __call__(self, batch: Batch) -> tuple[Tensor, Metrics]:
         if not (self._compiles or self._captures):
             return self._plain(batch)
-        shape = tuple((x.shape, x.dtype) for x in tree.flatten(batch))
+        # the loss may depend on the parts that this step updates, so each choice of them counts as another shape
+        shape = (self._learner.stepping[self._module_id], *((x.shape, x.dtype) for x in tree.flatten(batch)))
         times = self._count(shape)
         if times == 0:
             return self._first(batch)

@@ -1,13 +1,99 @@
-"""The parameters of a module as one flat tensor, so that clearing, clipping and stepping are one call each."""
+"""The parameters of a module as one flat tensor with named parts, so that clearing, clipping and stepping are few
+calls."""
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from catalog.checks import Schedule
 from rlmodule.collective import Collective
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters of a module that have their own optimizer, such as those of an actor.
+
+    Attributes:
+        prefixes: Names of submodules or parameters; the part has all parameters at or below them. ``""`` names the
+            whole module.
+        lr: The learning rate, or its schedule by env steps.
+        grad_clip: Bound of the part's gradients, in the sense of the setting ``grad_clip_by``; None does not clip.
+    """
+
+    prefixes: tuple[str, ...]
+    lr: Schedule
+    grad_clip: float | None
+
+    def covers(self, name: str) -> bool:
+        """Return whether the parameter or buffer ``name`` of the module belongs to this part."""
+        return any(not prefix or f"{name}.".startswith(f"{prefix}.") for prefix in self.prefixes)
+
+
+def parameters_by_part(module: nn.Module, parts: Mapping[str, Part], where: str) -> dict[str, list[nn.Parameter]]:
+    """Return the trainable parameters of each part of ``module``, in the order of ``parts``.
+
+    Raises:
+        ValueError: Unless every part has trainable parameters, and every trainable parameter is in exactly one part.
+    """
+    found: dict[str, list[nn.Parameter]] = {part: [] for part in parts}
+    seen: dict[int, set[str]] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):  # one that two submodules share has two names
+        if not p.requires_grad:
+            continue
+        names = {part for part, one in parts.items() if one.covers(name)} | seen.get(id(p), set())
+        if len(names) != 1:
+            got = f"it in {' and '.join(sorted(names))}" if names else "it in none"
+            raise ValueError(
+                f"{where}: expected each trainable parameter in exactly one of {', '.join(parts)}, got {got}: {name}. "
+                "Change the prefixes of the parts, or freeze the parameter with requires_grad_(False)."
+            )
+        if id(p) not in seen:
+            found[names.copy().pop()].append(p)
+        seen[id(p)] = names
+    if len(parts) > 1 and (empty := [part for part, parameters in found.items() if not parameters]):
+        raise ValueError(
+            f"{where}: expected trainable parameters in each part, got none in {', '.join(empty)}, of the prefixes "
+            f"{', '.join(repr(prefix) for part in empty for prefix in parts[part].prefixes)}. Leave out that part, or "
+            "name a submodule that has some."
+        )
+    return found
+
+
+class FlatPart:
+    """The parameters of one part: a slice of the flat tensor.
+
+    Attributes:
+        views: The parameters, which are views of ``tensor``.
+        tensor: The slice, as a parameter for an optimizer.
+        grad: Its gradient, a slice of the flat gradient.
+    """
+
+    def __init__(self, views: list[nn.Parameter], data: Tensor, grad: Tensor) -> None:
+        self.views, self.tensor, self.grad = views, nn.Parameter(data), grad
+        self.tensor.grad = grad
+
+    def clip(self, limit: float | None, by: str) -> Tensor:
+        """Clip the gradients in place. Return their global norm before, as a scalar tensor.
+
+        Args:
+            limit: The bound; None clips nothing.
+            by: ``"global_norm"`` (of all together), ``"norm"`` (of each parameter) or ``"value"`` (of each element).
+        """
+        norm = torch.linalg.vector_norm(self.grad)
+        if limit is None:
+            return norm
+        if by == "global_norm":
+            self.grad.mul_((norm + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0))
+        elif by == "value":
+            self.grad.clamp_(-limit, limit)
+        else:
+            for p in self.views:
+                nn.utils.clip_grad_norm_([p], limit)
+        return norm
 
 
 class FlatParameters:
@@ -17,14 +103,21 @@ class FlatParameters:
     optimizer does the same arithmetic on one long tensor.
 
     Args:
-        parameters: Trainable parameters; frozen ones are left out.
+        by_part: The parameters of each part by its name; frozen ones are left out.
+
+    Attributes:
+        views: The parameters of all parts.
+        tensor: The flat tensor; one part follows another in it.
+        grad: Its gradient.
+        parts: The parts, by name.
 
     Raises:
         ValueError: If no parameter is trainable, or they differ in dtype or device.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.views = [p for p in parameters if p.requires_grad]
+    def __init__(self, by_part: Mapping[str, Iterable[nn.Parameter]]) -> None:
+        views = {name: [p for p in parameters if p.requires_grad] for name, parameters in by_part.items()}
+        self.views = [p for those in views.values() for p in those]
         if len({(p.dtype, p.device) for p in self.views}) != 1:
             got = sorted({f"{p.dtype} on {p.device}" for p in self.views}) or "none"
             raise ValueError(
@@ -32,14 +125,17 @@ class FlatParameters:
                 f"device, got {got}. Give the module at least one parameter, and convert it as a "
                 "whole with module.to(...)."
             )
-        self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
+        self.tensor = torch.cat([p.detach().flatten() for p in self.views])
         # two more numbers, so that one all-reduce takes the rows and the loss along with the gradient
-        self._pooled = self.tensor.detach().new_zeros(self.tensor.numel() + 2)
-        self.grad = self.tensor.grad = self._pooled[:-2]
+        self._pooled = self.tensor.new_zeros(self.tensor.numel() + 2)
+        self.grad = self._pooled[:-2]
         sizes = [p.numel() for p in self.views]
-        for p, data, grad in zip(self.views, self.tensor.detach().split(sizes), self.grad.split(sizes), strict=True):
+        for p, data, grad in zip(self.views, self.tensor.split(sizes), self.grad.split(sizes), strict=True):
             p.data = data.view_as(p)
             p.grad = grad.view_as(p)
+        sizes = [sum(p.numel() for p in those) for those in views.values()]
+        slices = zip(self.tensor.split(sizes), self.grad.split(sizes), strict=True)
+        self.parts = {name: FlatPart(views[name], *each) for name, each in zip(views, slices, strict=True)}
 
     def zero_grad(self) -> None:
         """Set all gradients to zero; the backward pass adds to them in place."""
@@ -55,28 +151,6 @@ class FlatParameters:
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
         self._pooled.div_(collective.all_reduce(self._pooled)[-2].clone())
         return self._pooled[-1].clone()
-
-    def clip(self, limit: float | None, by: str) -> Tensor:
-        """Clip the gradients in place.
-
-        Args:
-            limit: The bound; None clips nothing.
-            by: ``"global_norm"`` (of all together), ``"norm"`` (of each parameter) or ``"value"`` (of each element).
-
-        Returns:
-            The global norm before clipping, as a scalar tensor.
-        """
-        norm = torch.linalg.vector_norm(self.grad)
-        if limit is None:
-            return norm
-        if by == "global_norm":
-            self.grad.mul_((norm + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0))
-        elif by == "value":
-            self.grad.clamp_(-limit, limit)
-        else:
-            for p in self.views:
-                nn.utils.clip_grad_norm_([p], limit)
-        return norm
 
 
 class FlatAdam(torch.optim.Adam):
@@ -108,6 +182,15 @@ class FlatAdam(torch.optim.Adam):
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
         )
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """A part of a module in training, and its optimizer."""
+
+    part: Part
+    flat: FlatPart
+    optimizer: torch.optim.Optimizer
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:

@@ -5,11 +5,12 @@ The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: roll
 synchronise through :class:`DataParallel`; a single learner does without it.
 """
 
+import copy
 import itertools
 import warnings
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, ClassVar
@@ -28,7 +29,15 @@ from rlmodule.data.rollout import Rollout, map_columns
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
 from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel, no_data
-from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
+from rlmodule.learning.flat_optimizer import (
+    FlatAdam,
+    FlatParameters,
+    Part,
+    TrainedPart,
+    load_optimizer_state,
+    optimizer_state,
+    parameters_by_part,
+)
 from rlmodule.learning.reports import (
     ROWS,
     SKIPPED,
@@ -108,7 +117,9 @@ class Learner(Hooks, ABC):
 
     Override points:
         ``compute_loss_for_module``: the loss.
-        ``configure_optimizer_for_module``: the optimizer; default: Adam with a fused step.
+        ``parts_of``: parts of a module with their own optimizers; default: one part.
+        ``parts_to_step``: the parts to update in the next gradient step; default: all.
+        ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
         ``required_apis``: the interfaces that the loss needs a module to implement.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -128,6 +139,9 @@ class Learner(Hooks, ABC):
         settings: Those of the module that is being updated; between updates, those of the run. See :meth:`settings_of`.
         collective: The learners that train together, this one included.
         progress: Number of gradient steps taken; also grows during an update.
+        num_gradient_steps: Number of gradient steps of each module in the whole run.
+        stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
+            before the first step. A loss that depends on it is compiled or captured once for each value.
 
     Raises:
         TypeError: If a module lacks an interface in ``required_apis``.
@@ -145,7 +159,10 @@ class Learner(Hooks, ABC):
         self._data_parallel: DataParallel | None = None  # None for a single learner
         self.progress = self.env_steps = self.num_updates = 0
         self.parameters: dict[str, FlatParameters] = {}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.num_gradient_steps: dict[str, int] = {}
+        self.stepping: dict[str, tuple[str, ...]] = {}
+        self._parts: dict[str, dict[str, TrainedPart]] = {}
+        self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._settings_of: dict[str, LearnerSettings] = {}
@@ -170,15 +187,41 @@ class Learner(Hooks, ABC):
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
         self._check_own_parameters(module_id)
-        self.parameters[module_id] = flat = FlatParameters(module.parameters())
-        self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
+        parts = self.parts_of(module_id)
+        where = f"{type(self).__name__}.parts_of({module_id!r})"
+        self.parameters[module_id] = flat = FlatParameters(parameters_by_part(module, parts, where))
+        self._parts[module_id] = {
+            name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
+            for name, part in parts.items()
+        }
+        scheduled = [x for x in self._parts[module_id].values() if not isinstance(x.part.lr, int | float)]
+        self._scheduled[module_id] = [(x.optimizer, x.part.lr) for x in scheduled]
+        self.stepping[module_id], self.num_gradient_steps[module_id] = tuple(parts), 0
         self._stateful[module_id] = module.is_stateful()
         self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
         if self._data_parallel is not None:
             self._data_parallel.register(module_id, module)
+
+    def _make_optimizer(self, module_id: str, part: Part, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        settings = copy.copy(self.settings)
+        for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
+            object.__setattr__(settings, name, value)  # of a copy, since settings may be frozen
+        with self._using(settings):
+            optimizer = self.configure_optimizer_for_module(module_id, parameters)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
+        return optimizer
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts."""
+        return {name: part.optimizer for name, part in self._trained_parts()}
+
+    def _trained_parts(self) -> Iterator[tuple[str, TrainedPart]]:
+        for module_id, parts in self._parts.items():
+            for name, part in parts.items():
+                yield (f"{module_id}.{name}" if len(parts) > 1 else module_id), part
 
     def settings_of(self, module_id: str) -> Any:
         """Return the settings of a module: those of the run, changed by its ``policy_overrides``.
@@ -263,8 +306,8 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._extra_metrics
-        for by_id in (*kept, self._skipped_in_a_row, self._settings_of):
+        kept = self.parameters, self._parts, self._scheduled, self.stepping, self.num_gradient_steps, self._stateful
+        for by_id in (*kept, self._gradient_passes, self._extra_metrics, self._skipped_in_a_row, self._settings_of):
             by_id.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
@@ -291,12 +334,23 @@ class Learner(Hooks, ABC):
             fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
-    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """Return the optimizer of a module. It must be elementwise, as Adam is: it gets one flat tensor of all
-        parameters.
+    def parts_of(self, module_id: str) -> Mapping[str, Part]:
+        """Return the parts of a module, by name. Each has its own optimizer, learning rate and bound of the gradients.
+        Every trainable parameter must be in exactly one part. Default: one part, with ``lr`` and ``grad_clip`` of the
+        settings."""
+        return {"all": Part(("",), self.settings.lr, self.settings.grad_clip)}
 
-        The optimizer determines its learning rates; pass ``settings.lr`` here to use that setting. If ``lr`` is a
-        schedule, the learning rates are multiplied by its current value over its value at step 0.
+    def parts_to_step(self, module_id: str) -> Collection[str]:
+        """Return the parts to update in the next gradient step; the others keep weights and moments. Asked once before
+        each step; the loss reads the answer from ``stepping``. Default: all."""
+        return tuple(self._parts[module_id])
+
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is: it gets all
+        parameters as one flat tensor.
+
+        The optimizer determines its learning rates; pass ``settings.lr`` here to use that setting, which is that of the
+        part. If it is a schedule, the learning rates are multiplied by its current value over its value at step 0.
 
         A parameter that took no part in the loss has a gradient of zero.
         """
@@ -331,7 +385,9 @@ class Learner(Hooks, ABC):
 
         If the loss or the gradient is not finite, skip the step and leave the weights and the optimizer unchanged.
         """
-        parameters, settings = self.parameters[module_id], self.settings
+        parameters, parts = self.parameters[module_id], self._parts[module_id]
+        if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
+            self._set_stepping(module_id, names)
         if self._is_plain:
             loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
             parameters.zero_grad()
@@ -339,16 +395,31 @@ class Learner(Hooks, ABC):
         else:
             compute, together = self._gradient_passes[module_id], self._data_parallel
             loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
-        norm = parameters.clip(settings.grad_clip, settings.grad_clip_by)
+        by, stepping = self.settings.grad_clip_by, [parts[name] for name in names]
+        norms = [each.flat.clip(each.part.grad_clip, by) for each in stepping]
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         both = norm + loss.detach()
         skip = both.sub_(both).ne_(0).float()  # x - x is 0 if x is finite, else NaN
-        if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
-            optimizer.step_unless(skip)
-        elif not skip:
-            optimizer.step()
+        for each in stepping:
+            if isinstance(optimizer := each.optimizer, FlatAdam):
+                optimizer.step_unless(skip)
+            elif not skip:
+                optimizer.step()
         self.progress += 1
+        self.num_gradient_steps[module_id] += 1
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+        metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True) if len(parts) > 1}
         return {name: value.detach() for name, value in metrics.items()}
+
+    def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
+        """Set the parts that the next gradient step of a module updates."""
+        if not names or not set(names) <= self._parts[module_id].keys():
+            known = ", ".join(self._parts[module_id])
+            raise ValueError(
+                f"{type(self).__name__}.parts_to_step({module_id!r}): expected one or more of {known}, got {names}. "
+                "Name parts that parts_of() returns."
+            )
+        self.stepping[module_id] = names
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""
@@ -368,9 +439,10 @@ class Learner(Hooks, ABC):
             in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
             if in_a_row[module_id] >= limit:
                 raise too_many_skipped(limit, module_id, self.module[module_id])
-        lr = float(self.optimizers[module_id].param_groups[0]["lr"])
+        rates = {name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self._parts[module_id].items()}
+        rates = {f"learning_rate_{name}" if len(rates) > 1 else "learning_rate": lr for name, lr in rates.items()}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
-        results |= {**more, "learning_rate": lr, "num_updates_skipped": sum(skipped)}
+        results |= {**more, **rates, "num_updates_skipped": sum(skipped)}
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
@@ -388,12 +460,11 @@ class Learner(Hooks, ABC):
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
-        """Set the count of env steps, and the learning rates of modules whose ``lr`` is a schedule."""
+        """Set the count of env steps, and the learning rates that are schedules."""
         self.env_steps = env_steps
-        for module_id, optimizer in self.optimizers.items():
-            if not isinstance(schedule := self._settings_of[module_id].lr, int | float):
-                for group in optimizer.param_groups:
-                    group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+        for optimizer, schedule in itertools.chain.from_iterable(self._scheduled.values()):
+            for group in optimizer.param_groups:
+                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Return numbers from ``metrics`` of all minibatches (scalars stacked, rows concatenated). Default: means."""
@@ -402,25 +473,30 @@ class Learner(Hooks, ABC):
     def get_state(self) -> dict[str, Any]:
         """Return all state that training changes: a tree of tensors (references, not copies) and values that JSON can
         hold."""
-        scheduled = {n: not isinstance(settings.lr, int | float) for n, settings in self._settings_of.items()}
         return {
             "module": self.module.get_state(),
-            "optimizers": {n: optimizer_state(opt, is_scheduled=scheduled[n]) for n, opt in self.optimizers.items()},
+            "optimizers": {
+                name: optimizer_state(each.optimizer, is_scheduled=not isinstance(each.part.lr, int | float))
+                for name, each in self._trained_parts()
+            },
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
             "num_updates": self.num_updates,
+            "num_gradient_steps": self.num_gradient_steps.copy(),
             "skipped_in_a_row": self._skipped_in_a_row.copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` in place."""
         self.module.set_state(state["module"])
-        for module_id in self.optimizers.keys() & state["optimizers"].keys():  # another module may be trained now
-            load_optimizer_state(self.optimizers[module_id], state["optimizers"][module_id])
+        optimizers = self.optimizers
+        for name in optimizers.keys() & state["optimizers"].keys():  # another module may be trained now
+            load_optimizer_state(optimizers[name], state["optimizers"][name])
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
+        self.num_gradient_steps |= state.get("num_gradient_steps", {})  # earlier checkpoints lack it
         self._skipped_in_a_row |= state["skipped_in_a_row"]
 
 
@@ -620,9 +696,10 @@ class EpisodeLearner(Learner):
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join the metrics of several gradient steps or epochs: stack scalars, concatenate entries per row."""
-    of_one = {name: value for name, value in steps[0].items() if name != ROWS}
-    return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in of_one.items()}
+    """Join metrics of several steps, each over those that report it: stack scalars, concatenate entries per row."""
+    names = dict.fromkeys(itertools.chain.from_iterable(steps))
+    values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
+    return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
 def row_minibatches(

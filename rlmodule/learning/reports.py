@@ -1,6 +1,7 @@
 """Functions that check the losses and metrics of algorithms and of modules (:class:`ExtraLossAPI`), and that join
 metrics over minibatches and over learners."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,14 +33,16 @@ def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
-    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some may have no rows."""
+    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some may have no rows, and some
+    metrics may be reported for some minibatches only."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
-    first = filled[0] if filled else {}
-    scalars = [name for name, x in first.items() if name != ROWS and not x.dim()]
+    known = {name: value for metrics in filled for name, value in metrics.items() if name != ROWS}
+    scalars = [name for name, x in known.items() if not x.dim()]
     return {
         "rows": torch.stack([metrics[ROWS] for metrics in history]),
+        "reported": {n: [n in x for x in history] for n in known},
         "scalars": {n: torch.stack([x.get(n, x[ROWS]).double().cpu() for x in history]) for n in scalars},
-        "per_row": {n: torch.cat([m[n] for m in filled]) for n, x in first.items() if x.dim()},
+        "per_row": {n: torch.cat([m[n] for m in filled if n in m]) for n, x in known.items() if x.dim()},
     }
 
 
@@ -47,28 +50,31 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     """Merge the metrics of ``M`` minibatches, as :func:`part_of` returns them for each learner.
 
     Returns:
-        Scalar metrics as means ``[M]`` over the rows of all learners; and metrics with an entry per row, as one tensor
-        for each learner.
+        Scalar metrics as means over the rows of all learners, one for each minibatch that reports them; and metrics
+        with an entry per row, as one tensor for each learner.
 
     Raises:
-        ValueError: If two learners report different names.
+        ValueError: If two learners report different names for a minibatch.
     """
     filled = [part for part in parts if part["scalars"]]
-    first = filled[0]
-    for part in filled:
-        expected, got = (sorted({**each["scalars"], **each["per_row"]}) for each in (first, part))
-        if expected != got:
-            raise ValueError(
-                f"metrics of learners that train together: expected {', '.join(expected)}, got "
-                f"{', '.join(got)}. Report the same for every minibatch."
-            )
     rows = torch.stack([part["rows"] for part in filled]).double()  # [n, M]
+    has_rows, silent, nothing = rows > 0, [False] * rows.shape[1], torch.zeros(rows.shape[1], dtype=torch.float64)
     scalars = Metrics()
-    for name in first["scalars"]:
-        values = torch.stack([part["scalars"][name] for part in filled])
-        # a learner without rows only has placeholders, and NaN times 0 rows would be NaN
-        scalars[name] = (torch.where(rows > 0, values * rows, 0.0).sum(0) / rows.sum(0)).float()
-    return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
+    for name in dict.fromkeys(itertools.chain.from_iterable(part["reported"] for part in filled)):
+        reported = torch.tensor([part["reported"].get(name, silent) for part in filled])  # [n, M]
+        by_some = (reported & has_rows).any(0)
+        if (has_rows & (reported != by_some)).any():
+            raise ValueError(
+                f"metrics of learners that train together: expected {name!r} from all learners or from none for each "
+                "minibatch, got it from some. Report the same on all of them."
+            )
+        if any(name in part["scalars"] for part in filled):
+            values = torch.stack([part["scalars"].get(name, nothing) for part in filled])
+            # a learner without rows only has placeholders, and NaN times 0 rows would be NaN
+            mean = torch.where(has_rows, values * rows, 0.0).sum(0) / rows.sum(0)
+            scalars[name] = mean.float()[by_some]
+    per_row = dict.fromkeys(itertools.chain.from_iterable(part["per_row"] for part in filled))
+    return scalars, {name: [part["per_row"][name] for part in filled if name in part["per_row"]] for name in per_row}
 
 
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:

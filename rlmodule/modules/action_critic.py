@@ -61,6 +61,13 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
             out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
         return out
 
+    @property
+    def values_all_actions(self) -> bool:
+        return self.catalog.values_all
+
+    def critic_names(self) -> tuple[str, ...]:
+        return ("qf", "encoder" if self.encoder.shared else "encoder.critic_encoder")
+
     def compute_action_values(
         self,
         batch: Mapping[str, Tree],

@@ -66,6 +66,15 @@ class DistributionalQNetAPI(QNetAPI):
 class ActionValueAPI(ABC):
     """Interface of modules with critics: an ensemble of nets that predict the value of an observation and an action."""
 
+    @property
+    @abstractmethod
+    def values_all_actions(self) -> bool:
+        """Whether each critic predicts the values of all joint actions at once."""
+
+    @abstractmethod
+    def critic_names(self) -> tuple[str, ...]:
+        """Return the names of the submodules that only the loss of the critics trains."""
+
     @abstractmethod
     def compute_action_values(
         self,
@@ -80,11 +89,19 @@ class ActionValueAPI(ABC):
         Args:
             batch: Columns; ``obs`` ``[B, ...]`` is read unless ``embeddings`` is given.
             actions: Sampled actions ``[B, ...]``, choices as numbers or as one-hot codes. None for the values of every
-                joint action, ``[critics, B, joint actions]``, if there are critics that predict all.
+                joint action, ``[critics, B, joint actions]``, if ``values_all_actions``.
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
                 gets them, since its values do not depend on ``obs`` alone.
             frozen: Give a gradient to the actions only, and none to critics and embeddings.
         """
+
+
+class TemperatureAPI(ABC):
+    """Interface of modules that weigh the entropy of their policy by a learned temperature."""
+
+    @abstractmethod
+    def log_temperature(self) -> Tensor:
+        """Return the logarithm of the temperature, a scalar parameter that nothing else reads."""
 
 
 class EpsilonGreedyAPI(ABC):

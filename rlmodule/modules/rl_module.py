@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -313,8 +313,9 @@ class RLModule(Hooks, nn.Module, ABC):
                 "into a module with the same spaces, model_config and catalog."
             )
 
-    def share_tensors_of(self, other: RLModule) -> None:
-        """Replace each parameter and buffer by the tensor of that name in ``other``, so that both share all weights.
+    def share_tensors_of(self, other: RLModule, *, but: Callable[[str], bool] = lambda name: False) -> None:
+        """Replace each parameter and buffer by the tensor of that name in ``other``, so that both share all weights
+        except those for whose name ``but`` returns True.
 
         Buffers stay shared as long as ``other`` changes them in place.
 
@@ -328,7 +329,7 @@ class RLModule(Hooks, nn.Module, ABC):
             for own in (submodule._parameters, submodule._buffers):
                 for name, tensor in own.items():
                     full = f"{path}.{name}" if path else name
-                    if tensor is not None or full in theirs:
+                    if (tensor is not None or full in theirs) and not but(full):
                         own[name] = theirs[full]  # type: ignore[assignment]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run
-from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS
+from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SAC_JOBS
 from benchmarks.run import REPLAY, Row
 
 FASTER = Row(
@@ -49,6 +49,8 @@ def test_the_readme_has_the_markers_and_every_row() -> None:
         "PPO HalfCheetah",
         "PPO LSTM CartPole",
         "DQN CartPole",
+        "SAC Pendulum",
+        "SAC HalfCheetah",
         "PPO Pong",
         "sampling: vector step",
     ]
@@ -101,7 +103,7 @@ def test_each_job_runs_beside_the_loop_for_it(monkeypatch: pytest.MonkeyPatch) -
     (row,) = run.training_rows("dqn", 1, lambda text: None)
     assert [args[1:3] for args in calls] == [("benchmarks.ours_dqn", "dqn"), ("benchmarks.bare_dqn", "dqn")]
     assert (row.name, row.floor, row.reached) == ("DQN CartPole", 0.9, False)
-    assert run.TRAININGS.keys() == JOBS.keys() | DQN_JOBS.keys() | PONG_JOBS.keys()
+    assert run.TRAININGS.keys() == JOBS.keys() | DQN_JOBS.keys() | SAC_JOBS.keys() | PONG_JOBS.keys()
 
 
 @pytest.mark.parametrize("sb3", [True, False])

@@ -259,5 +259,5 @@ def test_the_stream_of_a_gpu_goes_on_where_it_ended() -> None:
 def test_adam_keeps_its_count_on_the_device() -> None:
     learner = ppo(**GPU)
     train(learner)
-    state = learner.optimizers[ID].state[learner.parameters[ID].tensor]
+    state = learner.optimizers[ID].state[learner.parameters[ID].parts["all"].tensor]
     assert {name: value.device.type for name, value in state.items()} == dict.fromkeys(state, "cuda")

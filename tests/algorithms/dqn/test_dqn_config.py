@@ -31,7 +31,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
         ["1", True],
     ),
     "td_error_loss_fn": (["huber", "mse"], [], ["l1", None, 1]),
-    "target_network_update_freq": ([1, 500], [0, -1], ["1", None, 1.5]),
+    "target_network_update_freq": ([0, 1, 500], [-1], ["1", None, 1.5]),
     "tau": ([0.005, 1], [0, 1.1, NAN], ["1", None]),
     "num_steps_sampled_before_learning_starts": ([0, 1000], [-1], ["1", None]),
     "training_intensity": ([None, 0.5, 16], [0, -1, NAN], ["1", True]),

@@ -191,7 +191,7 @@ def test_the_target_net_is_copied_after_so_many_env_steps() -> None:
     for env_steps in (40, 99, 100, 150, 199, 200, 210):
         learner.step_on_batch(batch(seed=env_steps), env_steps=env_steps)
         same = differences(target(learner).get_state(), online(learner).get_state()) == []
-        counts.append((learner.num_target_updates[ID], same))
+        counts.append((learner.targets.num_updates[ID], same))
     assert counts == [(0, False), (0, False), (1, True), (1, False), (1, False), (2, True), (2, False)]
 
 
@@ -286,8 +286,8 @@ def test_each_module_has_a_clock_of_its_own() -> None:
     assert results["other"]["num_target_updates"] == 1
     learner.update_from_batch(batch(), env_steps=200, module_id="other")
     again.set_state(learner.get_state())
-    assert again.last_target_update == {ID: 100, "other": 200}
-    assert again.num_target_updates == {ID: 1, "other": 2}
+    assert again.targets.last_update == {ID: 100, "other": 200}
+    assert again.targets.num_updates == {ID: 1, "other": 2}
     learner.remove_module("other")
     assert learner.get_state()["num_target_updates"] == {ID: 1}
 
@@ -301,7 +301,7 @@ def test_numbers_to_report() -> None:
     assert results["qf_mean"] == pytest.approx(float(values.mean()))
     assert (results["qf_min"], results["qf_max"]) == (float(values.min()), float(values.max()))
     assert results["td_error_mean"] == pytest.approx(float(errors.abs().mean()))
-    assert results["num_target_updates"] == learner.num_target_updates[ID] == 2
+    assert results["num_target_updates"] == learner.targets.num_updates[ID] == 2
     assert set(results) == {
         "qf_loss", "qf_mean", "qf_min", "qf_max", "td_error_mean", "num_target_updates", "learning_rate", "total_loss",
         "gradient_norm", "num_updates_skipped",

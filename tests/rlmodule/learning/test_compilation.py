@@ -189,7 +189,7 @@ def test_batches_of_dqn_are_moved_once_and_wait_for_nothing(
     with Mixes() as mixes:
         metrics = learner.step_on_batch(transitions(), env_steps=1)[ID]
     assert mixes.found == []
-    assert learner.num_target_updates == {ID: 1}
+    assert learner.targets.num_updates == {ID: 1}
     assert {value.device.type for value in metrics.values()} == {"meta"}
 
 
@@ -480,7 +480,7 @@ def test_layers_compute_in_bfloat16_and_all_else_in_float32() -> None:
     expected, got = train(eager, 3), train(lower, 3)
     assert (eager.layers, lower.layers) == (torch.float32, torch.bfloat16)  # type: ignore[attr-defined]
     assert set(lower.seen.values()) == {torch.float32}  # type: ignore[attr-defined]
-    state = lower.optimizers[ID].state[lower.parameters[ID].tensor]
+    state = lower.optimizers[ID].state[lower.parameters[ID].parts["all"].tensor]
     kept = [*lower.module[ID].parameters(), lower.parameters[ID].grad, *state.values()]
     assert {x.dtype for x in kept} == {torch.float32}
     assert not torch.equal(weights(eager), weights(lower))
@@ -575,7 +575,7 @@ class OnGpu:
     def __init__(self, loss: Callable[["OnGpu", Batch], Tensor]) -> None:
         self.net = nn.BatchNorm1d(1)
         self.module, self.loss = {ID: self.net}, loss
-        self.factor, self.scale, self.unread = 2.0, torch.ones(()), 0
+        self.factor, self.scale, self.unread, self.stepping = 2.0, torch.ones(()), 0, {ID: ("all",)}
         grad = SimpleNamespace(device=torch.device("cuda", 0))
         self.parameters = {ID: SimpleNamespace(grad=grad, zero_grad=self.net.zero_grad)}
         self.settings = Settings(torch_cuda_graphs=True)
@@ -695,5 +695,5 @@ def test_a_stream_takes_up_the_state_of_one_with_a_gpu() -> None:
 
 
 def test_flat_parameters_follow_the_device_of_the_module() -> None:
-    flat = FlatParameters(nn.Linear(2, 3).to("meta").parameters())
+    flat = FlatParameters({"all": nn.Linear(2, 3).to("meta").parameters()})
     assert flat.tensor.device == flat.grad.device == torch.device("meta")

@@ -23,7 +23,7 @@ def make() -> tuple[nn.Sequential, nn.Sequential, FlatParameters]:
     plain = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), nn.LayerNorm(3))
     plain[2].bias.requires_grad_(False)
     moved = copy.deepcopy(plain)
-    return plain, moved, FlatParameters(moved.parameters())
+    return plain, moved, FlatParameters({"all": moved.parameters()})
 
 
 def backward(net: nn.Module, scale: float = 1.0) -> None:
@@ -49,9 +49,11 @@ def test_parameters_and_gradients_are_views() -> None:
     _, moved, flat = make()
     backward(moved)
     assert torch.equal(flat.grad, torch.cat([g.flatten() for g in gradients(moved)]))
-    assert flat.tensor.grad is flat.grad
+    part = flat.parts["all"]
+    assert part.tensor.grad is part.grad
+    assert torch.equal(part.grad, flat.grad)
     with torch.no_grad():
-        flat.tensor.zero_()
+        part.tensor.zero_()
     flat.zero_grad()
     assert not any(p.any() for p in moved.parameters() if p.requires_grad)
     assert not any(g.any() for g in gradients(moved))
@@ -78,7 +80,7 @@ def test_steps_are_those_of_the_list(optimizer: type[torch.optim.Optimizer]) -> 
     plain, moved, flat = make()
     settings = {"lr": 0.1, "weight_decay": 0.01}
     trained = [p for p in plain.parameters() if p.requires_grad]
-    one, two = optimizer(trained, **settings), optimizer([flat.tensor], **settings)  # type: ignore[call-arg]
+    one, two = optimizer(trained, **settings), optimizer([flat.parts["all"].tensor], **settings)  # type: ignore[call-arg]
     for _ in range(5):
         plain.zero_grad()
         flat.zero_grad()
@@ -95,7 +97,7 @@ def test_frozen_parameters_are_left_alone() -> None:
     _, moved, flat = make()
     frozen, before = moved[2].bias, moved[2].bias.clone()
     backward(moved)
-    torch.optim.SGD([flat.tensor], lr=1.0).step()
+    torch.optim.SGD([flat.parts["all"].tensor], lr=1.0).step()
     assert torch.equal(frozen, before)
     assert frozen.grad is None
     assert all(p is not frozen for p in flat.views)
@@ -117,7 +119,7 @@ def test_clipping_is_torchs(by: str, limit: float, scale: float) -> None:
     else:
         for p in trained:
             nn.utils.clip_grad_norm_([p], limit)
-    norm = flat.clip(limit, by)
+    norm = flat.parts["all"].clip(limit, by)
     torch.testing.assert_close(norm, wanted)
     for a, b in zip(gradients(plain), gradients(moved), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
@@ -127,7 +129,7 @@ def test_no_limit_only_measures() -> None:
     plain, moved, flat = make()
     backward(plain)
     backward(moved)
-    norm = flat.clip(None, "global_norm")
+    norm = flat.parts["all"].clip(None, "global_norm")
     torch.testing.assert_close(norm, torch.cat([g.flatten() for g in gradients(plain)]).norm())
     assert all(torch.equal(a, b) for a, b in zip(gradients(plain), gradients(moved), strict=True))
 
@@ -140,15 +142,15 @@ def test_loading_a_state_keeps_the_views() -> None:
 
 def test_a_parameter_used_twice_is_held_once() -> None:
     layer = nn.Linear(3, 3)
-    flat = FlatParameters(nn.Sequential(layer, layer).parameters())
+    flat = FlatParameters({"all": nn.Sequential(layer, layer).parameters()})
     assert flat.tensor.numel() == 12
 
 
 def test_what_cannot_be_flat() -> None:
     with pytest.raises(ValueError, match="got none"):
-        FlatParameters([nn.Parameter(torch.zeros(2), requires_grad=False)])
+        FlatParameters({"all": [nn.Parameter(torch.zeros(2), requires_grad=False)]})
     with pytest.raises(ValueError, match=r"float32 on cpu.*float64 on cpu"):
-        FlatParameters([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))])
+        FlatParameters({n: [nn.Parameter(torch.zeros(2, dtype=getattr(torch, n)))] for n in ("float32", "float64")})
 
 
 def test_the_flat_adam_is_torchs_adam() -> None:

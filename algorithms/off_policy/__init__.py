@@ -1,0 +1,6 @@
+"""The base of algorithms that learn from a replay buffer: settings, iteration, and learner with target nets."""
+
+from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.off_policy.learner import ReplayLearner
+
+__all__ = ["ReplayAlgorithm", "ReplayConfig", "ReplayLearner", "ReplayTraining"]

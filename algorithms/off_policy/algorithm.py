@@ -1,0 +1,271 @@
+"""The settings and the iteration of algorithms that learn from a replay buffer."""
+
+from collections.abc import Mapping
+from math import floor
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from algorithms.algorithm import Algorithm
+from algorithms.config import AlgorithmConfig, Reporting
+from algorithms.replay.buffer import ReplayBuffer
+from algorithms.replay.prioritized import PrioritizedReplay
+from algorithms.replay.sequences import SequenceReplay
+from catalog.checks import Schedule
+from catalog.settings import Section, Settings, setting, settings_of
+from rlmodule.data.rollout import Rollout
+from rlmodule.learning.reports import Metrics
+from rlmodule.learning.schedules import value_at
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.seeding import seed_sequence
+from rlmodule.settings import Training
+
+PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
+"""Settings that only have an effect with ``prioritized_replay=True``."""
+
+
+class ReplayTraining(Training):
+    """Settings of updates from a replay buffer, and of target nets."""
+
+    train_batch_size_per_learner = 256
+    n_step: int | tuple[int, int] = setting(
+        1, "Steps whose rewards are summed before the next value; a pair draws the number for each row.", ge=1
+    )
+    target_network_update_freq: int = setting(
+        0, "Environment steps between updates of the target network; 0 updates it after every gradient step.", ge=0
+    )
+    tau: float = setting(0.005, "How far an update moves the target network: 1 copies the online one.", gt=0, le=1)
+    num_steps_sampled_before_learning_starts: int = setting(1000, "Environment steps before the first update.", ge=0)
+    training_intensity: float | None = setting(
+        256.0,
+        "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
+        gt=0,
+    )
+    burn_in_len: int = setting(
+        0, "Steps before each training sequence that only bring a recurrent state up to date.", ge=0
+    )
+
+
+class Replay(Settings):
+    """Settings of the replay buffer."""
+
+    replay_capacity: int = setting(50_000, "Environment steps that the replay buffer holds.", ge=1)
+    prioritized_replay: bool = setting(False, "Whether steps with large errors are drawn more often.")
+    prioritized_replay_alpha: float = setting(
+        0.6, "Exponent of the priorities of steps: 0 draws all alike, 1 in proportion to errors.", ge=0, le=1
+    )
+    prioritized_replay_beta: Schedule = setting(
+        0.4,
+        "How much of the bias of prioritized draws is corrected, 1 being all: a number, or points [[0, value], "
+        "[env_step, value], ...].",
+        ge=0,
+        le=1,
+    )
+    prioritized_replay_eps: float = setting(1e-6, "Added to each absolute error, so that no priority is 0.", gt=0)
+    frame_stack_axis: int | dict[str, int] | None = setting(
+        None,
+        "Axis along which observations stack frames, to store each frame once; for a Dict or Tuple, a dict of axes by "
+        "path; None stores whole observations.",
+    )
+    replay_in_checkpoints: bool = setting(
+        True, "Whether checkpoints hold the replay buffer, so that a run resumes exactly."
+    )
+
+
+class ReplayReporting(Reporting):
+    """The metrics of a run, and where it writes its files and logs."""
+
+    num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
+
+
+class ReplayConfig(ReplayTraining, Replay, ReplayReporting, AlgorithmConfig):
+    """Settings of a :class:`ReplayAlgorithm`."""
+
+    training = Section(ReplayTraining)
+    replay = Section(Replay)
+    reporting = Section(ReplayReporting)
+
+    records_action_dist = False
+
+    def get_rollout_fragment_length(self) -> int:
+        """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners (fewer messages)."""
+        return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
+
+    def validate(self) -> None:
+        super().validate()
+        batch, capacity = self.train_batch_size, self.replay_capacity
+        the_batch = f"train_batch_size_per_learner={self.train_batch_size_per_learner}"
+        if self.num_learners > 1:
+            the_batch += f" for each of {self.num_learners} learners"
+        least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
+        if least > most:
+            raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
+        for name in PRIORITIZED_SETTINGS:
+            if not self.prioritized_replay and getattr(self, name) != settings_of(type(self))[name].default:
+                raise self._invalid(
+                    name, "its default without prioritized_replay", "Set that to True, or leave this out."
+                )
+        slots = self.num_envs
+        for needed, why in (
+            (batch, the_batch),
+            (most * slots, f"n_step={most} in each of {slots} environments"),
+            (self.get_rollout_fragment_length() * slots, f"one rollout of {slots} environments"),
+        ):
+            if capacity < needed:
+                raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
+        if self.num_steps_sampled_before_learning_starts < batch:
+            raise self._invalid(
+                "num_steps_sampled_before_learning_starts",
+                f"at least {batch}, for {the_batch}, so that there is something to draw",
+                "Make it larger, or the batch smaller.",
+            )
+        intensity, steps = self.training_intensity, self.num_env_steps_per_iteration
+        if intensity is not None and intensity * steps < batch:
+            raise self._invalid(
+                "training_intensity",
+                f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
+                "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
+            )
+
+
+class ReplayAlgorithm(Algorithm):
+    """Samples env steps, stores them in a replay buffer, and learns from batches of it.
+
+    Override points, in addition to those of :class:`Algorithm`:
+        ``before_sampling``: prepare each rollout, such as by setting the share of random actions.
+
+    Attributes:
+        replay: The replay buffer.
+    """
+
+    config: Any
+    replay: ReplayBuffer
+
+    def __init__(self, config: ReplayConfig) -> None:
+        super().__init__(config)
+        self._steps_owed = 0.0
+        """Env steps still to be trained on to reach ``training_intensity``, less than one batch."""
+        try:
+            self.replay = self._make_replay()
+        except BaseException:
+            self.stop()
+            raise
+
+    def before_sampling(self) -> None:
+        """Prepare the next rollout; ``env_steps`` counts the steps before it. Default: nothing."""
+
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        history, seconds = [], {"replay": 0.0, "update": 0.0}
+        goal = self.env_steps + self.config.num_env_steps_per_iteration
+        while self.env_steps < goal:
+            self.before_sampling()
+            before = self.env_steps
+            rollouts = self.sample_rollouts()
+            start = perf_counter()
+            for rollout in rollouts:
+                self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
+            for _ in range(self._updates_due(self.env_steps - before)):
+                history.append(self._update(seconds))
+            seconds["replay"] += perf_counter() - start
+        seconds["replay"] -= seconds["update"]  # updates run within what was timed as replay
+        learned = self.learner_group.summarize_updates(history)
+        if self.config.prioritized_replay:
+            for numbers in learned.values():
+                numbers["prioritized_replay_beta"] = value_at(self.config.prioritized_replay_beta, self.env_steps)
+        return {
+            "learners": learned,
+            "replay_buffer": {"num_transitions": self.replay.num_transitions, "num_bytes": self.replay.num_bytes},
+            "timers": seconds,
+        }
+
+    def sample(self) -> Rollout:
+        """Sample as :meth:`Algorithm.sample` does. The rollout is not stored, so new episodes start after it."""
+        rollout = super().sample()
+        self.env_runner_group.reset()
+        return rollout
+
+    def _update(self, seconds: dict[str, float]) -> Mapping[str, Metrics]:
+        """Draw a batch, learn from it and update its priorities. Add the learning time to ``seconds["update"]``."""
+        config = self.config
+        beta = value_at(config.prioritized_replay_beta, self.env_steps)
+        sample = self.replay.sample(config.train_batch_size, beta=beta)
+        start = perf_counter()
+        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps)
+        seconds["update"] += perf_counter() - start
+        if config.prioritized_replay:
+            metrics = learned[DEFAULT_MODULE_ID]
+            if "td_error" not in metrics:
+                raise ValueError(
+                    "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
+                    f"prioritized_replay=True, got {', '.join(metrics)}. Report it, or turn "
+                    "prioritized_replay off."
+                )
+            errors = metrics["td_error"].cpu()
+            if errors.isfinite().all():  # else the learner skipped the update, and the priorities stay as they are
+                self.replay.update_priorities(sample, errors)
+        return learned
+
+    def _updates_due(self, sampled: int) -> int:
+        """Return how many batches to learn from now, after ``sampled`` new env steps."""
+        config = self.config
+        # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
+        if self.replay.num_transitions < config.num_steps_sampled_before_learning_starts and not self.replay.is_full:
+            return 0
+        if config.training_intensity is None:
+            return 1
+        self._steps_owed += config.training_intensity * sampled
+        # The small number makes up for rounding: a sum that should be whole may be just below it.
+        batches = floor(self._steps_owed / config.train_batch_size + 1e-9)
+        self._steps_owed -= batches * config.train_batch_size
+        return batches
+
+    def _make_replay(self) -> ReplayBuffer:
+        config, module = self.config, self.get_module()
+        prioritized = sequences = None
+        if config.prioritized_replay:
+            alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
+            prioritized = PrioritizedReplay(alpha=alpha, eps=eps)
+        if module.is_stateful():
+            length, state = module.max_seq_len, module.get_initial_state()
+            sequences = SequenceReplay(length=length, burn_in=config.burn_in_len, initial_state=state)
+        elif config.burn_in_len:
+            remedy = "Leave it out, or set use_lstm, use_gru or use_attention in model_config."
+            raise config._invalid("burn_in_len", "0, since the module has no recurrent state", remedy)
+        replay = ReplayBuffer(
+            module.input_space,
+            module.action_space,
+            capacity=config.replay_capacity,
+            num_envs=config.num_envs,
+            gamma=config.gamma,
+            n_step=config.n_step,
+            prioritized=prioritized,
+            sequences=sequences,
+            frame_stack_axis=config.frame_stack_axis,
+            seed=seed_sequence(self.run_seed, "replay"),
+        )
+        if sequences is not None:
+            self._check_learning_starts(sequences, replay.max_steps)
+        return replay
+
+    def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
+        """Raise unless the replay buffer holds enough complete sequences for a batch when learning starts."""
+        config, length = self.config, sequences.length
+        count, slots = max(1, config.train_batch_size // length), config.num_envs
+        needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))
+        if config.num_steps_sampled_before_learning_starts < needed:
+            raise config._invalid(
+                "num_steps_sampled_before_learning_starts",
+                f"at least {needed}: {count} sequences of {length} steps from {slots} environments",
+                "Make it larger, or the batch, max_seq_len or burn_in_len smaller.",
+            )
+
+    def get_state(self) -> dict[str, Any]:
+        state = super().get_state() | {"steps_owed": self._steps_owed}
+        return state | {"replay": self.replay.get_state()} if self.config.replay_in_checkpoints else state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self._steps_owed = state["steps_owed"]
+        if "replay" in state and self.config.replay_in_checkpoints:
+            self.replay.set_state(state["replay"], together=self.config.num_envs_per_env_runner)

@@ -1,0 +1,216 @@
+"""SAC's learner: targets, and the losses of critics, policy and temperature in one backward pass."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from algorithms.off_policy.learner import ReplayLearner, following
+from algorithms.sac.entropy import UniformEntropy
+from catalog.base import Tree
+from catalog.distributions.categorical import Choices
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.device import moved
+from rlmodule.learning.flat_optimizer import FlatAdam, Part
+from rlmodule.learning.reports import Metrics
+from rlmodule.learning.schedules import value_at
+from rlmodule.modules.apis import ActionValueAPI, TemperatureAPI
+from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+
+if TYPE_CHECKING:
+    from algorithms.sac.sac import SACConfig
+
+CHOICE_SHARE = 0.98
+"""Target entropy of choices, as a share of the entropy of uniform ones (Christodoulou 2019, section 3.2)."""
+MOST_LOG_ALPHA = 20.0
+"""Logarithm of the temperature above which it has diverged."""
+
+
+class Actions(NamedTuple):
+    """Actions of a policy: one drawn for each observation, or all of them.
+
+    Attributes:
+        drawn: The actions ``[B, ...]``, with a gradient; None for every joint action.
+        logp: Their log-probabilities ``[B]``; for all actions ``[B, actions]``.
+        probs: The probabilities of all actions ``[B, actions]``; None for drawn ones.
+    """
+
+    drawn: Tree | None
+    logp: Tensor
+    probs: Tensor | None = None
+
+    @classmethod
+    def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
+        """Return an action for each row, drawn from ``noise``; without noise all actions."""
+        dist = module.action_dist_cls.from_logits(inputs)
+        if noise is not None:
+            return cls(*dist.rsample_with_logp(noise))
+        assert isinstance(dist, Choices)
+        logp = dist.joint_log_probs()
+        return cls(None, logp, logp.exp())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the expectation ``[B]`` of the ``values`` of these actions: exact for all, else those of the draws."""
+        return values if self.probs is None else (self.probs * values).sum(-1)
+
+
+class SACLearner(ReplayLearner):
+    """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al. 2018,
+    "Soft Actor-Critic Algorithms and Applications").
+
+    Critics, policy and temperature learn in one backward pass: the policy's loss gives the critics no gradient.
+
+    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
+    """
+
+    required_apis = (ActionValueAPI, TemperatureAPI)
+    target_parts = ("critic",)
+    settings: "SACConfig"
+
+    def __init__(self, settings: "SACConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self._entropies: dict[str, UniformEntropy] = {}
+        self._noise_seed = 0
+        super().__init__(settings, spec, run_seed=run_seed)
+
+    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        super()._register_module(module_id, spec)
+        self._entropies[module_id] = entropy = UniformEntropy(self.module[module_id]).to(self.device)
+        if not isinstance(goal := self.settings.target_entropy, str) and goal >= entropy.most:
+            raise self.settings._invalid(
+                "target_entropy",
+                f"less than {entropy.most:.3g}, the entropy of uniform actions",
+                "Lower it, or choose 'auto': the temperature would grow without end.",
+            )
+
+    def _forget_module(self, module_id: str) -> None:
+        super()._forget_module(module_id)
+        self._entropies.pop(module_id, None)
+
+    def parts_of(self, module_id: str) -> Mapping[str, Part]:
+        """Return the parts ``critic``, ``alpha`` and, with all other parameters, ``actor``."""
+        module, config = self.module[module_id], self.settings
+        assert isinstance(module, ActionValueAPI)
+        assert isinstance(module, TemperatureAPI)
+        log_alpha = module.log_temperature()
+        critic = Part(
+            module.critic_names(), config.lr if config.critic_lr is None else config.critic_lr, config.grad_clip
+        )
+        names = [(name, p) for name, p in module.named_parameters() if not critic.covers(name)]
+        actor_lr, alpha_lr = (config.lr if lr is None else lr for lr in (config.actor_lr, config.alpha_lr))
+        actor = Part(tuple(name for name, p in names if p is not log_alpha), actor_lr, config.grad_clip)
+        alpha = Part(tuple(name for name, p in names if p is log_alpha), alpha_lr, config.grad_clip)
+        return {"actor": actor, "critic": critic, "alpha": alpha}
+
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Return the sum of the losses of critics (eq. 5), policy (eq. 9) and temperature (eq. 18), of which each has
+        its own parameters.
+
+        An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
+        of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
+        """
+        module, latents = self.module[module_id], fwd_out[Columns.EMBEDDINGS]
+        assert isinstance(module, ActionValueAPI)
+        assert isinstance(module, TemperatureAPI)
+        taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
+        errors = taken - batch[Columns.VALUE_TARGETS]
+        squares = 0.5 * errors.square().sum(0)
+        qf_loss = (squares * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else squares).mean()
+
+        actions = Actions.of(module, fwd_out[Columns.ACTION_DIST_INPUTS], batch.get(Columns.NOISE))
+        values = module.compute_action_values(batch, actions.drawn, latents, frozen=True).amin(0)
+        log_alpha = module.log_temperature()
+        alpha = log_alpha.detach().exp()
+        policy_loss = actions.mean(alpha * actions.logp - values).mean()
+
+        entropy = -actions.mean(actions.logp.detach())
+        goal = self.target_entropy(module_id, batch)
+        # by log α, as in the authors' code: the size of α does not change how fast it adapts
+        alpha_loss = (log_alpha * (entropy - goal).detach()).mean()
+        return qf_loss + policy_loss + alpha_loss, {
+            "qf_loss": qf_loss,
+            "policy_loss": policy_loss,
+            "alpha_loss": alpha_loss,
+            "alpha_value": alpha,
+            "entropy": entropy.mean(),
+            "target_entropy": torch.as_tensor(goal, device=alpha.device).mean(),
+            "td_error": errors.abs().mean(0),
+            "qf": taken.mean(0),
+        }
+
+    def target_entropy(self, module_id: str, batch: Batch) -> Tensor | float:
+        """Return the entropy in nats that the temperature aims at: one number, or one for each row.
+
+        ``"auto"`` is -1 for each number of an action (section 5), and 0.98 of the largest entropy of choices that are
+        allowed (Christodoulou 2019, section 3.2).
+        """
+        goal = self.settings.target_entropy
+        if not isinstance(goal, str):
+            return goal
+        entropy = self._entropies[module_id]
+        obs = self.module[module_id].env_part(batch[Columns.OBS])
+        return CHOICE_SHARE * entropy.of_choices(obs) - entropy.num_numbers
+
+    def before_gradient_step(self, module_id: str) -> None:
+        """Draw the seed of the noise, the same on all learners."""
+        super().before_gradient_step(module_id)
+        self._noise_seed = int(torch.randint(2**62, (), generator=self.generator))
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """Add the noise of the actions that are sampled, and the targets of the critics."""
+        return super().prepare_batch(module_id, batch | self._draw_noise(module_id, batch))
+
+    def _draw_noise(self, module_id: str, batch: Batch) -> Batch:
+        """Return the noise for the rows of this learner, a part of that for the rows of all learners."""
+        module, rewards = self.module[module_id], batch[Columns.REWARDS]
+        assert isinstance(module, ActionValueAPI)
+        if module.values_all_actions:
+            return {}
+        *steps, rows = batch[Columns.STARTS].shape if Columns.STARTS in batch else rewards.shape
+        shape = (2, *steps, rows * self.collective.size)
+        rng, width = np.random.default_rng(self._noise_seed), self._entropies[module_id].num_inputs
+        noise = module.action_dist_cls.draw_noise(rng, math.prod(shape), width)
+        assert noise is not None
+        own = noise.unflatten(0, shape).narrow(-2, rows * self.collective.rank, rows)
+        return dict(zip((Columns.NOISE, Columns.NEXT_NOISE), moved(own, rewards.device), strict=True))
+
+    def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
+        """Return the target of each row's action value: its n-step reward plus the discounted soft value of ``next_obs``
+        (eq. 3 and 5): that of the target critics for the policy's action, plus the entropy.
+
+        Args:
+            module_id: The module that learns.
+            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise.
+
+        Returns:
+            Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
+        """
+        target, module = (
+            self.target[module_id],
+            self.module[module_id],
+        )  # the policy of the target net is the online one
+        assert isinstance(target, ActionValueAPI)
+        assert isinstance(module, TemperatureAPI)
+        rows, seen = self.rows_of(batch), following(target, batch)
+        actions = Actions.of(target, seen[Columns.ACTION_DIST_INPUTS], rows.get(Columns.NEXT_NOISE))
+        values = target.compute_action_values(seen, actions.drawn, seen[Columns.EMBEDDINGS]).amin(0)
+        value = actions.mean(values - module.log_temperature().exp() * actions.logp)
+        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
+
+    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        alpha = metrics.get("alpha_value")
+        if alpha is not None and float(alpha.max()) > math.exp(MOST_LOG_ALPHA):
+            raise FloatingPointError(
+                f"temperature of module {module_id!r}: expected at most {math.exp(MOST_LOG_ALPHA):.0e}, got "
+                f"{float(alpha.max()):.0e}: the policy does not reach the target entropy. Lower target_entropy or "
+                "alpha_lr, or scale the rewards."
+            )
+        return super().summarize(module_id, metrics)

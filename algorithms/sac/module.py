@@ -1,0 +1,106 @@
+"""SAC's nets: the catalog that chooses them and the module that assembles them."""
+
+import math
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from catalog.critics import ActionCriticCatalog, ActionCriticModelConfig, CriticSettings, num_joint_actions
+from catalog.distributions.base import Distribution
+from catalog.distributions.categorical import Choices
+from catalog.distributions.gaussian import SquashedGaussian, is_float_box
+from catalog.settings import setting
+from rlmodule.modules.action_critic import ActionCriticModule
+from rlmodule.modules.apis import TemperatureAPI
+
+
+class SACNetSettings(CriticSettings):
+    """Settings of SAC's nets, shared by the algorithm's config and the model config."""
+
+    initial_alpha: float = setting(
+        1.0, "Initial temperature: the weight of the policy's entropy, in units of reward per nat.", gt=0
+    )
+
+
+class SACModelConfig(SACNetSettings, ActionCriticModelConfig):
+    """Settings of SAC's nets: those of :class:`ActionCriticModelConfig`, and the initial temperature."""
+
+
+class SACCatalog(ActionCriticCatalog):
+    """Chooses SAC's nets: a policy and critics. Actions of a bounded Box have a :class:`SquashedGaussian`.
+
+    The critics value all joint actions of a Discrete or MultiDiscrete at once, if there are at most 256.
+
+    Override points: those of :class:`ActionCriticCatalog`.
+
+    Raises:
+        ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, or for autoregressive actions and
+            action embeddings.
+        TypeError: If samples of the distribution have no gradient for given noise.
+    """
+
+    model_config_class = SACModelConfig
+    model_config: SACModelConfig
+
+    def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
+        if isinstance(action_space, spaces.Box) and is_float_box(action_space):
+            return SquashedGaussian
+        return super()._get_dist_cls_from_action_space(action_space)
+
+    @property
+    def values_all(self) -> bool:
+        """Whether the critics value every joint action at once."""
+        return num_joint_actions(self.action_space) > 0 and issubclass(self.bound_dist_cls, Choices)
+
+    def _check_functions(self) -> None:
+        super()._check_functions()
+        name, dist_cls = type(self).__name__, self.bound_dist_cls
+        for setting_name, is_used, off in (
+            ("autoregressive_actions", self.model_config.autoregressive_actions, "False"),
+            ("action_embeddings_key", self.action_embeddings is not None, "None"),
+        ):
+            if is_used:
+                raise ValueError(
+                    f"model_config.{setting_name}: expected {off}, since the critics of {name} read or value whole "
+                    f"actions, got {getattr(self.model_config, setting_name)!r}. Set it to {off}, or use PPO."
+                )
+        width = dist_cls.required_input_dim(self.action_space)
+        noise = dist_cls.draw_noise(np.random.default_rng(0), 1, width)
+        if noise is None:
+            raise TypeError(
+                f"distribution of the actions of {name}: expected one with draw_noise() and rsample_with_logp(), got "
+                f"{dist_cls.__name__}, which samples from no noise. Leave custom_action_dist out, or write them."
+            )
+        if not self.values_all:
+            dist_cls.from_logits(torch.zeros(1, width)).rsample_with_logp(noise)  # raises if there is no gradient
+
+
+class Temperature(nn.Module):
+    """The temperature, as its logarithm in one parameter.
+
+    Args:
+        initial: The temperature at the start.
+    """
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
+
+
+class SACModule(ActionCriticModule, TemperatureAPI):
+    """SAC's network: policy and critics of :class:`ActionCriticModule`, and the temperature."""
+
+    catalog: SACCatalog
+
+    def setup(self) -> None:
+        self._check_catalog(SACModule, SACCatalog)
+        super().setup()
+        self.temperature = Temperature(self.catalog.model_config.initial_alpha)
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return [*super().get_non_inference_attributes(), "temperature"]
+
+    def log_temperature(self) -> Tensor:
+        return self.temperature.log_alpha

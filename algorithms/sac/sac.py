@@ -1,0 +1,54 @@
+"""SAC: its settings."""
+
+from typing import Literal
+
+from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.sac.learner import SACLearner
+from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
+from algorithms.sac.presets import PRESETS
+from catalog.checks import Schedule
+from catalog.settings import Section, setting, settings_of
+from rlmodule.modules.spec import RLModuleSpec
+
+
+class SACTraining(SACNetSettings, ReplayTraining):
+    """Settings of SAC's losses and targets."""
+
+    grad_clip = None
+    actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
+    critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
+    alpha_lr: Schedule | None = setting(
+        None, "Learning rate of the temperature; None takes lr, 0 keeps initial_alpha.", ge=0
+    )
+    target_entropy: float | Literal["auto"] = setting(
+        "auto",
+        "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action and 0.98 "
+        "of the entropy of uniform choices.",
+    )
+
+
+class SACConfig(SACTraining, ReplayConfig):
+    """Settings of :class:`SAC`."""
+
+    training = Section(SACTraining)
+
+    net_settings = tuple(settings_of(SACNetSettings))
+    presets = PRESETS
+    replay_capacity = 1_000_000
+
+    @property
+    def algo_class(self) -> type["SAC"]:
+        return SAC
+
+    def default_learner_class(self) -> type[SACLearner]:
+        return SACLearner
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=SACModule, catalog_class=SACCatalog)
+
+
+class SAC(ReplayAlgorithm):
+    """Soft actor-critic (Haarnoja et al. 2018): act by a policy of high entropy, store transitions, and learn from
+    samples of them."""
+
+    config: SACConfig

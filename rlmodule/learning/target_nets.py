@@ -1,0 +1,130 @@
+"""Target nets: copies of modules whose weights follow those in training."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlmodule.learning.flat_optimizer import FlatParameters, Part
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
+
+
+class TargetNets:
+    """Copies of modules, in eval mode, that move towards the weights in training (Mnih et al. 2015; Lillicrap et al.
+    2016, Algorithm 1). Each module has its own clock.
+
+    Override points: none.
+
+    Args:
+        followed: Names of the parts that have copies; None is all. A target net shares all other tensors with the
+            module in training.
+
+    Attributes:
+        nets: The target nets, by module id.
+        last_update: Env steps at the last move of each net, or when it was added.
+        num_updates: Number of moves of each net.
+    """
+
+    def __init__(self, followed: Collection[str] | None = None) -> None:
+        self._followed = followed
+        self.nets = MultiRLModule({}).eval()
+        self.last_update: dict[str, int] = {}
+        self.num_updates: dict[str, int] = {}
+        self._own: dict[str, set[str]] = {}  # names of the tensors that a target net does not share
+        self._pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}  # flat slices: the target's, and those in training
+        self._buffers: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def add(
+        self,
+        module_id: str,
+        net: RLModule,
+        module: RLModule,
+        parameters: FlatParameters,
+        parts: Mapping[str, Part],
+        env_steps: int,
+    ) -> None:
+        """Make ``net`` the target net of a module, with its current weights.
+
+        Args:
+            module_id: Id of the module.
+            net: A module built from the same spec, on the same device.
+            module: The module in training.
+            parameters: Its parameters.
+            parts: Its parts.
+            env_steps: Env steps sampled so far.
+
+        Raises:
+            ValueError: If the id is in use, or the module lacks a part that has a copy.
+        """
+        followed = {name: part for name, part in parts.items() if self._followed is None or name in self._followed}
+        if self._followed is not None and len(followed) < len(self._followed):
+            raise ValueError(
+                f"target net of module {module_id!r}: expected parts among {', '.join(parts)}, got "
+                f"{', '.join(self._followed)}. Name parts that parts_of() returns."
+            )
+        everything = len(followed) == len(parts)
+
+        def has_copy(name: str) -> bool:
+            return everything or any(part.covers(name) for part in followed.values())
+
+        self.nets.add(module_id, net)
+        net.set_state(module.get_state())
+        if not everything:
+            net.share_tensors_of(module, but=has_copy)
+        by_part = {name: [p for n, p in net.named_parameters() if part.covers(n)] for name, part in followed.items()}
+        flat = FlatParameters(by_part)
+        whole, slices = [(flat, parameters)], [(part, parameters.parts[name]) for name, part in flat.parts.items()]
+        self._pairs[module_id] = [(x.tensor, y.tensor) for x, y in (whole if everything else slices)]
+        theirs = dict(module.named_buffers())
+        self._buffers[module_id] = [(x, theirs[name]) for name, x in net.named_buffers() if has_copy(name)]
+        self._own[module_id] = {name for name in net.state_dict() if has_copy(name)}
+        self.last_update[module_id], self.num_updates[module_id] = env_steps, 0
+
+    def remove(self, module_id: str) -> None:
+        """Remove the target net of a module, if it has one."""
+        if module_id in self.nets:
+            self.nets.remove(module_id)
+        for by_id in (self._own, self._pairs, self._buffers, self.last_update, self.num_updates):
+            by_id.pop(module_id, None)
+
+    def copy_weights(self, module_id: str, module: RLModule) -> None:
+        """Copy all weights and buffers of ``module``, which is in training, into its target net."""
+        self.nets[module_id].set_state(module.get_state())
+
+    @torch.no_grad()
+    def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
+        """Move a target net by the fraction ``tau`` and copy the buffers, if its last move was at least ``every`` env
+        steps ago; 0 moves it at each call."""
+        if env_steps - self.last_update[module_id] < every:
+            return
+        for theirs, mine in self._pairs[module_id]:
+            theirs.lerp_(mine, tau)
+        for theirs, mine in self._buffers[module_id]:
+            theirs.copy_(mine)
+        self.last_update[module_id] = env_steps
+        self.num_updates[module_id] += 1
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the tensors that are not shared, and the clocks."""
+        nets = {
+            module_id: {name: x for name, x in net.get_state().items() if name in self._own[module_id]}
+            for module_id, net in self.nets.items()
+        }
+        return {
+            "target": nets,
+            "last_target_update": self.last_update.copy(),
+            "num_target_updates": self.num_updates.copy(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from :meth:`get_state` in place.
+
+        Raises:
+            ValueError: If the names or shapes do not match a target net.
+        """
+        for module_id, saved in state["target"].items():
+            net = self.nets[module_id]
+            net.set_state(net.get_state() | saved)
+        self.last_update |= state["last_target_update"]
+        self.num_updates |= state["num_target_updates"]
