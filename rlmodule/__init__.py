@@ -21,6 +21,7 @@ from rlmodule.learning.sharding import shard_episodes, shard_rollout
 from rlmodule.modules.apis import (
     DistributionalQNetAPI,
     EpsilonGreedyAPI,
+    ExplorationNoiseAPI,
     ExtraLoss,
     ExtraLossAPI,
     InferenceOnlyAPI,
@@ -48,6 +49,7 @@ __all__ = [
     "Episode",
     "EpisodeLearner",
     "EpsilonGreedyAPI",
+    "ExplorationNoiseAPI",
     "ExtraLoss",
     "ExtraLossAPI",
     "InferenceOnlyAPI",
