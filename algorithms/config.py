@@ -288,7 +288,13 @@ class AlgorithmConfig(
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
     def get_rl_module_spec(self, observation_space: gym.Space, action_space: gym.Space) -> RLModuleSpec:
-        """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces."""
+        """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces, with
+        the :attr:`net_settings` in its ``model_config``.
+
+        Raises:
+            ValueError: If ``model_config`` has another value for a net setting; or a net setting was changed and the
+                catalog does not read it.
+        """
         spec = self.rl_module_spec or RLModuleSpec()
         default = replace(
             self.default_rl_module_spec(),
@@ -296,7 +302,31 @@ class AlgorithmConfig(
             action_space=action_space,
             model_config=self.model_config,
         )
-        return spec.filled(default)
+        spec = spec.filled(default)
+        return self._with_net_settings(spec) if self.net_settings else spec
+
+    def _with_net_settings(self, spec: RLModuleSpec) -> RLModuleSpec:
+        """Return ``spec`` with the net settings of this config in its ``model_config``."""
+        own = self.default_rl_module_spec().catalog_class
+        assert own is not None
+        chosen = {name: getattr(self, name) for name in self.net_settings}
+        config_class = spec.catalog_class.model_config_class if spec.catalog_class else None
+        if config_class is None or not issubclass(config_class, own.model_config_class):
+            # The user's module or catalog does not read these settings, so they must not be set.
+            defaults = own.model_config_class()
+            for name, value in chosen.items():
+                if value != getattr(defaults, name):
+                    raise self._invalid(
+                        name, f"a catalog_class derived from {own.__name__}", "Leave it out, or derive yours."
+                    )
+            return spec
+        given = config_class.from_any(spec.model_config)
+        for name, value in chosen.items():
+            if getattr(given, name) not in (value, config_class.__dataclass_fields__[name].default):
+                raise self._invalid(
+                    name, "one value", f"model_config has {getattr(given, name)!r}: take it out of there."
+                )
+        return replace(spec, model_config=replace(given, **chosen))
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
         """Return what the algorithm builds: the spec of the module, or those of all policies of several agents.

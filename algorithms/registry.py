@@ -13,6 +13,7 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "DDPG": "algorithms.ddpg.ddpg:DDPGConfig",
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
+    "SAC": "algorithms.sac.sac:SACConfig",
     "TD3": "algorithms.td3.td3:TD3Config",
 }
 """Name → config class, or ``module:name`` of a config class that is imported on demand."""
@@ -35,7 +36,7 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
     if not (isinstance(config_class, type) and issubclass(config_class, SettingsBase)):
         raise TypeError(
             f"{where}: expected a class derived from AlgorithmConfig, got {config_class!r}. Pass "
-            "the class itself, as in register_algorithm('SAC', SACConfig)."
+            "the class itself, as in register_algorithm('MINE', MyConfig)."
         )
     taken = ALGORITHMS.get(name.upper())
     if taken is not None and _path(taken) != _path(config_class):

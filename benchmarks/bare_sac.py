@@ -5,7 +5,7 @@
 Everything that SAC needs is here and nothing else: actions of a squashed Gaussian, envs that reset in the same step and
 give the true final observation, a ring of transitions, and one update per env step from rows drawn uniformly. An update
 is the soft target of two target critics, the losses of critics, policy and temperature (Haarnoja et al. 2018, "Soft
-Actor-Critic Algorithms and Applications") in one backward pass, a fused Adam for each, and a step of the target critics.
+Actor-Critic Algorithms and Applications") in one backward pass, a fused Adam for each, and moved target critics.
 Both critics are one batched product per layer. Eager, on one CPU thread.
 """
 
@@ -84,7 +84,7 @@ class Agent:
         self.log_alpha = nn.Parameter(torch.zeros(()))
         groups = [*self.policy.parameters()], [*self.critics.parameters()], [self.log_alpha]
         self.optimizers = [torch.optim.Adam(group, lr=lr, fused=True) for group in groups]
-        self.moving = [*self.target.parameters()], [p.detach() for p in self.critics.parameters()]
+        self.moving = [[p.detach() for p in net.parameters()] for net in (self.target, self.critics)]
 
     def loss(self, job: SACJob, batch: Batch, noise: Tensor) -> Tensor:
         """The sum of the losses of critics, policy and temperature; `noise` is `[2, B, num_actions]`."""
@@ -107,7 +107,8 @@ class Agent:
         self.loss(job, batch, noise).backward()
         for optimizer in self.optimizers:
             optimizer.step()
-        torch._foreach_lerp_(*self.moving, job.tau)  # pyright: ignore[reportPrivateImportUsage]
+        theirs, mine = self.moving
+        torch._foreach_lerp_(theirs, mine, job.tau)  # pyright: ignore[reportPrivateImportUsage]
 
 
 class FloatRing(Ring):

@@ -182,7 +182,6 @@ class ActionCriticCatalog(Catalog):
     functions = ("policy", "value")
     further_settings = settings_about("fcnet_")
     model_config_class = ActionCriticModelConfig
-    model_config: ActionCriticModelConfig
     _critic_dims: tuple[int, ...] = ()
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
@@ -229,6 +228,7 @@ class ActionCriticCatalog(Catalog):
 
     def critic_config(self) -> ActionCriticConfig:
         """Return the config of the ensemble, from the ``fcnet_*`` and ``head_*`` settings of ``functions['value']``."""
+        assert isinstance(self.model_config, ActionCriticModelConfig)
         dims = self.latent_dims if self.model_config.vf_share_layers else self._critic_dims
         config = self.for_function("value").model_config
         return ActionCriticConfig(

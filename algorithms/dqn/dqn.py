@@ -1,9 +1,6 @@
 """DQN: its settings, including those of Rainbow, and one iteration of training."""
 
-import dataclasses
 from typing import Any, Literal
-
-from gymnasium import Space
 
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, DQNNetSettings, check_exploration
@@ -93,33 +90,6 @@ class DQNConfig(DQNTraining, ReplayConfig):
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=DQNModule, catalog_class=DQNCatalog)
 
-    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
-        """Return the spec of the base class, with the net settings of this config in its ``model_config``.
-
-        Raises:
-            ValueError: If ``model_config`` has another value for a net setting; or a net setting was changed and the
-                catalog does not read it.
-        """
-        spec = super().get_rl_module_spec(observation_space, action_space)
-        chosen = {name: getattr(self, name) for name in NET_SETTINGS}
-        config_class = spec.catalog_class.model_config_class if spec.catalog_class else None
-        if config_class is None or not issubclass(config_class, DQNModelConfig):
-            # The user's module or catalog does not read these settings, so they must not be set.
-            defaults = DQNModelConfig()
-            for name, value in chosen.items():
-                if value != getattr(defaults, name):
-                    raise self._invalid(
-                        name, "a catalog_class derived from DQNCatalog", "Leave it out, or derive yours."
-                    )
-            return spec
-        given = config_class.from_any(spec.model_config)
-        for name, value in chosen.items():
-            if getattr(given, name) not in (value, config_class.__dataclass_fields__[name].default):
-                raise self._invalid(
-                    name, "one value", f"model_config has {getattr(given, name)!r}: take it out of there."
-                )
-        return dataclasses.replace(spec, model_config=dataclasses.replace(given, **chosen))
-
     def validate(self) -> None:
         super().validate()
         try:
@@ -152,9 +122,8 @@ class DQN(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        self._explorer.set_epsilon(
-            self._epsilon
-        )  # learners in other processes do not know it, and returned their state
+        # learners in other processes do not know it, and returned their state
+        self._explorer.set_epsilon(self._epsilon)
         for numbers in result["learners"].values():
             numbers["epsilon"] = self._epsilon
         return result

@@ -7,16 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from algorithms.off_policy.learner import ReplayLearner
+from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
 from algorithms.ops.distributional import project_onto_support
 from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
-from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
-from rlmodule.modules.recurrent import burn_in
-from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
@@ -88,28 +86,10 @@ class DQNLearner(ReplayLearner):
             if isinstance(net, NoisyNetAPI):
                 net.resample_noise(self.generator)
 
-    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the targets in the column ``value_targets``; without gradient.
-
-        In sequences, targets of invalid rows are zero, and the initial state becomes the one after the burn-in.
-
-        Raises:
-            ValueError: If :meth:`compute_targets` returns another shape than ``[B]``, or with atoms ``[B, num_atoms]``.
-        """
-        targets, atoms = self.compute_targets(module_id, batch), self.settings.num_atoms
-        in_sequences = Columns.NEXT_ROWS in batch
-        rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
-        expected = (rows,) if atoms == 1 else (rows, atoms)
-        if targets.shape != expected:  # [B, 1] would broadcast against [B] in the loss
-            raise ValueError(
-                f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
-                f"{tuple(targets.shape)}. Return one target for each row."
-            )
-        if in_sequences:
-            shape = batch[Columns.STARTS].shape
-            places = targets.new_zeros(shape.numel(), *targets.shape[1:])
-            targets = places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
-        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of one row: one number, or the probabilities of the atoms."""
+        return () if self.settings.num_atoms == 1 else (self.settings.num_atoms,)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
@@ -125,17 +105,17 @@ class DQNLearner(ReplayLearner):
             Targets ``[B]``; with atoms, their probabilities ``[B, num_atoms]``. For sequences, ``B`` is the number of
             valid rows.
         """
-        target, rows = self.target[module_id], batch
+        target, rows = self.target[module_id], valid_rows(batch)
         assert isinstance(target, QNetAPI)
-        if Columns.NEXT_ROWS in batch:
-            rows = flatten_sequences(batch, batch[Columns.VALID_ROWS])
-        seen, embeddings = _following(target, batch)
+        seen = following(target, batch)
+        embeddings = seen.get(Columns.EMBEDDINGS)
         values = target.compute_q_values(seen, embeddings)
         preferences = values
         if self.settings.double_q:
             choosing = self.choosing[module_id]
             assert isinstance(choosing, QNetAPI)
-            preferences = choosing.compute_q_values(*_following(choosing, batch))
+            chosen_from = following(choosing, batch)
+            preferences = choosing.compute_q_values(chosen_from, chosen_from.get(Columns.EMBEDDINGS))
         best = preferences.argmax(-1, keepdim=True)
         rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
         if self.settings.num_atoms > 1:
@@ -147,27 +127,3 @@ class DQNLearner(ReplayLearner):
         if self.module[module_id].action_mask is not None:
             value = value.masked_fill(value <= MASKED, 0.0)  # no action is allowed, so no reward can follow
         return torch.addcmul(rewards, discounts, value)
-
-    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        rest = dict(metrics)
-        results = dict[str, float]()
-        if (td_error := rest.pop("td_error", None)) is not None:
-            results["td_error_mean"] = float(td_error.abs().mean())
-        if (values := rest.pop("qf", None)) is not None:
-            low, high = values.aminmax()
-            results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
-        return super().summarize(module_id, rest) | results
-
-
-def _following(net: RLModule, batch: Batch) -> tuple[Batch, Tensor | None]:
-    """Return the observations after the rows of ``batch`` ``[B, ...]``, and the latents of ``net`` for them ``[B, D]``.
-
-    Both are arguments of ``compute_q_values``. For sequences, ``B`` is the number of valid rows.
-    """
-    if Columns.NEXT_ROWS not in batch:
-        following = {Columns.OBS: batch[Columns.NEXT_OBS]}
-        return following, net.forward_train(following).get(Columns.EMBEDDINGS)
-    sequences = burn_in(net, batch)
-    columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
-    following = flatten_sequences(columns, batch[Columns.NEXT_ROWS])
-    return following, following[Columns.EMBEDDINGS]

@@ -1,12 +1,17 @@
 """ReplayLearner: the learner of an algorithm with a replay buffer and target nets."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.target_nets import TargetNets
+from rlmodule.modules.recurrent import burn_in
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
@@ -17,6 +22,8 @@ class ReplayLearner(BatchLearner):
     """Takes a gradient step on each replayed batch, and moves the target nets after it.
 
     Override points, in addition to those of :class:`BatchLearner`:
+        ``compute_targets``: what action values are trained to be: always.
+        ``target_shape``: the shape of one target, unless it is a number.
         ``target_parts``: names of the parts whose target nets are copies; None, the default, is all. In other parts,
         a target net has the tensors that are in training.
 
@@ -51,15 +58,59 @@ class ReplayLearner(BatchLearner):
         if module_id in self.target:
             self.targets.copy_weights(module_id, self.module[module_id])
 
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of one row; default: one number."""
+        return ()
+
+    @abstractmethod
+    def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
+        """Return what each row's action value is trained to be, without gradient.
+
+        Args:
+            module_id: The module that learns.
+            batch: Columns of :meth:`ReplayBuffer.sample`; :func:`valid_rows` returns its rows, :func:`following` what
+                came after them.
+
+        Returns:
+            Targets ``[B, *target_shape]``. For sequences, ``B`` is the number of valid rows.
+        """
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """Add the targets in the column ``value_targets``; without gradient.
+
+        In sequences, targets of invalid rows are zero, and the initial state becomes the one after the burn-in.
+
+        Raises:
+            ValueError: If :meth:`compute_targets` returns another shape than ``[B, *target_shape]``.
+        """
+        targets, in_sequences = self.compute_targets(module_id, batch), Columns.NEXT_ROWS in batch
+        rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
+        expected = (rows, *self.target_shape)
+        if targets.shape != expected:  # [B, 1] would broadcast against [B] in the loss
+            raise ValueError(
+                f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
+                f"{tuple(targets.shape)}. Return one target for each row."
+            )
+        if in_sequences:
+            shape = batch[Columns.STARTS].shape
+            places = targets.new_zeros(shape.numel(), *targets.shape[1:])
+            targets = places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
+        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
+
     def after_gradient_step(self, module_id: str) -> None:
         """Move the target net by the fraction ``tau`` once every ``target_network_update_freq`` env steps."""
         every, tau = self.settings.target_network_update_freq, self.settings.tau
         self.targets.update(module_id, env_steps=self.env_steps, every=every, tau=tau)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        return super().summarize(module_id, metrics) | {
-            "num_target_updates": float(self.targets.num_updates[module_id])
-        }
+        rest, results = dict(metrics), {"num_target_updates": float(self.targets.num_updates[module_id])}
+        if (td_error := rest.pop("td_error", None)) is not None:
+            results["td_error_mean"] = float(td_error.abs().mean())
+        if (values := rest.pop("qf", None)) is not None:
+            low, high = values.aminmax()
+            results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
+        return super().summarize(module_id, rest) | results
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | self.targets.get_state()
@@ -67,3 +118,19 @@ class ReplayLearner(BatchLearner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         self.targets.set_state(state)
+
+
+def valid_rows(batch: Batch) -> Batch:
+    """Return the rows ``[B, ...]`` of a batch of :meth:`ReplayBuffer.sample`; of sequences, the valid ones."""
+    return flatten_sequences(batch, batch[Columns.VALID_ROWS]) if Columns.NEXT_ROWS in batch else batch
+
+
+def following(net: RLModule, batch: Batch) -> Batch:
+    """Return the observations after the rows of ``batch``, and what ``forward_train`` of ``net`` returns for them, as
+    columns ``[B, ...]``. For sequences, ``B`` is the number of valid rows."""
+    if Columns.NEXT_ROWS not in batch:
+        after: Batch = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        return after | net.forward_train(after)
+    sequences = burn_in(net, batch)
+    columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
+    return flatten_sequences(columns, batch[Columns.NEXT_ROWS])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.off_policy.learner import ReplayLearner, following
+from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
 from algorithms.sac.entropy import UniformEntropy
 from catalog.base import Tree
 from catalog.distributions.categorical import Choices
@@ -59,8 +59,8 @@ class Actions(NamedTuple):
 
 
 class SACLearner(ReplayLearner):
-    """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al. 2018,
-    "Soft Actor-Critic Algorithms and Applications").
+    """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al.
+    2018, "Soft Actor-Critic Algorithms and Applications").
 
     Critics, policy and temperature learn in one backward pass: the policy's loss gives the critics no gradient.
 
@@ -183,8 +183,8 @@ class SACLearner(ReplayLearner):
         return dict(zip((Columns.NOISE, Columns.NEXT_NOISE), moved(own, rewards.device), strict=True))
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value: its n-step reward plus the discounted soft value of ``next_obs``
-        (eq. 3 and 5): that of the target critics for the policy's action, plus the entropy.
+        """Return the target of each row's action value: its n-step reward plus the discounted soft value of what
+        follows (eq. 3 and 5), which is that of the target critics for the policy's action, plus the entropy.
 
         Args:
             module_id: The module that learns.
@@ -199,7 +199,7 @@ class SACLearner(ReplayLearner):
         )  # the policy of the target net is the online one
         assert isinstance(target, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
-        rows, seen = self.rows_of(batch), following(target, batch)
+        rows, seen = valid_rows(batch), following(target, batch)
         actions = Actions.of(target, seen[Columns.ACTION_DIST_INPUTS], rows.get(Columns.NEXT_NOISE))
         values = target.compute_action_values(seen, actions.drawn, seen[Columns.EMBEDDINGS]).amin(0)
         value = actions.mean(values - module.log_temperature().exp() * actions.logp)

@@ -42,7 +42,6 @@ class SACCatalog(ActionCriticCatalog):
     """
 
     model_config_class = SACModelConfig
-    model_config: SACModelConfig
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         if isinstance(action_space, spaces.Box) and is_float_box(action_space):
@@ -92,12 +91,12 @@ class Temperature(nn.Module):
 class SACModule(ActionCriticModule, TemperatureAPI):
     """SAC's network: policy and critics of :class:`ActionCriticModule`, and the temperature."""
 
-    catalog: SACCatalog
-
     def setup(self) -> None:
         self._check_catalog(SACModule, SACCatalog)
         super().setup()
-        self.temperature = Temperature(self.catalog.model_config.initial_alpha)
+        config = self.catalog.model_config
+        assert isinstance(config, SACModelConfig)
+        self.temperature = Temperature(config.initial_alpha)
 
     def get_non_inference_attributes(self) -> list[str]:
         return [*super().get_non_inference_attributes(), "temperature"]

@@ -22,8 +22,8 @@ class SACTraining(SACNetSettings, ReplayTraining):
     )
     target_entropy: float | Literal["auto"] = setting(
         "auto",
-        "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action and 0.98 "
-        "of the entropy of uniform choices.",
+        "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action and "
+        "0.98 of the entropy of uniform choices.",
     )
 
 
