@@ -152,7 +152,6 @@ SAC_JOBS = {
 }
 
 
-
 @dataclass(frozen=True)
 class TD3Job(SACJob):
     """One TD3 job: nets and updates as in SAC's."""

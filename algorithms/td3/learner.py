@@ -100,7 +100,7 @@ class TD3Learner(ReplayLearner):
         return own.clamp_(-settings.target_noise_clip, settings.target_noise_clip).to(self.device)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``, the
+        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``:
         lesser of the target critics' values of the target policy's action with noise (Fujimoto et al. 2018, eq. 10 and
         14).
 
@@ -132,7 +132,7 @@ def policy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
 
 
 def with_noise(actions: Tree, noise: Tensor) -> Tree:
-    """Return ``actions`` ``[B, ...]`` plus ``noise`` ``[B, W]``, clipped to [-1, 1], the range of all bounded actions."""
+    """Return ``actions`` ``[B, ...]`` plus ``noise`` ``[B, W]``, clipped to [-1, 1], the range of bounded actions."""
     leaves = tree.flatten(actions)
     parts = noise.split([leaf.shape[1:].numel() for leaf in leaves], -1)
     noisy = [(leaf + part.view_as(leaf)).clamp_(-1, 1) for leaf, part in zip(leaves, parts, strict=True)]
