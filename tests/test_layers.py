@@ -122,6 +122,7 @@ ROOMS = (
     "catalog.actions",
     "catalog.explain",
     "catalog.catalog",
+    "catalog.critics",
     "rlmodule.checkpoint rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
     "rlmodule.modules",
@@ -136,7 +137,7 @@ ROOMS = (
     "algorithms.config",
     "algorithms.algorithm",
     "algorithms.off_policy",
-    "algorithms.dqn algorithms.ppo",
+    "algorithms.dqn algorithms.ppo algorithms.sac",
     "algorithms.cli",
 )
 """The rooms of the house, lowest first: a room imports from the rows above it and from itself."""

@@ -17,6 +17,7 @@ from rlmodule.data.device import moved
 from rlmodule.learning.flat_optimizer import FlatAdam, Part
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
+from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI, TemperatureAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -169,18 +170,24 @@ class SACLearner(ReplayLearner):
         return super().prepare_batch(module_id, batch | self._draw_noise(module_id, batch))
 
     def _draw_noise(self, module_id: str, batch: Batch) -> Batch:
-        """Return the noise for the rows of this learner, a part of that for the rows of all learners."""
+        """Return the noise for the rows or sequences of this learner: its part of the noise for those of all."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         assert isinstance(module, ActionValueAPI)
         if module.values_all_actions:
             return {}
-        *steps, rows = batch[Columns.STARTS].shape if Columns.STARTS in batch else rewards.shape
-        shape = (2, *steps, rows * self.collective.size)
+        (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
+        total = self.settings.train_batch_size_per_learner * size
+        if steps:
+            total = max(1, total // module.max_seq_len)
+        first, stop = spans(total, size)[rank]
+        if stop - first != own:  # a batch of another size than that of the settings
+            first, total = rank * own, size * own
+        shape = (2, *steps, total)
         rng, width = np.random.default_rng(self._noise_seed), self._entropies[module_id].num_inputs
         noise = module.action_dist_cls.draw_noise(rng, math.prod(shape), width)
         assert noise is not None
-        own = noise.unflatten(0, shape).narrow(-2, rows * self.collective.rank, rows)
-        return dict(zip((Columns.NOISE, Columns.NEXT_NOISE), moved(own, rewards.device), strict=True))
+        mine = moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)
+        return {Columns.NOISE: mine[0], Columns.NEXT_NOISE: mine[1]}
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted soft value of what

@@ -30,7 +30,7 @@ def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
     """Split the rollout into views of neighbouring slots, whose numbers differ by at most one; None for a shard without
     slots. Views have no ``stats``, which describe the whole rollout."""
-    return [_take_slots(rollout, a, b) if a < b else None for a, b in _spans(rollout.shape[1], num_shards)]
+    return [_take_slots(rollout, a, b) if a < b else None for a, b in spans(rollout.shape[1], num_shards)]
 
 
 def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Episode]]:
@@ -42,7 +42,7 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
     """
     ends = list(itertools.accumulate(map(len, episodes)))
     shards: list[list[Episode]] = []
-    for begin, end in _spans(ends[-1] if ends else 0, num_shards):
+    for begin, end in spans(ends[-1] if ends else 0, num_shards):
         shard = []
         for episode, stop in zip(episodes, ends, strict=True):
             start = stop - len(episode)
@@ -58,7 +58,7 @@ def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
     is_rows = Columns.STATE_IN not in batch
     take, count = (_cut, num_rows(batch)) if is_rows else (_take_sequences, batch[Columns.STARTS].shape[1])
-    return [take(batch, a, b) if a < b else None for a, b in _spans(count, num_shards)]
+    return [take(batch, a, b) if a < b else None for a, b in spans(count, num_shards)]
 
 
 def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
@@ -67,7 +67,7 @@ def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
-    bounds = torch.tensor([b for _, b in _spans(batch[Columns.STARTS].shape[1], len(parts))])
+    bounds = torch.tensor([b for _, b in spans(batch[Columns.STARTS].shape[1], len(parts))])
     # `joined` has the shards in turn, each with its rows in the order of the batch
     order = torch.searchsorted(bounds, _owners(batch), right=True).argsort(stable=True)
     return torch.empty_like(joined).index_copy_(0, order.to(joined.device), joined)
@@ -121,8 +121,9 @@ class Share:
         return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
 
 
-def _spans(count: int, num: int) -> list[tuple[int, int]]:
-    """Split ``range(count)`` into ``num`` spans of equal length; the first ones may be longer by one."""
+def spans(count: int, num: int) -> list[tuple[int, int]]:
+    """Split ``range(count)`` into ``num`` spans of equal length, one per learner; the first ones may be longer by
+    one."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))
