@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlmodule.modules.apis import (
         DistributionalQNetAPI,
         EpsilonGreedyAPI,
+        ExplorationNoiseAPI,
         ExtraLoss,
         ExtraLossAPI,
         InferenceOnlyAPI,
@@ -54,6 +55,7 @@ __all__ = [
     "Episode",
     "EpisodeLearner",
     "EpsilonGreedyAPI",
+    "ExplorationNoiseAPI",
     "ExtraLoss",
     "ExtraLossAPI",
     "InferenceOnlyAPI",

@@ -480,7 +480,7 @@ class EnvRunner(Accounts):
         self._actions.set(self._steps, actions)
         sent = self._actions.sent(self.module, self.env, actions)
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
-        plans = {
+        plans: dict[int, dict[str, Any]] = {
             index: one | {"obs": [x.numpy() for x in one["obs"]]} if one else {"seed": seed}
             for index, one, seed in zip(indices, episodes, seeds, strict=True)
         }
