@@ -245,7 +245,7 @@ class RolloutStorage:
     def check(self, first_step: int, first_env: int) -> None:
         """Check the filled rows, and the observation of the next one. Arguments and errors as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
-        check_finite(entry_of(self.env_obs, slice(self.filled + 1)), "obs", first_step, first_env)
+        check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
         if (mask := self.module.action_mask) is None:
             return
