@@ -165,7 +165,7 @@ class ReplayBuffer:
         obs = self._obs.read("Rollout['obs']", stored[Columns.OBS], (steps, slots))
         last_obs = self._obs.read("Rollout.last_obs", rollout.last_obs, (slots,))
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
-        terminateds, truncateds, rewards, starts = (stored[name].numpy() for name in _NUMBERS)
+        terminateds, truncateds, rewards, starts = [stored[name].numpy() for name in _NUMBERS]
         finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
         cuts, all_valid = np.bitwise_or(terminateds, truncateds), np.count_nonzero(valid) == valid.size
         if not all_valid:  # no window may reach into an invalid row
@@ -193,8 +193,10 @@ class ReplayBuffer:
         for rows, part in spans(head, steps, self.rows):
             self._obs.write(rows, columns, obs, part)
             self._actions.write(rows, columns, actions, part)
-            for array, values in zip(self._per_row.values(), (rewards, terminateds, starts, cuts), strict=True):
-                array[rows, columns] = values[part]
+            self.rewards[rows, columns] = rewards[part]
+            self.terminateds[rows, columns] = terminateds[part]
+            self.starts[rows, columns] = starts[part]
+            self.cuts[rows, columns] = cuts[part]
         after = (head + steps) % self.rows
         self._obs.write(after, columns, last_obs, slice(None))
         if finals:
@@ -210,27 +212,27 @@ class ReplayBuffer:
 
     def _check_fit(self, columns: slice, steps: int) -> int:
         """Return the row at which a rollout of ``steps`` rows begins in ``columns``; raise unless it fits there."""
-        heads, got = self.heads[columns], f"envs {columns.start} to {columns.stop - 1}"
-        if columns.start < 0 or columns.stop > self.num_envs:
+        heads, are_envs = self.heads[columns].tolist(), columns.start >= 0 and columns.stop <= self.num_envs
+        if are_envs and steps < self.rows and heads.count(heads[0]) == len(heads):
+            return heads[0]
+        got = f"envs {columns.start} to {columns.stop - 1}"
+        if not are_envs:
             expected = f"envs 0 to {self.num_envs - 1}"
             remedy = "Make num_envs the number of envs of all rollouts together."
-        elif np.count_nonzero(heads != heads[0]):
+        elif steps < self.rows:
             expected = "envs that are always added together"
             remedy = "Use the same first_slot for every rollout of one runner."
-        elif steps >= self.rows:
+        else:
             expected, got = f"a rollout of at most {self.rows - 1} rows", f"{steps} rows"
             remedy = "Add it in parts, or raise the capacity."
-        else:
-            return int(heads[0])
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
     def _read_finals(self, rollout: Rollout, num: int) -> list[np.ndarray]:
         """Return the leaves ``[num, ...]`` of the true final observations after the ``num`` truncated steps."""
-        if len(rollout.final_index) != num:
+        if (listed := rollout.final_index.shape[0]) != num:
             raise ValueError(
                 f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
-                f"{len(rollout.final_index)} rows. List each truncated step once, and its true final observation in "
-                "final_obs."
+                f"{listed} rows. List each truncated step once, and its true final observation in final_obs."
             )
         return self._obs.read("Rollout.final_obs", rollout.final_obs, (num,)) if num else []
 

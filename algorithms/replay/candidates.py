@@ -21,9 +21,11 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
         One or two pairs of slices: of the ring, and of the ``count`` rows that lie there.
     """
     begin %= size
-    first = min(count, size - begin)
-    until_end = (slice(begin, begin + first), slice(0, first))
-    return [until_end] if first == count else [until_end, (slice(0, count - first), slice(first, count))]
+    end = begin + count
+    if end <= size:
+        return [(slice(begin, end), slice(0, count))]
+    first = size - begin
+    return [(slice(begin, size), slice(0, first)), (slice(0, end - size), slice(first, count))]
 
 
 class Candidates:

@@ -56,16 +56,16 @@ class TreeRows:
             ValueError: If the structure, a shape or a dtype differs from the space.
         """
         remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
-        columns = [column]
-        if not (isinstance(column, Tensor) and isinstance(self._template, np.ndarray)):
+        if isinstance(column, Tensor) and isinstance(self._template, np.ndarray):
+            arrays = [column.numpy()]
+        else:
             try:
                 tree.assert_same_structure(self._template, column, check_types=False)
             except (TypeError, ValueError) as error:
                 expected = f"a tree of {', '.join(leaf.path for leaf in self.leaves)}"
                 message = f"{name}: expected {expected}, got another structure ({error}). {remedy}"
                 raise ValueError(message) from error
-            columns = tree.flatten(column)
-        arrays = [x.numpy() for x in columns]
+            arrays = [x.numpy() for x in tree.flatten(column)]
         for leaf, array in zip(self.leaves, arrays, strict=True):
             fits = array.dtype == leaf.dtype or np.can_cast(array.dtype, leaf.dtype, "same_kind")
             if array.shape != leading + leaf.shape or not fits:
@@ -145,8 +145,9 @@ class SparseRows:
         """Remove the values of all places in ``rows`` and ``columns``."""
         if len(self):
             index = self.index[rows, columns]
-            self._free += index[index >= 0].tolist()
-            index[:] = -1
+            if len(slots := index[index >= 0]):
+                self._free += slots.tolist()
+                index[:] = -1
 
     def get_state(self) -> dict[str, Any]:
         """Return the places that have values, and these values."""
@@ -206,7 +207,8 @@ class ObservationRows(TreeRows):
     def release(self, rows: slice, columns: slice) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        self.older.release(rows, columns)
+        if self._has_stacks:
+            self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         """Return the observations at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf."""
@@ -239,11 +241,11 @@ class ObservationRows(TreeRows):
         After a truncated step, the result is the true final observation, else the observation in the next row.
         """
         following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
-        entries = self.finals.index.take(places)
-        found = np.flatnonzero(entries >= 0)
-        if len(found):
-            for values, finals in zip(following, self.finals.tables, strict=True):
-                values[found] = finals[entries[found]]
+        if len(self.finals):
+            entries = self.finals.index.take(places)
+            if len(found := np.flatnonzero(entries >= 0)):
+                for values, finals in zip(following, self.finals.tables, strict=True):
+                    values[found] = finals[entries[found]]
         return following
 
     def check_stacks(self, columns: slice, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:

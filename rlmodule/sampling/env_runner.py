@@ -382,13 +382,13 @@ class EnvRunner(Accounts):
             final_index, final_obs = data.finals(found)
             if not self._has_tensors:  # on a device this would wait for it
                 check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
-        columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if self._settings.records_action_dist:
             # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
             if explore:
                 with torch.no_grad():
-                    columns[Columns.ACTION_LOGP] = module.action_dist_cls.from_logits(dist_inputs).logp(actions)
+                    dist = module.action_dist_cls.from_logits(dist_inputs)
+                    columns[Columns.ACTION_LOGP] = dist.logp(columns[Columns.ACTIONS])
         self._steps += num_steps
         return Rollout(
             columns=columns,

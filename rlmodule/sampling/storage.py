@@ -15,7 +15,7 @@ from typing_extensions import Self
 from catalog.base import Tree
 from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import entry_of, map_leaves, unbind_rows, write_row
+from rlmodule.data.rollout import as_tensors, entry_of, map_leaves, unbind_rows, write_row
 from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
@@ -143,19 +143,20 @@ class RolloutStorage:
 
     def last_row(self) -> Tree:
         """Return a copy of the row after the last step."""
-        previous = {name: part.whole for name, part in self.previous.items()}
-        rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
-        return tree.map_structure(lambda x: _copy(x[-1]), rows)
+        rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended}
+        previous = {name: _last_of(part.whole) for name, part in self.previous.items()}
+        return {name: _last_of(column) for name, column in rows.items()} | {"previous": previous}
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
         """Store the sampled ``action`` of row ``t``. Return a copy for the env of ``fitted``, the converted action."""
         if self.actions is None:
-            rows = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
-            self.actions = self._as_env_gives(rows)
-        write_row(self.actions, t, self._as_env_gives(action))
-        return map_leaves(_copy, self._as_env_gives(fitted))
+            self.columns[Columns.ACTIONS] = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
+            self.actions = self._as_env_gives(self.columns[Columns.ACTIONS])
+        sampled = self._as_env_gives(action)
+        write_row(self.actions, t, sampled)
+        return map_leaves(_copy, sampled if fitted is action else self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
         """Store the results of the actions of row ``t``: ``obs`` in row ``t + 1``, all else in row ``t``."""
@@ -244,12 +245,11 @@ class RolloutStorage:
     def check(self, first_step: int, first_env: int) -> None:
         """Check the filled rows, and the observation of the next one. Arguments and errors as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
-        check_finite(tree.map_structure(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
+        check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
         if (mask := self.module.action_mask) is None:
             return
-        obs = tree.map_structure(lambda x: torch.as_tensor(x[:acted]), self.env_obs)
-        stuck = mask.rows_without_choice(obs)
+        stuck = mask.rows_without_choice(as_tensors(entry_of(self.env_obs, slice(acted))))
         if self.mode is AutoresetMode.NEXT_STEP:
             stuck &= ~torch.as_tensor(self.ended[:acted])
         for row, slot in stuck.nonzero()[:1].tolist():
@@ -378,10 +378,14 @@ def check_device(where: str, value: Any, device: torch.device) -> None:
             )
 
 
+def _last_of(column: Tree) -> Tree:
+    return map_leaves(lambda x: _copy(x[-1]), column)
+
+
 def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _as_array(value: Any) -> Any:
