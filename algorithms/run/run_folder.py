@@ -102,7 +102,7 @@ class RunFolder:
     """The folder of a run, locked until :meth:`release`.
 
     A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder. The folder
-    of a run that failed in its first iteration is used again.
+    of a run that failed in its first iteration may be reused.
 
     Args:
         path: The folder; created if it does not exist.

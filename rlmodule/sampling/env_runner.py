@@ -414,7 +414,7 @@ class EnvRunner:
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """Return the cause of ``error``: a wrong value from an env, the end of an env's process, or itself."""
+        """Return the cause of ``error``: a wrong value of an env, the end of an env's process, or ``error`` itself."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             try:
                 data.check(self._steps, self._first)
