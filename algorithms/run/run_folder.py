@@ -140,7 +140,7 @@ class RunFolder:
         failed = self.progress.exists() and not self.progress.stat().st_size and not self.best_checkpoint.exists()
         begun = saved or (self.about.exists() and self.about.stat().st_size and not failed)
         got = how = ""
-        if begun if env_steps == 0 else about is not None and there != run:
+        if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
                 how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
