@@ -136,7 +136,8 @@ class Algorithm(metaclass=AlgorithmType):
         """
 
     def sample(self) -> Rollout:
-        """Sample one train batch: :meth:`sample_rollouts`, joined; of several agents, a :class:`MultiRollout`."""
+        """Sample one train batch: the joined rollouts of :meth:`sample_rollouts`; several agents give a
+        :class:`MultiRollout`."""
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:

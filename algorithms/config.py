@@ -50,7 +50,8 @@ class Learners(LearnerResources):
     """The learners that update the networks, and their resources."""
 
     learner_class: type[Learner] | None = setting(
-        None, "What computes the loss; None takes the algorithm's own, from which yours should derive."
+        None,
+        "Class of the learners, which compute the loss; None takes the algorithm's own, from which to derive yours.",
     )
 
 
@@ -58,10 +59,10 @@ class Networks(Settings):
     """The networks."""
 
     model_config: DefaultModelConfig | dict[str, Any] | None = setting(
-        None, "Settings of the default networks, a dict filled up with defaults; None takes the defaults."
+        None, "Settings of the default networks; a dict needs only the settings to change, and None takes the defaults."
     )
     rl_module_spec: RLModuleSpec | None = setting(
-        None, "Module class, catalog class and spaces that differ from the algorithm's own; None for none."
+        None, "Module class, catalog class or spaces that differ from the algorithm's own; None takes the algorithm's."
     )
 
 
@@ -85,7 +86,8 @@ class MultiAgent(Settings):
         None, "Ids of the policies to train, or fn(policy_id); None trains all. The others only act."
     )
     policy_overrides: dict[str, dict[str, Any]] = setting(
-        {}, "Settings of training that differ for a policy, by its id; not those of the whole run, as the batch size."
+        {},
+        "Settings of training that differ for a policy, by its id; not those of the whole run, such as the batch size.",
     )
 
 
@@ -126,26 +128,26 @@ class CallbackFunctions(Settings, kw_only=False):
 
     callbacks_class: type[Callbacks] | None = setting(
         None,
-        "A class derived from Callbacks; each run makes one instance, without arguments. None for none.",
+        "A class derived from Callbacks; each run makes one instance, without arguments. None uses no class.",
     )
     _: KW_ONLY
     on_environment_created: Callable[..., Any] | None = setting(
-        None, "Called as fn(env, in_evaluation) when a vector of environments was made; None for nothing."
+        None, "Called as fn(env, in_evaluation) after a vector of environments was made; None calls nothing."
     )
     on_sample_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, rollout) when a rollout was sampled to train on; None for nothing."
+        None, "Called as fn(algorithm, rollout) after a rollout was sampled to train on; None calls nothing."
     )
     on_episode_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, episode) for every episode that ended; None for nothing."
+        None, "Called as fn(algorithm, episode) for every episode that ended; None calls nothing."
     )
     on_evaluate_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, evaluation) after an evaluation; None for nothing."
+        None, "Called as fn(algorithm, evaluation) after an evaluation; None calls nothing."
     )
     on_train_result: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, result) after an iteration; None for nothing."
+        None, "Called as fn(algorithm, result) after an iteration; None calls nothing."
     )
     on_checkpoint: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, path) when a checkpoint was written; None for nothing."
+        None, "Called as fn(algorithm, path) after a checkpoint was written; None calls nothing."
     )
 
 
@@ -167,7 +169,7 @@ class Reporting(Settings):
 
 
 class Checkpointing(Settings):
-    """Which checkpoints a run writes."""
+    """The checkpoints that a run writes."""
 
     checkpoint_interval: int | None = setting(
         None, "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
@@ -184,7 +186,7 @@ class Checkpointing(Settings):
 
 
 class Debugging(Settings):
-    """Reproducing a run."""
+    """The seed of a run, which makes it reproducible."""
 
     seed: int | None = setting(None, "Seed of every random stream of the run; None draws a new one.", ge=0)
 
@@ -334,7 +336,7 @@ class AlgorithmConfig(
         return replace(spec, model_config=replace(given, **chosen))
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
-        """Return what the algorithm builds: the spec of the module, or those of all policies of several agents.
+        """Return the spec of the module, or for several agents, the specs of all policies.
 
         Args:
             observation_space, action_space: Spaces of one env; by agent, if it has several.
@@ -386,7 +388,7 @@ class AlgorithmConfig(
             return config.learner_group_for(config.get_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec | MultiRLModuleSpec, run_seed: int) -> LearnerGroup:
-        """Build the learners of what ``spec`` describes, with seed ``run_seed``; the config must be frozen."""
+        """Build the learners of the modules in ``spec``, with seed ``run_seed``; the config must be frozen."""
         learner_class = self.learner_class or self.default_learner_class()
         specs = spec if isinstance(spec, MultiRLModuleSpec) else spec.as_multi()
         settings = self.for_learners() if self.num_learners else self

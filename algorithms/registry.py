@@ -46,7 +46,7 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
     if taken is not None and _path(taken) != _path(config_class):
         raise ValueError(f"{where}: expected a free name, got that of {_path(taken)}. Choose another name.")
     ALGORITHMS[name.upper()] = config_class
-    _AS_WRITTEN.setdefault(name.upper(), name)
+    _AS_WRITTEN[name.upper()] = name
 
 
 def config_class(name: str) -> "type[AlgorithmConfig]":

@@ -202,7 +202,7 @@ class Catalog(Hooks):
         return follows(tokenizer, self.model_config)
 
     def _with_past(self, decided: ModelConfig, space: Space) -> MultiStreamEncoderConfig:
-        """Return ``decided`` joined with the streams of earlier steps.
+        """Return a config that joins the encoder ``decided`` with encoders of the earlier steps.
 
         The tree chooses the encoders of earlier observations; earlier actions and rewards are read as vectors. Dense
         layers join the streams, unless a net with a memory reads them.
@@ -228,7 +228,7 @@ class Catalog(Hooks):
         )
 
     def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
-        """Call ``hook`` to decide ``node``. Its default implementation reads the node from ``self._node``."""
+        """Call ``hook`` to decide ``node``, which the default implementation of the hook reads from ``self._node``."""
         outer, self._node = self._node, node
         try:
             return hook(*args)
@@ -269,7 +269,7 @@ class Catalog(Hooks):
         return _bound(found, node.space, where, node.path)
 
     def _custom_dist(self, node: Node[Any]) -> Any:
-        """Return what ``custom_action_dist`` names for the part ``node`` of an action; None if nothing."""
+        """Return the entry of ``custom_action_dist`` for the part ``node`` of an action; None if it has none."""
         given = self.model_config.custom_action_dist
         return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
 

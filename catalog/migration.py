@@ -256,7 +256,7 @@ exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000,
 
 
 def _read(table: str) -> dict[str, dict[str, str]]:
-    """Read the table as place → word → remedy."""
+    """Parse the table. Return the remedies by place and word."""
     read: dict[str, dict[str, str]] = {}
     for part in table.strip().split("\n\n"):
         place, *lines = part.splitlines()

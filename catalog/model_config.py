@@ -52,8 +52,8 @@ _GAIN = "gain=√2 for orthogonal_, else none"
 class DefaultModelConfig(Settings):
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
 
-    An instance means the same as a dict of the values it was made with: an algorithm may have other defaults for the
-    rest. If it was made with all values, as ``replace`` does, only those that differ from the default count.
+    Only the values passed to the constructor override an algorithm's own defaults, as if they were in a dict. If all
+    values were passed, as ``replace`` does, only those that differ from the defaults of this class do.
 
     Raises:
         TypeError: If a value is of the wrong type.
@@ -93,7 +93,7 @@ class DefaultModelConfig(Settings):
     )
     matrix_observations: Literal["flatten", "image", "sequence"] = _encoder(
         "flatten",
-        "What a Box of rank 2 is: numbers for an MLP, a grey image for a CNN, or a sequence of rows for a GRU.",
+        "How a Box of rank 2 is read: as numbers by an MLP, as a grey image by a CNN, or as a sequence by a GRU.",
     )
     flatten_observations: bool = _encoder(
         False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its encoder."
@@ -155,7 +155,7 @@ class DefaultModelConfig(Settings):
     attention_num_heads: int = _encoder(2, "Heads of each attention layer.", ge=1)
     attention_head_dim: int = _encoder(32, "Width of the queries, keys and values of a head.", ge=1)
     attention_memory: int = _encoder(
-        32, "How many earlier steps each step sees in each attention layer, in acting and in training.", ge=1
+        32, "Number of earlier steps that each step sees in each attention layer, in acting and in training.", ge=1
     )
     attention_position_wise_mlp_dim: int = _encoder(
         64, "Width of the hidden layer of the MLP in each attention layer.", ge=1
@@ -225,7 +225,9 @@ class DefaultModelConfig(Settings):
         ge=1,
     )
     autoregressive_context_dim: int = setting(
-        16, "How many outputs of the policy head that net reads in addition to the inputs of the distribution.", ge=1
+        16,
+        "Number of outputs of the policy head that this net reads in addition to the inputs of the distribution.",
+        ge=1,
     )
     normalize_actions: bool = setting(
         True,
@@ -338,7 +340,7 @@ class DefaultModelConfig(Settings):
 
     @classmethod
     def _names(cls, *parts: str) -> list[str]:
-        """Return the names of the settings that shape these parts."""
+        """Return the names of the settings that shape these ``parts`` of the nets."""
         return [name for name, item in settings_of(cls).items() if item.part in parts]
 
     @classmethod

@@ -18,7 +18,7 @@ OBS, PREV_OBS, PREV_ACTION, PREV_REWARD = "obs", "prev_obs", "prev_action", "pre
 
 @dataclass(frozen=True, kw_only=True)
 class PastView:
-    """How many steps back a module sees observations, actions and rewards.
+    """Numbers of earlier observations, actions and rewards that a module sees.
 
     ``batch["obs"]`` then is a dict: ``obs`` is the env's observation, and ``prev_obs``, ``prev_action`` and
     ``prev_reward`` are the earlier steps asked for. Their shape is ``[..., *shape]`` for one step and

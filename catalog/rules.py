@@ -94,7 +94,7 @@ class Node(Generic[T]):
 
 
 def of_rank(*ranks: int, matrix: str | None = None) -> When:
-    """Return the condition that a Box has one of these ranks, and that ``matrix_observations`` is ``matrix``."""
+    """Return the condition of a rule: a Box has one of these ``ranks``, and ``matrix_observations`` is ``matrix``."""
     return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
 
 

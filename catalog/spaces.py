@@ -19,7 +19,7 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
 
     def of(self, obs: Tree) -> Tensor:
-        """Take this leaf out of an observation with any leading dims, flattened to ``[..., entries]``."""
+        """Return this leaf of an observation with any leading dims, flattened to ``[..., entries]``."""
         for key in self.keys:
             obs = obs[key]
         if len(self.shape) == 1:

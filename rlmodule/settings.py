@@ -19,7 +19,7 @@ class Environment(Settings, kw_only=False):
     env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
         None,
         "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; with several "
-        "agents, a MultiAgentEnv class, an id of PettingZoo, or its module. None is not ready to build.",
+        "agents, a MultiAgentEnv class, an id of PettingZoo, or its module. Required by build().",
     )
     _: KW_ONLY
     env_config: dict[str, Any] = setting(
@@ -28,7 +28,7 @@ class Environment(Settings, kw_only=False):
 
 
 class EnvRunners(Settings):
-    """How experience is sampled."""
+    """The processes and environments that sample experience."""
 
     num_env_runners: int = setting(0, "Sampling processes; 0 samples in this process.", ge=0)
     num_envs_per_env_runner: int = setting(8, "Environments that each runner steps together as one vector.", ge=1)
@@ -71,25 +71,25 @@ class LearnerResources(Settings):
     )
     torch_autocast: Literal["bfloat16"] | None = setting(
         None,
-        "Type of numbers in which the networks' layers compute their loss; None is that of the weights.",
+        "Floating-point type in which the networks' layers compute the loss; None takes that of the weights.",
     )
     torch_num_threads: int | None = setting(
         None,
-        "CPU threads for torch where it learns; None chooses by the size of the network, and takes as many as its CPUs "
-        "for a learner process.",
+        "CPU threads of torch in the process that learns; None chooses by the size of the network, and a learner "
+        "process takes one per CPU.",
         ge=1,
     )
 
 
 class Training(Settings):
-    """The algorithm's arithmetic."""
+    """Train batches, the optimizer and the loss."""
 
-    gamma: float = setting(0.99, "Discount of the reward one step later.", ge=0, le=1)
+    gamma: float = setting(0.99, "Discount factor per step.", ge=0, le=1)
     lr: Schedule = setting(
         3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
     )
     grad_clip: float | None = setting(
-        0.5, "Bound of the gradients, in the sense of grad_clip_by; None leaves them as they are.", gt=0
+        0.5, "Bound of the gradients, which grad_clip_by defines; None does not clip.", gt=0
     )
     grad_clip_by: Literal["global_norm", "norm", "value"] = setting(
         "global_norm",
@@ -98,14 +98,14 @@ class Training(Settings):
     train_batch_size_per_learner: int = setting(2048, "Environment steps in each train batch of each learner.", ge=1)
     clip_rewards: Literal["sign"] | float | None = setting(
         None,
-        "How rewards are clipped for learning: 'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, "
-        "None changes nothing; reported returns are never clipped.",
+        "How rewards are clipped for learning: 'sign' replaces each by -1, 0 or 1, a number is the largest magnitude, "
+        "None does not clip; reported returns are never clipped.",
         gt=0,
     )
 
 
 class EpisodeTraining(Training):
-    """The algorithm's arithmetic, with epochs of minibatches."""
+    """Train batches, their minibatches and epochs, the optimizer and the loss."""
 
     minibatch_size: int | None = setting(
         None, "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
@@ -125,18 +125,18 @@ class FaultTolerance(Settings):
     )
     ignore_env_runner_failures: bool = setting(
         False,
-        "Whether to go on without a sampling process that is not restarted, as long as there is another.",
+        "Whether to continue without a sampling process that is not restarted, as long as another one is left.",
     )
     restart_failed_learners: bool = setting(
-        True, "Whether learner processes that died or hung are replaced, and their update is done again."
+        True, "Whether learner processes that died or hung are replaced, and their update repeated."
     )
     max_restarts_in_a_row: int = setting(
-        5, "Restarts of one process without an answer from it in between; the run ends after them.", ge=1
+        5, "Restarts of one process without an answer from it in between; one more failure ends the run.", ge=1
     )
     max_nonfinite_updates_in_a_row: int = setting(
         10,
-        "Updates in a row that may be left out because their loss or gradient is NaN or infinite; the run ends at the "
-        "last of them.",
+        "Updates in a row that may be skipped because their loss or gradient is NaN or infinite; the last of them "
+        "ends the run.",
         ge=1,
     )
 
@@ -172,11 +172,11 @@ class LearnerSettings(Training, LearnerResources, FaultTolerance):
     """Settings of learners and their groups."""
 
     def is_trained(self, module_id: str) -> bool:
-        """Return whether a module is trained, or only acts."""
+        """Return whether a module is trained; False if it only acts."""
         return True
 
     def for_module(self, module_id: str) -> Self:
-        """Return the settings with which a module is trained: these, unless some are overridden for it."""
+        """Return the settings with which a module is trained: these, with the overrides of that module."""
         return self
 
 

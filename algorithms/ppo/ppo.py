@@ -18,25 +18,25 @@ class PPOTraining(EpisodeTraining):
 
     minibatch_size = 64
     num_epochs = 10
-    lambda_: float = setting(0.95, "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1)
+    lambda_: float = setting(0.95, "Lambda of GAE: 0 relies on the value function, 1 on the rewards alone.", ge=0, le=1)
     clip_param: float = setting(
-        0.2, "How far the probability ratio may leave 1 before the surrogate stops paying for it.", gt=0
+        0.2, "The surrogate objective stops growing once the probability ratio leaves 1 ± this.", gt=0
     )
     vf_loss_coeff: float = setting(0.5, "Weight of the value loss.", ge=0)
     vf_clip_param: float | None = setting(
         None,
-        "How far a value may move from its old prediction before the value loss stops paying for it, in standard "
+        "How far a value may move from its old prediction before the value loss stops shrinking, in standard "
         "deviations of the returns; None does not clip.",
         gt=0,
     )
     entropy_coeff: Schedule = setting(
         0.0, "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
     )
-    use_kl_loss: bool = setting(False, "Whether the loss also holds a penalty on KL(old policy, new policy).")
-    kl_coeff: float = setting(0.2, "First weight of the KL penalty; adapted every iteration.", ge=0)
-    kl_target: float = setting(0.01, "The KL per iteration to which kl_coeff is adapted, in nats.", gt=0)
+    use_kl_loss: bool = setting(False, "Whether to add a penalty on KL(old policy, new policy) to the loss.")
+    kl_coeff: float = setting(0.2, "Initial weight of the KL penalty; adapted after every iteration.", ge=0)
+    kl_target: float = setting(0.01, "KL per iteration that kl_coeff is adapted to reach, in nats.", gt=0)
     target_kl: float | None = setting(
-        None, "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never.", gt=0
+        None, "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never skips.", gt=0
     )
 
 

@@ -12,7 +12,8 @@ KINDS = ("agent", "module")
 
 
 class AgentMetrics(RunMetrics):
-    """Counters of a run with several agents. Those of :class:`RunMetrics` are of envs: a return is the sum over agents.
+    """Counters of a run with several agents: those of :class:`RunMetrics` by env, with returns summed over agents, and
+    steps and returns by agent and by module.
 
     Args:
         window: Number of most recent episodes that returns and lengths are averaged over: of an env, of each agent, and

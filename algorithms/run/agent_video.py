@@ -13,8 +13,11 @@ from rlmodule.agents.policy import MultiAgentPolicy
 
 
 class TeamEnv(gym.Env[Any, Any]):
-    """An env of several agents as one of Gymnasium's. An observation is what :class:`Team` needs to act: observations
-    of the agents that act, rewards since each acted last, and who ended. The reward is the sum of all agents."""
+    """A Gymnasium env around an env of several agents, to record with a :class:`Team`.
+
+    An observation has three parts: the observations of the agents that act, the reward of each agent since it last
+    acted, and the agents that have ended. The reward is the sum over agents.
+    """
 
     def __init__(self, env: MultiAgentEnv) -> None:
         self._env, self._rewards = AgentEnvGuard(env), dict[AgentID, float]()
@@ -43,7 +46,7 @@ class TeamEnv(gym.Env[Any, Any]):
 
 
 class Team:
-    """The policies of several agents, as the policy of a :class:`TeamEnv`."""
+    """Acts in a :class:`TeamEnv` for all agents, with the interface of a single policy."""
 
     def __init__(self, policies: MultiAgentPolicy) -> None:
         self._policies = policies

@@ -76,7 +76,7 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
 
 
 def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:
-    """Return the spec of each policy, as ``config`` has it, or an empty one."""
+    """Return the spec of each policy: the one in ``config``, or an empty one if it only names the policy."""
     where, policies = f"{type(config).__name__}.policies", config.policies
     if callable(policies):
         values = type(config).overrides(policies=policies(list(agents)))

@@ -31,7 +31,7 @@ def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "")
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    """Print a line at most every :data:`SECONDS_BETWEEN_LINES`, and the last one."""
+    """Yield a function that prints a line at most every :data:`SECONDS_BETWEEN_LINES`; print the last line at exit."""
     shown_at, waiting = perf_counter(), ""
 
     def show(done: int, facts: str) -> None:
@@ -50,7 +50,7 @@ def _lines() -> Iterator[Show]:
 
 @contextmanager
 def _live(total: int, waiting: str) -> Iterator[Show]:
-    """Show a bar and a text next to it."""
+    """Yield a function that updates a bar and the text next to it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 

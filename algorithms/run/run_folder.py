@@ -84,7 +84,7 @@ class RunFolder:
     """The folder of a run, locked until :meth:`release`.
 
     A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder. The folder
-    of a run that failed in its first iteration is used again.
+    of a run that failed in its first iteration may be reused.
 
     Args:
         path: The folder; created if it does not exist.
@@ -122,7 +122,7 @@ class RunFolder:
         failed = self.progress.exists() and not self.progress.stat().st_size and not self.best_checkpoint.exists()
         begun = saved or (self.about.exists() and self.about.stat().st_size and not failed)
         got = how = ""
-        if begun if env_steps == 0 else about is not None and there != run:
+        if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
                 how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"

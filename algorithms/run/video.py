@@ -39,7 +39,7 @@ LIMIT = 200_000
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:
-    """Return what plays for the videos of ``algorithm``."""
+    """Return the policy that plays in the videos of ``algorithm``; for several agents, a :class:`Team`."""
     if not algorithm.config.is_multi_agent:
         return algorithm.policy
     from algorithms.run.agent_video import Team

@@ -100,7 +100,7 @@ class SettingsBase(Settings):
 
     @classmethod
     def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the annotations of settings that are wider for this ``data``."""
+        """Return the annotations, by setting, that :meth:`from_dict` uses for ``data`` instead of the declared ones."""
         return {}
 
     def modules_to_allow(self) -> dict[str, list[str]]:

@@ -124,9 +124,9 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
 ) -> Iterator[tuple[Leaf | None, tuple[int, ...], int]]:
-    """Yield for each leaf of ``action`` the array that masks it, and what :func:`_parts` says about it.
+    """Yield, for each leaf of ``action``, the array that masks it and the result of :func:`_parts`.
 
-    The array is None without choices or without a mask. The keys of a leaf are relative to the field of the mask.
+    The array is None if the leaf has no choices or no mask. Its keys are relative to the field of the mask.
     """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts, leaf = _parts(action, dist_cls), None

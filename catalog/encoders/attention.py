@@ -244,7 +244,7 @@ def _linear(input_dim: int, output_dim: int, init: Init, *, bias: bool = True) -
 
 
 def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
-    """Make a gate, with each part initialised separately; a larger ``bias`` keeps more of its state."""
+    """Make a gate, with each part initialised separately; a larger ``bias`` passes more of the layer's input."""
     cell = nn.GRUCell(dim, dim)
     start_gates(init, (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh), dim)
     with torch.no_grad():
@@ -253,7 +253,7 @@ def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
 
 
 def attention_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> AttentionEncoderConfig:
-    """Make the config of the attention (``use_attention``) of the settings, after ``tokenizer_config``."""
+    """Make the config of the attention (``use_attention``) that follows ``tokenizer_config``."""
     return AttentionEncoderConfig(
         tokenizer_config=tokenizer_config,
         dim=model_config.attention_dim,

@@ -90,7 +90,7 @@ class DenseStack(nn.Module):
         return self.normalize(x, x.shape[-1:], **weights)
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
-        """Map ``[..., input_dim] → [..., width of the last layer]``, by ``layers`` instead of ``self.layers`` if given.
+        """Map ``[..., input_dim] → [..., width of the last layer]`` by ``layers``; None stands for ``self.layers``.
 
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.

@@ -179,7 +179,7 @@ def _must_not_wait(x: Tensor) -> bool:
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights of a layer with two more inputs, which force it to forget and to hold.
+    """Return the weights of a layer extended by two inputs: one makes it forget its state, one makes it keep it.
 
     An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
     closed and a candidate of tanh(b - b) = 0. Neither holds h: it is read at the last ordinary step.
@@ -220,7 +220,7 @@ def _in_one_piece(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> RecurrentEncoderConfig:
-    """Make the config of the LSTM (``use_lstm``) or GRU (``use_gru``) of the settings, after ``tokenizer_config``."""
+    """Make the config of the LSTM (``use_lstm``) or GRU (``use_gru``) that follows ``tokenizer_config``."""
     return RecurrentEncoderConfig(
         tokenizer_config=tokenizer_config,
         recurrent_layer_type="gru" if model_config.use_gru else "lstm",

@@ -75,11 +75,11 @@ class Rollout:
         )
 
     def map(self, function: Callable[[Rollout], Rollout]) -> Rollout:
-        """Return ``function`` of this rollout. Those of several agents apply it to the rollout of each module."""
+        """Return ``function(self)``. A rollout of several agents applies ``function`` to the rollout of each module."""
         return function(self)
 
     def to(self, device: torch.device) -> Rollout:
-        """Return the rollout with all tensors on ``device``, itself if they already are. Copies are not waited for."""
+        """Return a rollout with all tensors on ``device``; this one if they already are. Does not wait for copies."""
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")

@@ -429,7 +429,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Do not count as time without progress the time in which the caller did not collect answers."""
+        """Exclude the time in which the caller did not collect answers from the time without progress."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:

@@ -158,7 +158,8 @@ def real_number(reward: Any, where: str) -> Any:
     """Return a reward as a number; one that is an array may have one entry.
 
     Raises:
-        TypeError, ValueError: If it is none, or too large to store.
+        TypeError: If ``reward`` is not one real number.
+        ValueError: If it is too large to store.
     """
     number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
     if not isinstance(number, _NUMBERS):

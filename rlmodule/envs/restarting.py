@@ -64,7 +64,7 @@ class Restarts:
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
 
     def note(self, error: RuntimeError) -> None:
-        """Note that the env failed with ``error``. Raises as :meth:`reset` does."""
+        """Record that the env failed with ``error``. Raises as :meth:`reset` does."""
         self._failures = 0 if self.has_stepped else self._failures + 1
         self._failed, self.has_stepped = True, False
         if self._failures >= TRIES:

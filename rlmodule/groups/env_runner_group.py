@@ -46,7 +46,7 @@ class EnvRunnerGroup:
 
     Attributes:
         observation_space, action_space: Spaces of one env; by agent, if it has several.
-        module: The module that acts, with the learner's weights, or all of several agents; set by
+        module: The module that acts with the learner's weights, or all modules of several agents; set by
             :meth:`build_modules`.
         num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
     """

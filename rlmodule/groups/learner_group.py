@@ -145,7 +145,7 @@ class LearnerGroup:
         )
 
     def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
-        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, which the learner has."""
+        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, depending on the learner."""
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = self.update_from_episodes if from_episodes else self.update_from_batch
         warn_of_update(type(self), right.__name__)

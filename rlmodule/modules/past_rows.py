@@ -39,7 +39,12 @@ class PastRows:
 
     def write(self, row: Any, value: Tree, before: Any = None) -> None:
         """Fill ``row`` with the entries of the row before, shifted by one, and ``value`` ``[N, ...]`` as the newest.
-        A ``row`` of some entries, as an index of rows and slots, needs the index of those ``before`` them."""
+
+        Args:
+            row: A row, or the index of some of its entries.
+            value: The newest entry.
+            before: Index of the row before; None for ``row - 1``, which only works for a whole row.
+        """
         write_row(self._newest, row, value)
         for older, younger in self._shifts:
             older[row] = younger[row - 1 if before is None else before]

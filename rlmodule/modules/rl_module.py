@@ -144,8 +144,8 @@ class RLModule(Hooks, nn.Module, ABC):
         """Create the submodules. Called once, at the end of construction."""
 
     def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
-        """Raise unless the catalog is an ``expected``. If the module's class is ``owner`` itself, also check that its
-        nets read all settings: a subclass may read settings itself."""
+        """Raise unless the catalog is an instance of ``expected``. If the module's class is ``owner`` itself, not a
+        subclass that may read settings too, also check that its nets read all settings."""
         if not isinstance(self.catalog, expected):
             raise TypeError(
                 f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
@@ -428,7 +428,7 @@ class MultiRLModule(nn.Module):
             self[module_id].set_state(module_state)
 
     def share_tensors_of(self, other: MultiRLModule) -> None:
-        """Let each module share the tensors of that with its id in ``other``; see :meth:`RLModule.share_tensors_of`."""
+        """Let each module share tensors with its namesake in ``other``; see :meth:`RLModule.share_tensors_of`."""
         for module_id, module in self.items():
             module.share_tensors_of(other[module_id])
 

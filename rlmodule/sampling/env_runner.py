@@ -407,7 +407,7 @@ class EnvRunner(Accounts):
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """Return the cause of ``error``: a wrong value from an env, the end of an env's process, or itself."""
+        """Return the cause of ``error``: a wrong value of an env, the end of an env's process, or ``error`` itself."""
         if data.filled < len(data.rewards):
             error = wrong_value_or(error, lambda: self._check(data, error))
         return self._ended_process(error) or error

@@ -150,7 +150,7 @@ class RolloutStorage:
     # --- row by row ---------------------------------------------------------------------------------------------------
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        """Store the sampled ``action`` of row ``t``. Return a copy for the env of ``fitted``, the converted action."""
+        """Store the sampled ``action`` of row ``t``. Return a copy of ``fitted``, the converted action, for the env."""
         if self.actions is None:
             self.columns[Columns.ACTIONS] = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
             self.actions = self._as_env_gives(self.columns[Columns.ACTIONS])

@@ -163,9 +163,12 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     with pytest.raises(ValueError, match=r"expected modules that can be imported, got 'camel_algorithm'"):
         Algorithm.from_checkpoint("run", allow=["camel_algorithm"])
     assert main(["train", "--load", "run", "--allow", own_module, "--num-env-steps", "32", "--quiet"]) == 0
+    del ALGORITHMS["CALM"]
+    register_algorithm("cALM", import_module(own_module).CalmConfig)  # case does not matter
     with Algorithm.from_checkpoint("run") as algorithm:
         assert algorithm.config.to_dict()["clip_param"] == 0.05
         assert algorithm.env_steps == 64
+        algorithm.train()
 
 
 def test_a_checkpoint_of_a_config_class_without_a_name_is_loaded_if_that_is_allowed(

@@ -351,7 +351,7 @@ def test_help_shows_the_flags_of_the_command_and_names_all_others(capsys: pytest
 
 def test_help_about_a_section_explains_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "train", "ppo", "CartPole-v1", "--help", "training")
-    assert "GAE's trade-off" in text
+    assert "Lambda of GAE" in text
     assert "(>= 0 and <= 1) (default: 0.99)" in text
     assert "--fcnet-hiddens" not in text
     assert "--catalog-class type[Catalog] | None" in shown(capsys, "train", "dqn", "--help", "rl_module")

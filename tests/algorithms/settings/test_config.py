@@ -125,7 +125,7 @@ def test_signature_shows_defaults_and_kinds() -> None:
 
 def test_text_of_a_section_gives_type_default_range_and_sentence() -> None:
     text = " ".join(str(MyConfig.training.__doc__).split())
-    assert text.startswith("The algorithm's arithmetic. ")
+    assert text.startswith("Train batches, the optimizer and the loss. ")
     assert "clip_param (float, > 0 and < 1, default 0.2): How far the ratio may leave 1." in text
     assert "layers (list[int], >= 1, default [1, 2]): Widths." in text
 

@@ -20,7 +20,7 @@ BOTH = spaces.Dict({"eye": IMAGE, "legs": VECTOR})
 
 @pytest.fixture(autouse=True)
 def _nothing_told_yet() -> None:
-    unread._warn.cache_clear()
+    unread.warn_once.cache_clear()
 
 
 UNREAD: dict[str, tuple[Space, Space, dict[str, Any]]] = {
