@@ -1,5 +1,8 @@
 """Connect four of PettingZoo: one policy plays both seats, its moves masked, and then plays against a random player.
 
+The preset has one policy for both seats, flattens the board, and keeps the entropy high: a policy that always plays the
+same moves against itself meets few positions.
+
 Run it as ``python examples/multi_agent/connect_four.py``.
 """
 
@@ -11,14 +14,7 @@ import pettingzoo
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
 
-config = (
-    PPOConfig()
-    .environment("classic/connect_four-v3")
-    .multi_agent(policies="shared")
-    .training(entropy_coeff=0.01)
-    .rl_module(model_config={"flatten_observations": True, "fcnet_hiddens": [128, 128]})
-    .debugging(seed=1)
-)
+config = PPOConfig.preset("classic/connect_four-v3").debugging(seed=1)
 rng = np.random.default_rng(1)
 
 

@@ -46,7 +46,8 @@ def test_a_preset_says_what_was_measured(algo: str, env_id: str) -> None:
     # where there is a column for the last evaluation, the figure is the best one
     how = "at best" if "at the end" in row else "at the end"
     what = WHAT.get(env_id, "")
-    assert preset.reached == f"{row['figure']}{what} {how}, median of {len(row['all seeds'].split(', '))} seeds"
+    seeds = len(row["all seeds"].split(", "))
+    assert preset.reached == f"{row['figure']}{what} {how}, {f'median of {seeds} seeds' if seeds > 1 else 'one seed'}"
     stated = re.search(rf"^- {env_id}: (.*)$", LEARNING.read_text("utf-8"), re.M)
     settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items())
     assert settings == (stated[1] if (algo == "DQN" or "policies" in preset.settings) and stated else "")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -157,5 +158,6 @@ class Stacks:
 def test_wins_of_connect_four_are_counted_for_each_seat() -> None:
     """Whoever stacks wins most games against random moves, as the first player and as the second."""
     algorithm: Any = SimpleNamespace(policies=Stacks())
-    first, second = (learning._wins(algorithm, f"player_{seat}", 20) for seat in (0, 1))
+    rng = np.random.default_rng(1)
+    first, second = (learning._wins(algorithm, f"player_{seat}", rng, 20) for seat in (0, 1))
     assert 10 < second <= first <= 20

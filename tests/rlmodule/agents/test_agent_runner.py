@@ -25,7 +25,7 @@ from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.testing.data import differences
 from tests.parametric_envs import ParametricCartPole
-from tests.rlmodule.agents.envs import CartPoles, OneAgent
+from tests.rlmodule.agents.envs import CartPoles, OneAgent, ScriptedEnv, random_script
 from tests.rlmodule.sampling.test_env_runner import NAMES
 from tests.rlmodule.sampling.test_env_runner_fragments import Noisy, Own
 from tests.rlmodule.toys import (
@@ -401,21 +401,29 @@ def test_modules_that_are_not_trained_act_and_have_no_rollout() -> None:
 
 @pytest.mark.parametrize("kind", [{}, {"module_class": SeesPast, "use_lstm": True, "max_seq_len": 5}])
 def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[str, Any]) -> None:
-    """The other agent restarts when all poles have fallen, so its rows show what the untrained module did."""
+    """On random schedules of starts, pauses and ends, the envs get the same actions whether "q" is trained or not."""
 
     class OneTrained(Settings):
         def is_trained(self, module_id: str) -> bool:
             return module_id == "p"
 
-    sampled = []
+    sampled, calls = [], []
     for settings in (Settings, OneTrained):
-        runner = AgentRunner(settings(env=lambda _: CartPoles(2)), run_seed=1)
+        rng = np.random.default_rng(7)
+        envs = [ScriptedEnv([random_script(rng) for _ in range(20)], num_actions=50) for _ in range(3)]
+        remaining = iter(envs)
+        runner = AgentRunner(settings(env=lambda _, remaining=remaining: next(remaining)), run_seed=1)
         torch.manual_seed(2)
-        of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
-        policy_map = PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"})
-        runner.set_module(MultiRLModule({"p": module_for(*of), "q": module_for(*of, **kind)}), policy_map)
+        of = runner.observation_space["a"], runner.action_space["a"]
+        modules = MultiRLModule({"p": module_for(*of), "q": module_for(*of, **kind)})
+        with torch.no_grad():
+            for parameter in modules["q"].parameters():
+                parameter.mul_(3)  # so that its actions depend on what it sees
+        runner.set_module(modules, PolicyMap(runner.agents, ["p", "q"], {"a": "p", "b": "q", "c": "q"}))
         sampled.append([runner.sample(num) for num in (3, 200, 129)])
+        calls.append([env.calls for env in envs])
         assert (len(runner._columns["q"]._rows[Columns.REWARDS]) < 100) == (settings is OneTrained)
+    assert calls[0] == calls[1]
     for expected, got in zip(*sampled, strict=True):
         assert differences(got["p"].columns, expected["p"].columns) == []
         for name in ("agent_steps", "module_steps", "agent_episodes", "episode_agents"):
