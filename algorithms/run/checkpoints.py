@@ -94,7 +94,8 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     modules = {}
     for module_id, module in algorithm.learner_group.module.items():
         named = dict(module.named_parameters())
-        if broken := [name for name, parameter in named.items() if not torch.isfinite(parameter).all()]:
+        suspects = {name: weight for name, weight in named.items() if not weight.sum().isfinite()}  # one fast pass
+        if broken := [name for name, weight in suspects.items() if not torch.isfinite(weight).all()]:
             raise NotFinite(
                 f"save(): expected finite weights, got NaN or infinite ones in {', '.join(broken[:3])} of "
                 f"{module_id!r}. Load an earlier checkpoint."

@@ -80,8 +80,10 @@ def test_the_last_ones_are_kept_and_the_newest_sound_one_is_loaded(
     assert {folder.name for folder in tmp_path.glob("checkpoints/*")} == {"32", "40"}, "32 is the only sound one"
     (tmp_path / "checkpoints/32/extra").touch()
     shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match=r"extra: it is not in manifest\.json"):
+    with pytest.raises(ValueError, match=r"checkpoints/40'\): expected a complete checkpoint"):
         Algorithm.from_checkpoint(tmp_path)
+    assert "checkpoints/32 is passed over" in caplog.messages[-1]
+    assert "(extra: it is not in manifest.json)" in caplog.messages[-1]
 
 
 def test_the_best_checkpoint_is_without_the_replay(tmp_path: Path) -> None:
