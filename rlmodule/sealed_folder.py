@@ -150,7 +150,9 @@ def _chunks(content: bytes | Mapping[str, Tensor]) -> list[Any]:
         return [content]
     # widest types first: each tensor then lies at a multiple of its item size
     tensors = sorted(content.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    arrays = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for _, tensor in tensors]
+    # not reshape(-1), as one item may keep a stride of 0, which cannot be viewed as bytes
+    flat = [tensor.detach().cpu().contiguous().as_strided([tensor.numel()], [1]) for _, tensor in tensors]
+    arrays = [each.view(torch.uint8).numpy() for each in flat]
     header: dict[str, Any] = {}
     end = 0
     for (name, tensor), array in zip(tensors, arrays, strict=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content
 from rlmodule.checkpoint import KIND, verify_checkpoint
-from rlmodule.sealed_folder import DamagedFolder, read_manifest
+from rlmodule.sealed_folder import DamagedFolder, read_folder, read_manifest
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -101,17 +101,25 @@ class CheckpointWriter:
 
 
 def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path: Path) -> None:
-    """Write a checkpoint, and move one of fewer or more env steps that it replaces to the earlier ones.
+    """Write a checkpoint, and move the one that it replaces to the earlier ones, unless it has as many env steps.
 
-    Of these, the newest ``keep - 1`` stay; others are deleted once the new checkpoint was read back and is sound.
+    What is older than the newest ``keep - 1`` complete ones is deleted, once the new one was read back and is sound.
     """
     aside = None
-    with suppress(DamagedFolder):  # a damaged one is not kept
-        earlier = read_manifest(path, KIND)["about"]["env_steps"]
-        if earlier != env_steps:
-            aside = path.with_name("checkpoints") / str(earlier)
-            aside.parent.mkdir(exist_ok=True)
+    if _is_complete(path) and (earlier := read_manifest(path, KIND)["about"]["env_steps"]) != env_steps:
+        aside = path.with_name("checkpoints") / str(earlier)
+        aside.parent.mkdir(exist_ok=True)
     write(path, aside)
     verify_checkpoint(path)
-    for old in history_of(path.parent)[keep - 1 :]:
+    history = history_of(path.parent)
+    complete = [folder for folder in history if _is_complete(folder)]
+    for old in history[history.index(complete[keep - 2]) + 1 :] if len(complete) >= keep else ():
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_complete(folder: Path) -> bool:
+    """Return whether a checkpoint has all its files in full, without reading them."""
+    with suppress(DamagedFolder):
+        read_folder(folder, KIND, names=())
+        return True
+    return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
+import tree
 
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
@@ -94,7 +95,8 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     modules = {}
     for module_id, module in algorithm.learner_group.module.items():
         named = dict(module.named_parameters())
-        if broken := [name for name, parameter in named.items() if not torch.isfinite(parameter).all()]:
+        suspects = {name: weight for name, weight in named.items() if not weight.sum().isfinite()}  # one fast pass
+        if broken := [name for name, weight in suspects.items() if not torch.isfinite(weight).all()]:
             raise NotFinite(
                 f"save(): expected finite weights, got NaN or infinite ones in {', '.join(broken[:3])} of "
                 f"{module_id!r}. Load an earlier checkpoint."
@@ -147,10 +149,11 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         ValueError: If the checkpoint is damaged, or does not hold an algorithm.
     """
     content = load_checkpoint(folder)
-    if missing := {"algorithm", "run_seed", "config", "modules", "state"} - content.keys():
+    kinds = {"algorithm": str, "run_seed": int, "config": dict, "modules": dict, "state": dict}
+    if wrong := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]:
         raise ValueError(
             f"checkpoint {str(folder)!r}: expected what algo.save(path) writes, got one without "
-            f"{', '.join(sorted(missing))}. Pass the folder of an algorithm, or load it with the version that wrote it."
+            f"{', '.join(sorted(wrong))}. Pass the folder of an algorithm, or load it with the version that wrote it."
         )
     if "replay" in content:
         content["state"]["replay"] = content.pop("replay")
@@ -162,7 +165,12 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
     own = _config_class(content, folder, allow)
-    config = own.from_dict(content["config"], allow=list(allow), **objects)
+    try:
+        config = own.from_dict(content["config"], allow=list(allow), **objects)
+    except (TypeError, ValueError) as error:
+        if objects or isinstance(error, NotReadable):  # the mistake may be the caller's
+            raise
+        raise ValueError(f"checkpoint {str(folder)!r}: {error}") from error
     lost = ""
     if config.run_dir is not None and "run_dir" not in objects:
         lost = _write_only_where_it_lies(config, folder)
@@ -170,9 +178,12 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
         content["state"]["evaluation"] = None
+    _check_sizes(content, folder, config, objects)
     algorithm = config.build()
     algorithm.lost_run_dir = lost
     try:
+        _check_modules(content["state"]["learners"]["module"], algorithm)
+        _check_kinds(content["state"], algorithm.get_state(), "state")
         algorithm.set_state(content["state"])
     except BaseException as error:
         algorithm.stop()
@@ -182,8 +193,74 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
                 f"trained on, got {config.env!r}. For another env, begin another run: "
                 f"{type(config).__name__}(env=...).build(). {error}"
             ) from error
+        if isinstance(error, ValueError | TypeError | LookupError | AttributeError):
+            raise ValueError(
+                f"checkpoint {str(folder)!r}: expected the state of a run of {content['algorithm']} with its settings, "
+                f"got one that does not fit ({type(error).__name__}: {error}). Load another checkpoint."
+            ) from error
         raise
     return algorithm
+
+
+def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:
+    """Refuse saved settings that ask for more environments or units than the checkpoint has state of.
+
+    Raises:
+        ValueError: If there is a setting that asks for more; names it.
+    """
+    state = content["state"]
+    tensors = [leaf for leaf in tree.flatten(state.get("learners")) if isinstance(leaf, torch.Tensor)]
+    most = {"units": max(10_000, sum(leaf.numel() for leaf in tensors)), "envs": len(state.get("env_runners", ()))}
+    got = dict[str, tuple[int, str]]()
+    if not given.keys() & {"num_env_runners", "num_envs_per_env_runner"}:
+        envs = max(1, config.num_env_runners) * config.num_envs_per_env_runner
+        got["num_envs_per_env_runner"] = (envs, "envs")
+    for name in {"model_config", "rl_module_spec", *config.net_settings} - given.keys():
+        numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int | float)]
+        got[name] = (int(max(numbers, default=0)), "units")
+    for name, (count, what) in got.items():
+        if count > most[what]:
+            raise ValueError(
+                f"checkpoint {str(folder)!r}: expected settings for the {most[what]:,} {what} that it has state of, "
+                f"got {count:,} by {name}. Pass {name}= if you mean that."
+            )
+
+
+def _check_kinds(saved: Any, built: Any, path: str) -> None:
+    """Check that a saved state has what the state of a new algorithm has, of the same kinds.
+
+    Raises:
+        ValueError: If something is missing or of another kind; names the first place.
+    """
+    for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str):
+        if isinstance(built, kind) and (
+            not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool)
+        ):
+            raise ValueError(f"{path}: expected the kind of {built!s:.50}, got {saved!s:.50}")
+    if isinstance(built, Mapping):
+        for name in built.keys() - {"replay"}:  # which checks its own state
+            if str(name) in saved:
+                _check_kinds(saved[str(name)], built[name], f"{path}/{name}")
+            elif path in ("state", "state/learners", "state/metrics"):  # in others, the keys may change
+                raise ValueError(f"{path}/{name}: expected the kind of {built[name]!s:.50}, got nothing")
+    elif isinstance(built, list | tuple):
+        for i, (one, other) in enumerate(zip(saved, built, strict=False)):
+            _check_kinds(one, other, f"{path}/{i}")
+
+
+def _check_modules(saved: Mapping[str, Mapping[str, torch.Tensor]], algorithm: Algorithm) -> None:
+    """Check that every module has saved weights, of its types, and that these are finite.
+
+    Raises:
+        KeyError: If a module has none.
+        ValueError: If weights are of another type, NaN or infinite; names the first ones.
+    """
+    for module_id, module in algorithm.learner_group.module.items():
+        weights = saved[module_id]
+        for name, built in module.named_parameters():
+            if name in weights and (weights[name].dtype != built.dtype or not torch.isfinite(weights[name]).all()):
+                got = f"{weights[name].dtype}{'' if torch.isfinite(weights[name]).all() else ', NaN or infinite ones'}"
+                raise ValueError(f"{name} of {module_id!r}: expected finite weights of {built.dtype}, got {got}")
 
 
 def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]) -> type[AlgorithmConfig]:

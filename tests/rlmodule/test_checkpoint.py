@@ -50,6 +50,11 @@ def test_views_and_shared_tensors(tmp_path: Path) -> None:
     assert differences(load_checkpoint(tmp_path / "c"), state) == []
 
 
+def test_one_item_with_a_stride_of_zero(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", {"a": torch.tensor([7]).as_strided([1], [0])})
+    assert load_checkpoint(tmp_path / "c")["a"].tolist() == [7]
+
+
 def test_the_state_of_numpys_and_torchs_generators(tmp_path: Path) -> None:
     rng, generator = np.random.default_rng(5), torch.Generator().manual_seed(5)
     state = {"numpy": rng.bit_generator.state, "torch": generator.get_state()}

@@ -1,0 +1,215 @@
+"""The checkpoints of a run: which are kept, found and passed over, and what a file cannot ask for."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms import Algorithm
+from algorithms.dqn import DQN, DQNConfig
+from algorithms.ppo import PPOConfig
+from algorithms.run.checkpoints import NotFinite
+from rlmodule import checkpoint
+from rlmodule.checkpoint import load_checkpoint
+from rlmodule.sealed_folder import read_manifest
+from tests.checkpoints import rewrite
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SMALL: dict[str, Any] = {"env": "CartPole-v1", "num_envs_per_env_runner": 1, "seed": 1}
+SMALL |= {"model_config": {"fcnet_hiddens": [4]}}
+
+
+def ppo(**settings: Any) -> Algorithm:
+    batch = {"train_batch_size_per_learner": 8, "minibatch_size": 8, "num_epochs": 1}
+    return PPOConfig(**{**SMALL, **batch, **settings}).build()
+
+
+def dqn(**settings: Any) -> DQN:
+    batch = {"num_env_steps_per_iteration": 8, "num_steps_sampled_before_learning_starts": 4, "replay_capacity": 20}
+    algorithm = DQNConfig(**{**SMALL, **batch, "train_batch_size_per_learner": 4, **settings}).build()
+    assert isinstance(algorithm, DQN)
+    return algorithm
+
+
+# --- golden -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "total"), [("ppo-2", [1, 0, 0, 1], 2.722435601092002), ("dqn-2", [1] * 4, -3.4508681781589985)]
+)
+def test_a_golden_checkpoint_loads_and_goes_on(name: str, actions: list[int], total: float) -> None:
+    """If this fails, raise the format and write a converter: there are checkpoints like this one on disks."""
+    with Algorithm.from_checkpoint(GOLDEN / name) as algorithm:
+        assert [algorithm.policy.act(np.float32(row))[0] for row in np.eye(4)] == actions
+        weights = sum(float(weight.detach().double().sum()) for weight in algorithm.get_module().parameters())
+        assert weights == pytest.approx(total, abs=1e-12)
+        assert algorithm.train()["training_iteration"] == 3
+        if isinstance(algorithm, DQN):
+            assert algorithm.replay.num_transitions == 20
+
+
+# --- which are kept ---------------------------------------------------------------------------------------------------
+
+
+def test_the_last_ones_are_kept_and_the_newest_sound_one_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ppo(run_dir=str(tmp_path), checkpoint_interval=1, keep_checkpoints=3) as algorithm:
+        for _ in range(5):
+            algorithm.train()
+        algorithm.learn(num_env_steps=8)
+    kept = {folder.name: load_checkpoint(folder) for folder in tmp_path.glob("checkpoints/*")}
+    assert {name: content["state"]["metrics"]["env_steps"] for name, content in kept.items()} == {"32": 32, "40": 40}
+    for broken, left in (("checkpoint", 40), ("checkpoints/40", 32)):
+        (tmp_path / broken / "tensors.safetensors").write_bytes(b"")
+        caplog.clear()
+        with Algorithm.from_checkpoint(tmp_path) as loaded:
+            assert loaded.env_steps == left
+        assert caplog.messages[-1].startswith(f"{tmp_path / broken} is passed over: load(")
+        assert "tensors.safetensors: expected" in caplog.messages[-1]
+    with Algorithm.from_checkpoint(tmp_path) as loaded:
+        assert loaded.config.run_dir == str(tmp_path)
+        loaded.train()
+        assert loaded.env_steps == 40
+    assert {folder.name for folder in tmp_path.glob("checkpoints/*")} == {"32", "40"}, "32 is the only sound one"
+    (tmp_path / "checkpoints/32/extra").touch()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match=r"checkpoints/40'\): expected a complete checkpoint"):
+        Algorithm.from_checkpoint(tmp_path)
+    assert "checkpoints/32 is passed over" in caplog.messages[-1]
+    assert "(extra: it is not in manifest.json)" in caplog.messages[-1]
+
+
+def test_the_best_checkpoint_is_without_the_replay(tmp_path: Path) -> None:
+    evaluates: dict[str, Any] = {"evaluation_interval": 1, "evaluation_duration": 1, "run_dir": str(tmp_path)}
+    with dqn(**evaluates) as algorithm:
+        algorithm.learn(num_env_steps=16)
+    assert (tmp_path / "checkpoint" / "replay.safetensors").exists()
+    assert not (tmp_path / "best_checkpoint" / "replay.safetensors").exists()
+    assert "replay" not in load_checkpoint(tmp_path / "best_checkpoint")
+    with Algorithm.from_checkpoint(tmp_path / "best_checkpoint", run_dir=None) as loaded:
+        assert isinstance(loaded, DQN)
+        assert loaded.replay.num_transitions == 0
+        loaded.train()
+
+
+# --- how they are written ---------------------------------------------------------------------------------------------
+
+
+def test_learning_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the second iteration is written after the third, and holds the weights of the second."""
+    third, write_folder, seen = threading.Event(), checkpoint.write_folder, dict[int, torch.Tensor]()
+
+    def write(*args: Any) -> None:
+        assert third.wait(60)
+        write_folder(*args)
+
+    def note(algorithm: Algorithm, result: dict[str, Any]) -> None:
+        seen[algorithm.env_steps] = next(algorithm.get_module().parameters()).detach().clone()
+        if result["training_iteration"] == 3:
+            assert not (tmp_path / "checkpoint").exists()
+            third.set()
+
+    monkeypatch.setattr(checkpoint, "write_folder", write)
+    with ppo(run_dir=str(tmp_path), checkpoint_interval=2, keep_checkpoints=2, on_train_result=note) as algorithm:
+        algorithm.learn(num_env_steps=24)
+        name, _ = next(algorithm.get_module().named_parameters())
+    for folder, steps in (("checkpoints/16", 16), ("checkpoint", 24)):
+        assert torch.equal(weights(load_checkpoint(tmp_path / folder))["default_policy"][name], seen[steps])
+
+
+def test_a_file_that_cannot_be_written_in_the_background_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with ppo(run_dir=str(tmp_path), checkpoint_interval=1) as algorithm:
+        algorithm.train()
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "write_folder", full)
+            with pytest.raises(OSError, match="No space left"):
+                algorithm.learn(num_env_steps=80)
+        assert len(caplog.messages) == 2
+        assert algorithm.metrics.iterations == 4 + 1  # the third failure is noticed when the next checkpoint is due
+        assert read_manifest(tmp_path / "checkpoint", "checkpoint")["about"]["env_steps"] == 8
+        algorithm.learn(num_env_steps=8)
+    assert read_manifest(tmp_path / "checkpoint", "checkpoint")["about"]["env_steps"] == 48
+
+
+def test_what_is_not_finite_is_not_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ppo(run_dir=str(tmp_path), checkpoint_interval=1) as algorithm:
+        algorithm.train()
+        with torch.no_grad():
+            next(algorithm.get_module().parameters()).view(-1)[0] = float("nan")
+        with pytest.raises(NotFinite, match=r"got NaN or infinite ones in .+ of 'default_policy'"):
+            algorithm.save(tmp_path / "mine")
+        algorithm.report._writer.start(tmp_path / "checkpoint", None)
+        algorithm.report._writer.finish()
+        assert "A checkpoint was not written, training goes on. save(): expected finite weights" in caplog.text
+    assert not (tmp_path / "mine").exists()
+    assert read_manifest(tmp_path / "checkpoint", "checkpoint")["about"]["env_steps"] == 8
+
+
+# --- what a file cannot ask for ---------------------------------------------------------------------------------------
+
+
+def weights(content: dict[str, Any]) -> dict[str, Any]:
+    return content["state"]["learners"]["module"]
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "environments": (lambda it: it["config"].update(num_envs_per_env_runner=10**9), "for the 1 envs that it has"),
+    "units": (lambda it: it["config"].update(model_config={"fcnet_hiddens": [10**9]}), "got 1,000,000,000 by model_c"),
+    "runners": (
+        lambda it: it["config"].update(num_env_runners=10**9),
+        "for the 1 envs that it has state of, got 1,000,0",
+    ),
+    "a NaN": (lambda it: it["config"].update(gamma=float("nan")), "gamma=): expected finite float"),
+    "a text": (lambda it: it["config"].update(gamma="x"), "gamma=): expected float"),
+    "no weights": (lambda it: it["state"]["learners"].update(module={}), "KeyError: 'default_policy'"),
+    "no weight": (lambda it: weights(it)["default_policy"].popitem(), "expected the names and shapes"),
+    "no learners": (lambda it: it["state"].pop("learners"), "KeyError: 'learners'"),
+    "a state that is a list": (lambda it: it.update(state=[]), "got one without state"),
+    "a seed that is a text": (lambda it: it.update(run_seed="1"), "got one without run_seed"),
+    "no counter": (
+        lambda it: it["state"]["metrics"].pop("env_steps"),
+        "state/metrics/env_steps: expected the kind of 0",
+    ),
+    "a counter that is a text": (
+        lambda it: it["state"]["metrics"].update(env_steps="x"),
+        "expected the kind of 0, got x",
+    ),
+    "an optimizer that is a number": (lambda it: it["state"]["learners"].update(optimizers=1), "state/learners/optim"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path) -> None:
+    change, told = LIES[lie]
+    path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
+
+    def changed(content: dict[str, Any]) -> None:
+        change(content)
+
+    rewrite(path, changed)
+    with pytest.raises(ValueError, match="expected") as raised:
+        Algorithm.from_checkpoint(path)
+    assert str(raised.value).startswith(f"checkpoint '{path}': ")
+    assert told in str(raised.value)
+
+
+def test_weights_that_are_not_finite_are_not_loaded(tmp_path: Path) -> None:
+    state = json.loads((GOLDEN / "ppo-2" / "checkpoint.json").read_text())
+    content = load_checkpoint(GOLDEN / "ppo-2")
+    name = state["modules"]["default_policy"]["parameters"][0]
+    weights(content)["default_policy"][name].view(-1)[0] = float("inf")
+    checkpoint.save_checkpoint(tmp_path / "c", content)
+    with pytest.raises(ValueError, match=rf"{name} of 'default_policy': expected finite weights of torch\.float32"):
+        Algorithm.from_checkpoint(tmp_path / "c")
