@@ -4,17 +4,13 @@ Run it as ``python examples/serve/play.py``.
 """
 
 import json
-import sys
-from pathlib import Path
 from threading import Thread
 from urllib.request import Request, urlopen
 
 import gymnasium as gym
+from server import server_of
 
 from algorithms.ppo import PPOConfig
-
-sys.path.insert(0, str(Path(__file__).parent))
-from server import server_of
 
 config = PPOConfig().environment("CartPole-v1").debugging(seed=1)
 config.rl_module(model_config={"use_lstm": True, "lstm_cell_size": 16})
