@@ -297,7 +297,7 @@ def check_command(command: str) -> None:
             train_plan(args).config.validate()
         case "rlmodule", [("evaluate" | "export" | "plot" | "inspect") as name, *args] if "--help" not in args:
             known = {"evaluate": EvaluateFlags, "export": ExportFlags, "plot": PlotFlags, "inspect": InspectFlags}
-                flags = known[name]
+            flags = known[name]
             parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
         case "rlmodule", args:
             assert rlmodule(args) == 0, command

@@ -66,7 +66,7 @@ class Reads(PPOModule):
 
 
 def test_a_net_that_cannot_be_traced_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected nets of Reads that .* test_export\.py, line \d+\. Use operations"):
+    with pytest.raises(ValueError, match=r"expected nets of Reads that .*test_export\.py, line \d+\. Use operations"):
         policy_of(Reads).export(tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
 
@@ -79,7 +79,7 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
         return content, lambda flat: [out + 1e-4 for out in run(flat)]
 
     monkeypatch.setattr(export, "_as_program", off)
-    with pytest.raises(ValueError, match=r"another action for a batch of 3 \(by 0\.0001\)\. Nothing is written"):
+    with pytest.raises(ValueError, match=r"another dist_inputs for a batch of 3 \(by 0\.0001\)\. Nothing is written"):
         policy_of().export(tmp_path / "x.pt2")
     assert not [*tmp_path.iterdir()]
 

@@ -65,7 +65,7 @@ def test_checkpoints_and_runs_are_loaded_with_their_weights(tmp_path: Path) -> N
     with config.rl_module(model_config={"fcnet_hiddens": [8]}).build() as algorithm:
         algorithm.train()
         algorithm.save(tmp_path / "run" / "checkpoint")
-        state = algorithm.get_module().get_state(inference_only=True)
+        state = {name: x.clone() for name, x in algorithm.get_module().get_state(inference_only=True).items()}
         for path in (tmp_path / "run", tmp_path / "run" / "checkpoint"):
             assert differences(Policy.load(path).module.get_state(), state) == []
         with pytest.raises(ValueError, match=r"one of its modules, 'default_policy', got 'other'\. Pass module_id="):
