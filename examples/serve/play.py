@@ -34,3 +34,4 @@ while not over:
     total, over = total + float(reward), terminated or truncated
 print(f"Return {total:g}, with the actions of the server")
 server.shutdown()
+server.server_close()
