@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-learning test-faults check check-pins format docs release bench bench-peers clean
+.PHONY: help install train test test-fast test-learning test-export test-faults check check-pins format docs release bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,10 @@ test-fast: $(DEV) ## the tests that start no process and train nothing, in a min
 	$(SUITE) $(FAST)
 
 test-learning: $(DEV) ## the slow tests: every algorithm learns
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow --ignore tests/deploy
+
+test-export: $(DEV) ## exported and loaded policies against the runner: the whole feature matrix
+	$(PYTEST) -m slow tests/deploy -n 2 --dist worksteal
 
 test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped and lost
 	$(PYTEST) -m faults -n 2 --dist worksteal

@@ -1,4 +1,4 @@
-"""Load a checkpoint and act, one observation at a time, with a policy that has a memory.
+"""Save a policy, load it and act, one observation at a time, with a policy that has a memory.
 
 Run it as ``python examples/deploy.py``.
 """
@@ -7,8 +7,8 @@ from time import perf_counter
 
 import gymnasium as gym
 
-from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
+from rlmodule import Policy
 
 config = (
     PPOConfig()
@@ -18,20 +18,19 @@ config = (
 )
 with config.build() as algo:
     algo.learn(num_env_steps=40_000, progress=True)
-    checkpoint = algo.save("runs/deploy")  # checkpoint.json and tensors.safetensors: all that has to be copied
+    folder = algo.policy.save("runs/deploy")  # all that has to be copied
 
 # what follows could be another program, on another machine
-with Algorithm.from_checkpoint(checkpoint) as algo:
-    policy, env = algo.policy, gym.make("CartPole-v1")
-    for seed in range(3):
-        obs, info = env.reset(seed=seed)
-        state, reward = None, None  # the memory is yours to keep: None where an episode begins
-        total, steps, seconds, over = 0.0, 0, 0.0, False
-        while not over:
-            start = perf_counter()
-            action, state = policy.act(obs, state, reward=reward)
-            seconds += perf_counter() - start
-            obs, gained, terminated, truncated, info = env.step(action)
-            reward, over = float(gained), terminated or truncated
-            total, steps = total + reward, steps + 1
-        print(f"Episode {seed}: return {total:g}, {1e3 * seconds / steps:.2f} ms per action")
+policy, env = Policy.load(folder), gym.make("CartPole-v1")
+for seed in range(3):
+    obs, info = env.reset(seed=seed)
+    state, reward = None, None  # the memory is yours to keep: None where an episode begins
+    total, steps, seconds, over = 0.0, 0, 0.0, False
+    while not over:
+        start = perf_counter()
+        action, state = policy.act(obs, state, reward=reward)
+        seconds += perf_counter() - start
+        obs, gained, terminated, truncated, info = env.step(action)
+        reward, over = float(gained), terminated or truncated
+        total, steps = total + reward, steps + 1
+    print(f"Episode {seed}: return {total:g}, {1e3 * seconds / steps:.2f} ms per action")

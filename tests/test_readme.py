@@ -32,6 +32,7 @@ from algorithms import AlgorithmConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.evaluate import EvaluateFlags
+from algorithms.cli.export import ExportFlags
 from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
@@ -294,8 +295,9 @@ def check_command(command: str) -> None:
                     del args[place : place + 1 + len([*values])]
                 args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
-        case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:
-            flags = {"evaluate": EvaluateFlags, "plot": PlotFlags, "inspect": InspectFlags}[name]
+        case "rlmodule", [("evaluate" | "export" | "plot" | "inspect") as name, *args] if "--help" not in args:
+            known = {"evaluate": EvaluateFlags, "export": ExportFlags, "plot": PlotFlags, "inspect": InspectFlags}
+            flags = known[name]
             parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
         case "rlmodule", args:
             assert rlmodule(args) == 0, command

@@ -2,20 +2,27 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import CommandFlags, parse
+from algorithms.cli.values import environment
 from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
+from algorithms.run.evaluation import play
 from algorithms.run.metrics import episode_summary
 from algorithms.run.run_folder import run_name
 from algorithms.run.text import return_text
 from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
+from rlmodule.modules.policy import Policy
+from rlmodule.modules.policy_files import SPEC
+from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.seeding import int_seed
+from rlmodule.settings import RunnerSettings
 
 _UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
 _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
@@ -24,7 +31,7 @@ _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_
 
 class EvaluateFlags(CommandFlags):
     """Play episodes with the policy of CKPT, and print its returns. CKPT is a checkpoint, or a run folder, which stands
-    for its best checkpoint, or the last one if it has no best one."""
+    for its best checkpoint, or the last one if it has no best one; or, with --env, a folder of policy.save()."""
 
     episodes: int = setting(20, "Episodes to play.", ge=1)
     video: str | None = setting(None, "Folder for videos, which show further episodes.")
@@ -34,6 +41,7 @@ class EvaluateFlags(CommandFlags):
     seed: int | None = setting(None, "Seed of the episodes; None takes the seed of the run.", ge=0)
     num_envs: int | None = setting(None, "Environments to step together; None takes the setting of the run.", ge=1)
     env_config: dict[str, Any] | None = setting(None, "The env_config; None takes that of the run.")
+    env: str | None = setting(None, "The env to play, for a saved policy; None takes that of the run.")
     allow: list[str] | None = setting(None, ALLOW)
     json: bool = setting(False, "Print the result as JSON.")
 
@@ -47,6 +55,12 @@ def evaluate(args: Sequence[str]) -> int:
         raise UsageError(
             "--render: expected neither --video nor --num-envs with it, got one. Leave one of them out: a window shows "
             "one environment, and is not recorded."
+        )
+    if (Path(path) / SPEC).exists():
+        return _evaluate_policy(path, flags)
+    if flags.env is not None:
+        raise UsageError(
+            f"--env: expected a folder of policy.save() with it, got {path!r}. Leave it out: a run plays its own env."
         )
     checkpoint = find_checkpoint(path, best_first=True)
     content, allow = read_checkpoint(checkpoint), modules_in(flags.allow)
@@ -75,6 +89,11 @@ def evaluate(args: Sequence[str]) -> int:
     if flags.json:
         print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
         return OK
+    _print(result)
+    return OK
+
+
+def _print(result: dict[str, Any]) -> None:
     played = result["env_runners"]
     mean, episodes = return_text(played["episode_return_mean"]), played["num_episodes"]
     print(f"\nreturn       {mean}, the mean of {episodes:,} episodes")
@@ -83,6 +102,35 @@ def evaluate(args: Sequence[str]) -> int:
     print(f"length       {played['episode_len_mean']:,.1f} steps")
     for video in result.get("videos", ()):
         print(f"video        {video['path']} (return {return_text(video['episode_return'])})")
+
+
+def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
+    """Play episodes with a saved policy, which knows its spaces and no env."""
+    if flags.env is None or flags.render or flags.video is not None:
+        raise UsageError(
+            f"{path}: expected --env, and neither --video nor --render, for a saved policy, got {flags.env}. Type "
+            "--env CartPole-v1, for example; evaluate the run itself to see it."
+        )
+    env, num = environment(flags.env), min(flags.num_envs or 8, flags.episodes)
+    policy = Policy.load(path, allow=modules_in(flags.allow))
+    settings = RunnerSettings(env=env, env_config=flags.env_config or {}, num_envs_per_env_runner=num)
+    runner = EnvRunner(settings, run_seed=flags.seed or 0, role="evaluation_env")
+    try:
+        spaces = runner.observation_space, runner.action_space
+        if spaces != (own := (policy.module.observation_space, policy.module.action_space)):
+            raise ValueError(
+                f"--env: expected an env with the spaces of the policy, {own}, got {spaces}. Name another."
+            )
+        runner.set_module(policy.module)
+        counted, steps = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
+    finally:
+        runner.stop()
+    summary = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
+    result = {"env_runners": summary | {"num_episodes": len(counted), "num_env_steps": steps}}
+    if flags.json:
+        print(json.dumps({"policy": path, **result}))
+    else:
+        _print(result)
     return OK
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from algorithms.cli.evaluate import evaluate
 from algorithms.cli.exits import OK, USAGE, UsageError, exit_code_of
 from algorithms.cli.explain import explain
+from algorithms.cli.export import export
 from algorithms.cli.inspect import inspect
 from algorithms.cli.listing import list_known
 from algorithms.cli.plot import plot
@@ -24,6 +25,7 @@ from catalog.errors import closest
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
     "evaluate": ("CKPT [flags]", evaluate),
+    "export": ("CKPT FILE [flags]", export),
     "plot": ("RUN ... [flags]", plot),
     "inspect": ("CKPT [flags]", inspect),
     "explain": ("ENV [flags]", explain),

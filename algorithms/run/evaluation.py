@@ -23,6 +23,7 @@ from rlmodule.seeding import int_seed
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
+    from rlmodule.sampling.env_runner import EnvRunner
 
 FRAGMENT = 64
 """Steps of each env per call of the runner. An evaluation of episodes wastes at most these at its end."""
@@ -133,39 +134,10 @@ class Evaluation:
             )
 
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, Any]:
-        """Play a number of episodes, or of steps, and return the summary of the finished episodes.
-
-        Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
-        ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
-
-        Raises:
-            RuntimeError: If an episode does not end.
-        """
-        runner, count = self._group.local_runner, config.evaluation_duration
-        in_episodes, envs = config.evaluation_duration_unit == "episodes", runner.num_envs
-        unit = "episodes" if in_episodes else "steps"
-        wanted = [count // envs + (slot < count % envs) if in_episodes else math.inf for slot in range(envs)]
-        counted: list[FinishedEpisode] = []
-        steps = since_end = 0
-        runner.reset()
-        with display(count, enabled=progress, lines=False, waiting=f"evaluating {count:,} {unit}") as show:
-            while any(wanted) if in_episodes else steps < count:
-                rows = FRAGMENT if in_episodes else min(FRAGMENT, -(-(count - steps) // envs))
-                rollout = runner.sample(rows, explore=config.evaluation_explore)
-                steps += rollout.num_env_steps  # less than rows * envs if resets take a step
-                since_end += rows
-                for episode in finished_episodes(rollout, in_evaluation=True):
-                    if wanted[episode.env_index]:
-                        wanted[episode.env_index] -= 1
-                        counted.append(episode)
-                        since_end = 0  # counted episodes only: one endless env must not hide behind the others
-                if in_episodes and since_end > LIMIT:
-                    got = f"none that counts in the last {LIMIT:,} steps of each of {envs} envs"
-                    remedy = "evaluate a number of steps: evaluation_duration_unit='timesteps'"
-                    raise never_ends("evaluate()", got, remedy)
-                done = len(counted) if in_episodes else min(steps, count)
-                also = f", {steps:,} steps" if in_episodes else ""  # so that a line changes during long episodes
-                show(done, f"evaluated {done:,}/{count:,} {unit}{also}")
+        """Play a number of episodes, or of steps, and return the summary of the finished episodes."""
+        in_episodes = config.evaluation_duration_unit == "episodes"
+        runner, count, explore = self._group.local_runner, config.evaluation_duration, config.evaluation_explore
+        counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
         if self._callbacks.listens("on_episode_end"):
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
@@ -194,3 +166,40 @@ class Evaluation:
         """Close the envs."""
         if self._made is not None:
             self._made.stop()
+
+
+def play(
+    runner: EnvRunner, count: int, *, in_episodes: bool, explore: bool, progress: bool
+) -> tuple[list[FinishedEpisode], int]:
+    """Play ``count`` episodes or steps from new episodes on, and return the finished episodes and the number of steps.
+
+    Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
+    ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
+
+    Raises:
+        RuntimeError: If an episode does not end.
+    """
+    envs, unit = runner.num_envs, "episodes" if in_episodes else "steps"
+    wanted = [count // envs + (slot < count % envs) if in_episodes else math.inf for slot in range(envs)]
+    counted: list[FinishedEpisode] = []
+    steps = since_end = 0
+    runner.reset()
+    with display(count, enabled=progress, lines=False, waiting=f"evaluating {count:,} {unit}") as show:
+        while any(wanted) if in_episodes else steps < count:
+            rows = FRAGMENT if in_episodes else min(FRAGMENT, -(-(count - steps) // envs))
+            rollout = runner.sample(rows, explore=explore)
+            steps += rollout.num_env_steps  # less than rows * envs if resets take a step
+            since_end += rows
+            for episode in finished_episodes(rollout, in_evaluation=True):
+                if wanted[episode.env_index]:
+                    wanted[episode.env_index] -= 1
+                    counted.append(episode)
+                    since_end = 0  # counted episodes only: one endless env must not hide behind the others
+            if in_episodes and since_end > LIMIT:
+                got = f"none that counts in the last {LIMIT:,} steps of each of {envs} envs"
+                remedy = "evaluate a number of steps: evaluation_duration_unit='timesteps'"
+                raise never_ends("evaluate()", got, remedy)
+            done = len(counted) if in_episodes else min(steps, count)
+            also = f", {steps:,} steps" if in_episodes else ""  # so that a line changes during long episodes
+            show(done, f"evaluated {done:,}/{count:,} {unit}{also}")
+    return counted, steps

@@ -100,7 +100,7 @@ def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
     v = (1 + normal / (9 * d).sqrt()) ** 3
     taken = (v > 0) & (uniform.log() < 0.5 * normal.square() + d * (1 - v + v.clamp_min(1e-30).log()))
     first = taken.to(torch.uint8).argmax(-2, keepdim=True)
-    return (d * v.clamp_min(1e-30)).take_along_dim(first, -2).squeeze(-2)
+    return (d * v.clamp_min(1e-30)).gather(-2, first).squeeze(-2)
 
 
 def _log_beta(a: Tensor, b: Tensor) -> Tensor:

@@ -94,13 +94,20 @@ class ActingGraph(nn.Module):
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs for the inputs, both in the order of their names."""
-        return tuple(tree.flatten(self._outputs(tree.unflatten_as(self._like, flat))))
+        return tuple(tree.flatten(self._outputs(self._by_name(flat))))
+
+    def _by_name(self, flat: Sequence[Tensor]) -> dict[str, Tree]:
+        given: Any = tree.unflatten_as(self._like, flat)
+        return given
 
     def _outputs(self, given: dict[str, Tree]) -> dict[str, Tree]:
         obs = tree.map_structure(_as_kept, given["obs"])
-        further = (given.get(name) for name in ("starts", "prev_reward"))
-        choose = partial(_choose, noise=given.get("noise"))
-        inputs, actions, memory = self._step(obs, given.get("state", {}), *further, choose, self.explore)
+        starts, rewards, choose = (
+            given.get("starts"),
+            given.get("prev_reward"),
+            partial(_choose, noise=given.get("noise")),
+        )
+        inputs, actions, memory = self._step(obs, given.get("state", {}), starts, rewards, choose, self.explore)
         return {"action": actions, "dist_inputs": inputs} | ({"next_state": memory} if memory else {})
 
     def _inputs(self, num: int, rng: np.random.Generator) -> dict[str, Tree]:
@@ -131,7 +138,7 @@ class ActingGraph(nn.Module):
 
     def actions_of(self, inputs: Tensor, flat: Sequence[Tensor]) -> list[Tensor]:
         """Return the actions that the distribution's ``inputs`` lead to, for the graph's inputs ``flat``."""
-        noise = tree.unflatten_as(self._like, flat).get("noise")
+        noise = self._by_name(flat).get("noise")
         return tree.flatten(
             self.module.action_converter(_choose(self.module.action_dist_cls.from_logits(inputs), noise))
         )
@@ -245,10 +252,16 @@ def _as_onnx(program: torch.export.ExportedProgram, graph: ActingGraph) -> tuple
             ) from error
     import onnxruntime
 
-    names = {"input_names": graph.input_names, "output_names": graph.output_names}
     try:
         with _quiet():
-            made = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False, **names)
+            made = torch.onnx.export(
+                program,
+                input_names=graph.input_names,
+                output_names=graph.output_names,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
             assert made is not None
             content = _stripped(made.model_proto, graph.metadata())
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])

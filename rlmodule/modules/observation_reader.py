@@ -38,7 +38,7 @@ class ObservationReader:
             key, part = next(iter(self._parts.items()))
             self._first = (key, *part._first)
             return
-        self._shape, self._dtype = space.shape, space.dtype
+        self._shape, self._dtype = space.shape or (), space.dtype
         self._kept = kept_dtype(space.dtype)
         self._bounds: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):  # a wrong choice would read as another part's

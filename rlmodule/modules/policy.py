@@ -114,7 +114,7 @@ class Policy:
         """
         num, seen = self._reader.batch(obs)
         actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
-        return map_leaves(lambda x: x.numpy(force=True), actions), state
+        return map_leaves(_as_array, actions), state
 
     def save(self, path: StrPath) -> Path:
         """Write the policy as the folder ``path``, in place of an earlier one: ``policy.json``, ``policy.safetensors``
@@ -184,6 +184,8 @@ class Policy:
     ) -> tuple[Tree, Tree | None]:
         """Return actions and the next state for ``num`` observations; ``where`` names the caller in errors."""
         module, step = self.module, self._step
+        if self.device.type != "cpu":
+            obs = map_leaves(lambda x: x.to(self.device), obs)
         if module.action_mask is not None and module.action_mask.rows_without_choice(obs).any():
             raise nothing_to_choose(f"{where}(obs)", module.action_mask)
         memory: dict[str, Tree] = {}
@@ -191,8 +193,6 @@ class Policy:
         if step.remembers or state is not None:
             memory, begins = self._memory(where, num, state, starts)
             reward = self._rewards(where, num, begins, rewards)
-        if self.device.type != "cpu":
-            obs = map_leaves(lambda x: x.to(self.device), obs)
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(self.generator)
         _, actions, memory = step(obs, memory, begins, reward, self._sampled if explore else most_likely, explore)
@@ -258,6 +258,8 @@ def _shapes(state: Tree) -> dict[str, tuple[int, ...]]:
 
 def _take_first(is_number: bool, actions: Tensor) -> Any:
     """Return the action in a batch ``[1, ...]``, as a number or an array."""
-    if is_number:
-        return int(actions)
-    return actions[0].cpu().numpy().copy()  # a copy: the state may share the memory
+    return int(actions) if is_number else _as_array(actions[0])
+
+
+def _as_array(actions: Tensor) -> np.ndarray:
+    return actions.cpu().numpy().copy()  # a copy: the state may share the memory

@@ -280,3 +280,34 @@ def test_a_mistake_is_told_in_one_line(
 def test_a_checkpoint_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate"]) == 2
     assert "CKPT" in capsys.readouterr().err
+
+
+def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = str(tmp_path / "policy")
+    assert main(["export", str(trained), policy]) == 0
+    assert re.fullmatch(r".*policy, 0\.0\d MB\n", capsys.readouterr().out)
+    seed = ["--seed", "5", "--episodes", "6", "--json", "--num-envs", "2"]
+    assert main(["evaluate", str(trained), *seed]) == 0
+    expected = json.loads(capsys.readouterr().out)["env_runners"]
+    assert main(["evaluate", policy, "--env", "CartPole-v1", *seed]) == 0
+    assert json.loads(capsys.readouterr().out)["env_runners"] == expected
+    assert main(["evaluate", policy, "--env", "CartPole-v1", "--episodes", "2"]) == 0
+    assert "return" in capsys.readouterr().out
+    for wrong, told in (
+        ([policy], "expected --env, and neither"),
+        ([policy, "--env", "Acrobot-v1"], "expected an env with the spaces of the policy"),
+        ([str(trained), "--env", "CartPole-v1"], "--env: expected a folder of policy.save"),
+    ):
+        assert main(["evaluate", *wrong]) in (1, 2)
+        assert told in capsys.readouterr().err
+
+
+def test_a_run_is_exported(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(trained), str(tmp_path / "x.pt2")]) == 0
+    assert "x.pt2, 0.0" in capsys.readouterr().out
+    assert main(["export", str(trained), str(tmp_path / "x.tflite")]) == 1
+    assert "ends with .onnx or .pt2, got 'x.tflite'" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), str(tmp_path / "x.onnx")]) == 1
+    assert "a checkpoint, or a run with one, got none" in capsys.readouterr().err

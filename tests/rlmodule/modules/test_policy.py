@@ -234,11 +234,11 @@ def test_writing_into_an_action_does_not_change_what_was_done() -> None:
             model_config={"use_lstm": True, "lstm_use_prev_action": True},
             catalog_class=NoNets,
         )
-    action, state = Policy(module).act(np.zeros(4))
-    assert state is not None
-    before = state["prev_action"].clone()
-    action[:] = 77
-    assert torch.equal(state["prev_action"], before)
+    for action, state in (Policy(module).act(np.zeros(4)), Policy(module).act_batch(np.zeros((2, 4)))):
+        assert state is not None
+        before = state["prev_action"].clone()
+        action[:] = 77
+        assert torch.equal(state["prev_action"], before)
 
 
 def test_actions_of_a_box_without_dims_are_arrays() -> None:

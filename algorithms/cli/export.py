@@ -1,0 +1,29 @@
+"""``rlmodule export``: write the policy of a run as a file for other programs, or as a folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from algorithms.cli.checkpoints import ALLOW, modules_in
+from algorithms.cli.exits import OK
+from algorithms.cli.flags import CommandFlags, parse
+from catalog.settings import setting
+from rlmodule.modules.policy import Policy
+
+
+class ExportFlags(CommandFlags):
+    """Write the policy of CKPT as FILE: x.onnx for onnxruntime, x.pt2 for torch.export, and for a name without an
+    ending a folder for Policy.load(). CKPT is a run, a checkpoint or such a folder."""
+
+    explore: bool = setting(False, "Sample the actions from a further input, noise.")
+    module_id: str | None = setting(None, "The policy to write, of a run with several.")
+    allow: list[str] | None = setting(None, ALLOW)
+
+
+def export(args: Sequence[str]) -> int:
+    """Write the policy of a run as FILE: x.onnx, x.pt2 or a folder."""
+    flags, (path, file), _ = parse(ExportFlags, "rlmodule export", "CKPT FILE", args, count=range(2, 3))
+    policy = Policy.load(path, module_id=flags.module_id, allow=modules_in(flags.allow))
+    written = policy.export(file, explore=flags.explore) if Path(file).suffix else policy.save(file)
+    size = sum(part.stat().st_size for part in ([*written.iterdir()] if written.is_dir() else [written]))
+    print(f"{file}, {size / 1e6:,.2f} MB" + (", which acts as the policy does" if Path(file).suffix else ""))
+    return OK
