@@ -14,7 +14,6 @@ from catalog import (
 )
 from catalog.explain.explain import short_space
 from tests.algorithms.dqn import matrix as dqn
-from tests.algorithms.sac import matrix as sac
 from tests.algorithms.ppo.matrix import (
     ACTIONS,
     MASKS,
@@ -29,6 +28,7 @@ from tests.algorithms.ppo.matrix import (
     meetings,
     refused_mask,
 )
+from tests.algorithms.sac import matrix as sac
 
 NETS = {
     MLPEncoderConfig: "MLP",

@@ -57,7 +57,8 @@ defaults, and so is a `DefaultModelConfig`: what it was not given is DQN's.
 SAC = """\
 ## SAC's
 
-[`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `twin_q` and `initial_alpha`.
+[`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `twin_q` and
+`initial_alpha`.
 """
 
 RULES = """\
