@@ -1,5 +1,20 @@
 """SAC's presets: for each env it was measured on, the settings that differ from the defaults, env steps and result."""
 
+from typing import Any
+
 from algorithms.presets import Preset
 
-PRESETS: dict[str, Preset] = {}
+# Smaller nets and batches, and a larger lr, reach the same return as the defaults in a quarter of the time.
+_PENDULUM: dict[str, Any] = {
+    "model_config": {"fcnet_hiddens": [64, 64]},
+    "train_batch_size_per_learner": 128,
+    "training_intensity": 128.0,
+    "lr": 1e-3,
+}
+
+PRESETS = {
+    "Pendulum-v1": Preset(20_000, "-139 at the end, median of 5 seeds", _PENDULUM),
+    "HalfCheetah-v5": Preset(
+        1_000_000, "the defaults are as published (Haarnoja et al. 2018), not measured here", measured=False
+    ),
+}

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from algorithms import Algorithm
+from algorithms.ppo import PPOCatalog
 from algorithms.registry import config_class
-from algorithms.sac import SAC, SACConfig, SACLearner
+from algorithms.sac import SAC, SACConfig, SACLearner, SACModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning.learner import Batch
@@ -69,14 +70,13 @@ def test_net_settings_reach_the_nets() -> None:
     module = config.get_rl_module_spec(OBS, BOX).build()
     assert module.compute_action_values({"obs": torch.rand(3, 4)}, torch.rand(3, 2)).shape == (1, 3)  # type: ignore[operator]
     assert float(module.log_temperature().detach().exp()) == pytest.approx(0.5)  # type: ignore[operator]
-    with pytest.raises(ValueError, match=r"SACConfig\.twin_q: expected one value, got .* take it out of there"):
-        tiny(twin_q=False, model_config={"twin_q": True, "initial_alpha": 2.0}, initial_alpha=3.0).get_rl_module_spec(
-            OBS, BOX
-        )
-    from tests.rlmodule.toys import Small
-
+    two = tiny(initial_alpha=0.5, model_config=SACModelConfig(initial_alpha=2.0))
+    with pytest.raises(
+        ValueError, match=r"SACConfig\.initial_alpha: expected one value, got 0\.5\. model_config has 2\.0"
+    ):
+        two.get_rl_module_spec(OBS, BOX)
     with pytest.raises(ValueError, match=r"twin_q: expected a catalog_class derived from SACCatalog"):
-        tiny(twin_q=False, rl_module_spec=RLModuleSpec(module_class=Small)).get_rl_module_spec(OBS, BOX)
+        tiny(twin_q=False, rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)).get_rl_module_spec(OBS, BOX)
 
 
 @pytest.mark.parametrize(

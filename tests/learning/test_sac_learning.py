@@ -1,0 +1,23 @@
+"""SAC learns: a small goal always, the rest where there is time."""
+
+from statistics import median
+
+import pytest
+
+from algorithms.sac import SACConfig
+from benchmarks.learning import GOALS
+from tests.learning.greedy import greedy_return
+from tests.learning.test_dqn_learning import SEEDS, runs
+
+
+def test_the_preset_learns_to_swing_up() -> None:
+    config = SACConfig.preset("Pendulum-v1").debugging(seed=0).evaluation(evaluation_interval=1, evaluation_duration=5)
+    assert greedy_return(config, 8_000, -300.0) >= -300  # an untrained policy has -1,200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", list(GOALS["SAC"]))
+def test_every_goal_is_reached(env_id: str) -> None:
+    goal = GOALS["SAC"][env_id]
+    figures = runs(goal, SEEDS)
+    assert median(figures) >= goal.floor, figures
