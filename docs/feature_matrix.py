@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tables import table_head, table_row
 
@@ -27,6 +28,7 @@ from tests.algorithms.ppo.matrix import (
     meetings,
     refused_mask,
 )
+from tests.algorithms.sac import matrix as sac
 
 NETS = {
     MLPEncoderConfig: "MLP",
@@ -38,16 +40,17 @@ NETS = {
 INTRODUCTION = """\
 # Feature matrix
 
-<!-- Written by `python docs/generated.py` from matrix.py of tests/algorithms/ppo and of dqn; do not edit. -->
+<!-- Written by `python docs/generated.py` from matrix.py of tests/algorithms/ppo, dqn and sac; do not edit. -->
 
 The spaces and settings that the tests run together. ✓ means that a run has both. – means that the combination is
 refused; the footnote shows the error. An empty cell means that the catalog chooses another net for this space.
 
 **PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
 meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs
-hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). Each run samples two envs that
-refuse an action outside their space or against their mask, updates, saves, loads, and compares what the policy does
-step by step. For PPO, log-probabilities before the first update also equal those recorded when acting.
+hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). **[SAC](#sac)**: {sac_runs} runs do
+([test_sac_matrix.py](../tests/algorithms/sac/test_sac_matrix.py)). Each run samples two envs that refuse an action
+outside their space or against their mask, updates, saves, loads, and compares what the policy does step by step. For
+PPO, log-probabilities before the first update also equal those recorded when acting.
 
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
 - *Previous* is the previous action and reward as inputs, of the LSTM, the GRU or the attention if there is one.
@@ -59,9 +62,16 @@ step by step. For PPO, log-probabilities before the first update also equal thos
 
 def page() -> str:
     """The text of the page."""
-    counts = {"runs": len(cases()), "meetings": len(meetings()), "dqn_runs": len(dqn.cases())}
+    counts = {
+        "runs": len(cases()),
+        "meetings": len(meetings()),
+        "dqn_runs": len(dqn.cases()),
+        "sac_runs": len(sac.cases()),
+    }
     introduction = INTRODUCTION.format(**counts)
-    return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *_dqn(), *_refused()])
+    dqn_note = "*All* is double, dueling, distributional and noisy at once."
+    replayed = [*_replayed("DQN", dqn, ("net",), dqn_note), *_replayed("SAC", sac, ("sharing",), "")]
+    return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *replayed, *_refused()])
 
 
 def _nets_of(observation: str) -> set[str]:
@@ -118,20 +128,16 @@ def _settings() -> list[str]:
     return [*lines, ""]
 
 
-def _dqn() -> list[str]:
-    columns = [(factor, level) for factor in ("memory", "net", "replay", "mask") for level in dqn.FACTORS[factor]]
+def _replayed(title: str, matrix: Any, own: tuple[str, ...], note: str) -> list[str]:
+    """The tables of an algorithm with replay, from the cases of its ``matrix``; ``own`` names factors of its own."""
+    columns = [(factor, level) for factor in ("memory", *own, "replay", "mask") for level in matrix.FACTORS[factor]]
     columns = [column for column in columns if column != ("mask", "no mask")]
-    heads = [level.replace("LSTM, previous action and reward", "LSTM, previous") for _, level in columns]
-    lines = [
-        "## DQN",
-        "",
-        "*All* is double, dueling, distributional and noisy at once. Memories are trained on sequences from replay.",
-        "",
-    ]
+    heads = [level.replace(", previous action and reward", ", previous") for _, level in columns]
+    lines = [f"## {title}", "", f"{note} Memories are trained on sequences from replay.".strip(), ""]
     for factor in ("observation", "action"):
         lines += table_head(factor.title(), *heads)
-        for name in dqn.FACTORS[factor]:
-            ran = [vars(case) for case in dqn.cases() if vars(case)[factor] == name]
+        for name in matrix.FACTORS[factor]:
+            ran = [vars(case) for case in matrix.cases() if vars(case)[factor] == name]
             ticks = ["✓" if any(case[other] == level for case in ran) else "" for other, level in columns]
             row = (OBSERVATIONS if factor == "observation" else ACTIONS)[name]
             lines.append(table_row(_titled(name, row), *ticks))

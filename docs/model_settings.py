@@ -3,6 +3,7 @@
 from tables import table_head, table_row
 
 from algorithms.dqn import DQNModelConfig
+from algorithms.sac import SACModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
 from catalog.checks import type_text
 from catalog.settings import Setting, settings_of
@@ -53,6 +54,13 @@ and has other defaults for some of those above ([why](dqn.md#defaults-and-rllibs
 defaults, and so is a `DefaultModelConfig`: what it was not given is DQN's.
 """
 
+SAC = """\
+## SAC's
+
+[`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `twin_q` and
+`initial_alpha`.
+"""
+
 RULES = """\
 ## Which rule reads which setting
 
@@ -63,7 +71,9 @@ shows the rule that fired, those passed over, and the values of these settings. 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([INTRODUCTION, *_settings(), DQN, *_settings_of_dqn(), RULES, *_rules()])
+    return "\n".join(
+        [INTRODUCTION, *_settings(), DQN, *_own(DQNModelConfig), SAC, *_own(SACModelConfig), RULES, *_rules()]
+    )
 
 
 def _settings() -> list[str]:
@@ -77,9 +87,9 @@ def _settings() -> list[str]:
     return [*lines, ""]
 
 
-def _settings_of_dqn() -> list[str]:
+def _own(config: type[DefaultModelConfig]) -> list[str]:
     shared = settings_of(DefaultModelConfig)
-    items = settings_of(DQNModelConfig).values()
+    items = settings_of(config).values()
     own = [item for item in items if item.name not in shared or item.default != shared[item.name].default]
     own.sort(key=lambda item: item.name in shared)
     return [*table_head("Setting", "Default", "Takes", "Shapes", "What it is"), *map(_setting, own), ""]

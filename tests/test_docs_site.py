@@ -34,6 +34,7 @@ OFFERED = [
     "algorithms.loggers",
     "algorithms.ppo",
     "algorithms.replay",
+    "algorithms.sac",
 ]
 
 

@@ -1,0 +1,172 @@
+"""Runs of SAC: its iteration, settings, checkpoints, and several learners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from algorithms import Algorithm
+from algorithms.ppo import PPOCatalog
+from algorithms.registry import config_class
+from algorithms.sac import SAC, SACConfig, SACLearner, SACModelConfig
+from rlmodule import RLModuleSpec
+from rlmodule.collective import Collective, SingleProcess
+from rlmodule.learning.learner import Batch
+from rlmodule.learning.sharding import shard_batch
+from rlmodule.testing.data import differences
+from tests.algorithms.sac.conftest import ARM, BOX, OBS, tiny
+from tests.together import Fleet, digest, weights
+
+ID = "default_policy"
+
+
+def test_it_is_registered() -> None:
+    assert config_class("sac") is SACConfig
+    assert SACConfig().algo_class is SAC
+
+
+def test_updates_keep_the_ratio_to_env_steps_exactly() -> None:
+    config = tiny(training_intensity=24.0)
+    with config.build() as algorithm:
+        for _ in range(3):
+            algorithm.train()
+        learner = algorithm.learner_group.learner
+        assert algorithm.env_steps == 192
+        # 24 steps are trained on per step from step 32 on, in batches of 16; that rollout's own two steps count
+        assert learner.num_updates == int((192 - 32 + 2) * 24 / 16)
+        assert learner.targets.num_updates[ID] == learner.num_updates
+
+
+@pytest.mark.parametrize("values", [{}, {"prioritized_replay": True, "n_step": (1, 3)}], ids=["plain", "prioritized"])
+def test_a_run_resumes_bit_by_bit(tmp_path: Path, values: dict[str, Any]) -> None:
+    with tiny(**values).build() as algorithm:
+        for _ in range(2):
+            algorithm.train()
+        path = algorithm.save(tmp_path / "run")
+        with Algorithm.from_checkpoint(path) as loaded:
+            for one in (algorithm, loaded):
+                one.env_runner_group.reset()
+            kept = [one.train()["learners"][ID] for one in (algorithm, loaded)]
+            assert kept[0] == kept[1]
+            assert differences(algorithm.get_state(), loaded.get_state()) in ([], ["/metrics/seconds"])
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    digests = []
+    for seed in (3, 3, 4):
+        with tiny(seed=seed).build() as algorithm:
+            algorithm.train()
+            digests.append(digest(algorithm.learner_group.learner.get_state()))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_net_settings_reach_the_nets() -> None:
+    config = tiny(twin_q=False, initial_alpha=0.5)
+    module = config.get_rl_module_spec(OBS, BOX).build()
+    assert module.compute_action_values({"obs": torch.rand(3, 4)}, torch.rand(3, 2)).shape == (1, 3)  # type: ignore[operator]
+    assert float(module.log_temperature().detach().exp()) == pytest.approx(0.5)  # type: ignore[operator]
+    two = tiny(initial_alpha=0.5, model_config=SACModelConfig(initial_alpha=2.0))
+    with pytest.raises(
+        ValueError, match=r"SACConfig\.initial_alpha: expected one value, got 0\.5\. model_config has 2\.0"
+    ):
+        two.get_rl_module_spec(OBS, BOX)
+    with pytest.raises(ValueError, match=r"twin_q: expected a catalog_class derived from SACCatalog"):
+        tiny(twin_q=False, rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)).get_rl_module_spec(OBS, BOX)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"initial_alpha": 0.0}, r"initial_alpha"),
+        ({"target_entropy": "automatic"}, r"target_entropy"),
+        ({"epsilon": 0.1}, r"epsilon"),
+        ({"tau": 1.5}, r"tau"),
+        (
+            {"num_steps_sampled_before_learning_starts": 8},
+            r"num_steps_sampled_before_learning_starts: expected at least 16",
+        ),
+        ({"replay_capacity": 10}, r"replay_capacity: expected at least 16"),
+        ({"training_intensity": 0.1}, r"training_intensity: expected at least"),
+        ({"burn_in_len": 3}, r"burn_in_len: expected 0"),
+        ({"target_entropy": 5.0}, r"target_entropy: expected less than 0\.693"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_settings_are_refused_when_a_run_is_built(values: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError), match=message):
+        tiny(**values).build()
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "box": (BOX, {"model_config": {"fcnet_hiddens": [16], "normalize_observations": True}, "prioritized_replay": True}),
+    "mixture": (ARM, {"n_step": 3}),
+    "recurrent": (
+        BOX,
+        {
+            "model_config": {"fcnet_hiddens": [16], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4},
+            "burn_in_len": 2,
+            "num_steps_sampled_before_learning_starts": 64,
+        },
+    ),
+}
+
+
+class Wandering(gym.Env[Any, Any]):
+    """Random observations, and rewards that depend on nothing else."""
+
+    def __init__(self, action_space: gym.Space) -> None:
+        self.observation_space, self.action_space, self.t = OBS, action_space, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._observe(), {}
+
+    def _observe(self) -> Any:
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        obs = self._observe()
+        return obs, float(obs[0]), self.t == 9, False, {}
+
+
+def learn(collective: Collective, config: SACConfig, spec: Any, batches: list[Batch | None]) -> dict[str, Any]:
+    """Take an update with each of ``batches``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        learner = SACLearner(config, spec, run_seed=1)
+    learner.connect(collective)
+    for i, batch in enumerate(batches):
+        learner.step_on_batch(batch, env_steps=8 * i)
+    return {"weights": weights(learner), "digest": digest(learner.get_state())}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_several_learners_come_to_what_one_does(fleet: Fleet, kind: str) -> None:
+    space, values = KINDS[kind]
+    config = tiny(lambda env_config: Wandering(space), **{"train_batch_size_per_learner": 24, "lr": 1e-3} | values)
+    with config.build() as algorithm:
+        assert isinstance(algorithm, SAC)
+        algorithm.train()
+        module = algorithm.get_module()
+        spec = config.get_rl_module_spec(module.observation_space, module.action_space).as_multi()
+        batches = [algorithm.replay.sample(24).batch for _ in range(6)]
+    one = learn(SingleProcess(), config.copy().update({"env": None}).freeze(), spec, batches)
+    for size in (2, 3):
+        shared = config.copy().update({"env": None, "train_batch_size_per_learner": 24 // size}).freeze()
+        shards = [shard_batch(batch, size) for batch in batches]
+        args = [(shared, spec, [shard[rank] for shard in shards]) for rank in range(size)]
+        several = fleet.values(learn, *args)
+        assert len({each["digest"] for each in several}) == 1
+        for each in several:
+            assert float((each["weights"] - one["weights"]).abs().max()) <= 1e-6
+    alone = fleet.values(
+        learn, *[(config.copy().update({"env": None}).freeze(), spec, b) for b in (batches, [None] * 6)]
+    )
+    assert alone[0]["digest"] == alone[1]["digest"]
