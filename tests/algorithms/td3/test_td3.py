@@ -19,7 +19,9 @@ from rlmodule.testing.data import differences
 from rlmodule.testing.module_contract import RLModuleContract
 from tests.algorithms.td3.conftest import QUICK, SPACES, tiny
 
-NESTED = spaces.Dict(arm=spaces.Box(-1, 1, (2, 2)), grip=spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.Box(-3, 3, (2,))]))
+NESTED = spaces.Dict(
+    arm=spaces.Box(-1, 1, (2, 2)), grip=spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.Box(-3, 3, (2,))])
+)
 IMAGE = spaces.Dict(camera=spaces.Box(0, 255, (12, 12, 3), np.uint8), pose=spaces.Box(-1, 1, (2,)))
 
 
