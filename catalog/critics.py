@@ -14,7 +14,7 @@ from catalog.catalog import Catalog
 from catalog.distributions.categorical import choice_counts
 from catalog.encoders.dense import DenseEnsemble
 from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers, fcnet_layers, head_layers
-from catalog.encoders.preprocessing import Vectorize, vector_width
+from catalog.encoders.preprocessing import vector_width, vectorizer
 from catalog.encoders.shape_checks import check_encoder
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig, settings_about
@@ -74,7 +74,8 @@ class ActionCode(nn.Module):
         space = sampled_space(action_space)
         self.width = vector_width(space, "action_space")
         self.leaves: tuple[Leaf, ...] = tuple(array_leaves(space, "action_space"))
-        self.codes = nn.ModuleList(Vectorize(leaf.space) for leaf in self.leaves)
+        self.codes = [vectorizer(leaf.space) for leaf in self.leaves]
+        self.of_choices = nn.ModuleList(code for code in self.codes if isinstance(code, nn.Module))
 
     def forward(self, actions: Tree) -> Tensor:
         """Map actions ``[..., *shape]`` to ``[..., width]``."""
@@ -155,7 +156,7 @@ class ActionCritic(nn.Module):
         """
         x = latent.detach() if frozen else latent
         if self.code is not None:
-            x = torch.cat([x, self.code(actions)], -1)
+            x = torch.cat([x, self.code.forward(actions)], -1)  # without the hooks of Module.__call__, which take time
         x = x.expand(self.body.members, *x.shape)
         x = self.body.run(x, self.body.frozen() if frozen else None)
         values = self.head.run(x, self.head.frozen() if frozen else None)

@@ -1,4 +1,4 @@
-"""The entropy of uniform actions, from which the target entropy follows."""
+"""The entropy that SAC's temperature aims at."""
 
 import math
 
@@ -11,46 +11,51 @@ from catalog.distributions.categorical import choice_counts
 from catalog.distributions.nested import at, leaf_classes
 from rlmodule.modules.rl_module import RLModule
 
+CHOICE_SHARE = 0.98
+"""Target entropy of choices, as a share of the entropy of uniform ones (Christodoulou 2019, section 3.2)."""
 
-class UniformEntropy(nn.Module):
-    """Computes the entropy of choosing alike among all allowed choices of an action.
+
+class TargetEntropy(nn.Module):
+    """Computes the target entropy for observations.
 
     Args:
         module: Knows the action space, the distribution and the mask.
+        goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), and
+            :data:`CHOICE_SHARE` of the entropy of uniform choices among those that are allowed.
 
     Attributes:
-        num_numbers: How many numbers an action has, in its Boxes of floats.
-        num_inputs: How many inputs the action distribution has.
         most: The entropy of uniform actions in nats, with all choices allowed and numbers in (-1, 1).
+        constant: The target entropy without masked choices.
     """
 
-    is_choice: Tensor
+    constant: Tensor
+    is_masked: Tensor
 
-    def __init__(self, module: RLModule) -> None:
+    def __init__(self, module: RLModule, goal: float | None) -> None:
         super().__init__()
         dist_cls, space, mask = module.action_dist_cls, module.action_space, module.action_mask
-        self.num_inputs, self.num_numbers, self._unmasked, self._mask = dist_cls.required_input_dim(space), 0, 0.0, mask
-        self.most, is_choice = 0.0, list[bool]()
+        self.mask = mask if goal is None else None
+        self.most, constant, is_masked = 0.0, 0.0, list[bool]()
         for keys, leaf_cls in leaf_classes(dist_cls):
             leaf = at(space, keys)
             counts, size = choice_counts(leaf), math.prod(leaf.shape or ())
-            masked = sum(counts) == leaf_cls.required_input_dim(leaf) and mask is not None
-            is_choice += [True] * len(counts) if masked else [False]  # the groups of the mask
-            bits = size * math.log(2)
-            if counts and not masked:
-                self._unmasked += sum(map(math.log, counts))
-            elif isinstance(leaf, spaces.MultiBinary):
-                self._unmasked += bits
-            elif not counts:
-                self.num_numbers += size
-            self.most += sum(map(math.log, counts)) if counts else bits if leaf_cls.bounded else math.inf
-        self.register_buffer("is_choice", torch.tensor(is_choice), persistent=False)
+            masked = sum(counts) == leaf_cls.required_input_dim(leaf)
+            is_masked += [True] * len(counts) if masked else [False]  # the groups of a mask
+            is_number = not counts and not isinstance(leaf, spaces.MultiBinary)
+            uniform = sum(map(math.log, counts)) if counts else size * math.log(2)
+            self.most += math.inf if is_number and not leaf_cls.bounded else uniform
+            if is_number:
+                constant -= size
+            elif self.mask is None or not masked:
+                constant += CHOICE_SHARE * uniform
+        self.register_buffer("constant", torch.tensor(constant if goal is None else goal), persistent=False)
+        self.register_buffer("is_masked", torch.tensor(is_masked), persistent=False)
 
-    def of_choices(self, obs: Tree) -> Tensor | float:
-        """Return the entropy in nats for the env's observations ``obs``, ``[B]`` if there is a mask."""
-        if (mask := self._mask) is None:
-            return self._unmasked
+    def forward(self, obs: Tree) -> Tensor:
+        """Return the target entropy in nats for the env's observations ``obs``: a scalar, or ``[B]`` with a mask."""
+        if (mask := self.mask) is None:
+            return self.constant
         allowed = mask.allowed(obs)
         counts = allowed.new_zeros((*allowed.shape[:-1], mask.num_groups), dtype=torch.float32)
         counts.index_add_(-1, mask.group, allowed.float())
-        return (counts.clamp_min(1).log() * self.is_choice).sum(-1) + self._unmasked
+        return CHOICE_SHARE * (counts.clamp_min(1).log() * self.is_masked).sum(-1) + self.constant

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
-from algorithms.sac.entropy import UniformEntropy
+from algorithms.sac.entropy import TargetEntropy
 from catalog.base import Tree
 from catalog.distributions.categorical import Choices
 from rlmodule.data.columns import Batch, Columns
@@ -25,8 +25,6 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 if TYPE_CHECKING:
     from algorithms.sac.sac import SACConfig
 
-CHOICE_SHARE = 0.98
-"""Target entropy of choices, as a share of the entropy of uniform ones (Christodoulou 2019, section 3.2)."""
 MOST_LOG_ALPHA = 20.0
 """Logarithm of the temperature above which it has diverged."""
 
@@ -73,14 +71,19 @@ class SACLearner(ReplayLearner):
     settings: "SACConfig"
 
     def __init__(self, settings: "SACConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self._entropies: dict[str, UniformEntropy] = {}
-        self._noise_seed = 0
+        self._target_entropy: dict[str, TargetEntropy] = {}
+        self._input_dims: dict[str, int] = {}
+        self._rng = np.random.Generator(np.random.PCG64(0))  # gets its state in each step: a new one would take longer
+        self._rng_state = self._rng.bit_generator.state
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super()._register_module(module_id, spec)
-        self._entropies[module_id] = entropy = UniformEntropy(self.module[module_id]).to(self.device)
-        if not isinstance(goal := self.settings.target_entropy, str) and goal >= entropy.most:
+        module = self.module[module_id]
+        goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy
+        self._target_entropy[module_id] = entropy = TargetEntropy(module, goal).to(self.device)
+        self._input_dims[module_id] = module.action_dist_cls.required_input_dim(module.action_space)
+        if goal is not None and goal >= entropy.most:
             raise self.settings._invalid(
                 "target_entropy",
                 f"less than {entropy.most:.3g}, the entropy of uniform actions",
@@ -89,7 +92,8 @@ class SACLearner(ReplayLearner):
 
     def _forget_module(self, module_id: str) -> None:
         super()._forget_module(module_id)
-        self._entropies.pop(module_id, None)
+        for by_id in (self._target_entropy, self._input_dims):
+            by_id.pop(module_id, None)
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
         """Return the parts ``critic``, ``alpha`` and, with all other parameters, ``actor``."""
@@ -133,7 +137,7 @@ class SACLearner(ReplayLearner):
         policy_loss = actions.mean(alpha * actions.logp - values).mean()
 
         entropy = -actions.mean(actions.logp.detach())
-        goal = self.target_entropy(module_id, batch)
+        goal = self._target_entropy[module_id].forward(self.module[module_id].env_part(batch[Columns.OBS]))
         # by log α, as in the authors' code: the size of α does not change how fast it adapts
         alpha_loss = (log_alpha * (entropy - goal).detach()).mean()
         return qf_loss + policy_loss + alpha_loss, {
@@ -142,28 +146,16 @@ class SACLearner(ReplayLearner):
             "alpha_loss": alpha_loss,
             "alpha_value": alpha,
             "entropy": entropy.mean(),
-            "target_entropy": torch.as_tensor(goal, device=alpha.device).mean(),
+            "target_entropy": goal.mean(),
             "td_error": errors.abs().mean(0),
             "qf": taken.mean(0),
         }
 
-    def target_entropy(self, module_id: str, batch: Batch) -> Tensor | float:
-        """Return the entropy in nats that the temperature aims at: one number, or one for each row.
-
-        ``"auto"`` is -1 for each number of an action (section 5), and 0.98 of the largest entropy of choices that are
-        allowed (Christodoulou 2019, section 3.2).
-        """
-        goal = self.settings.target_entropy
-        if not isinstance(goal, str):
-            return goal
-        entropy = self._entropies[module_id]
-        obs = self.module[module_id].env_part(batch[Columns.OBS])
-        return CHOICE_SHARE * entropy.of_choices(obs) - entropy.num_numbers
-
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw the seed of the noise, the same on all learners."""
+        """Draw the state of the stream of noise, the same on all learners."""
         super().before_gradient_step(module_id)
-        self._noise_seed = int(torch.randint(2**62, (), generator=self.generator))
+        self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
+        self._rng.bit_generator.state = self._rng_state
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         """Add the noise of the actions that are sampled, and the targets of the critics."""
@@ -183,8 +175,7 @@ class SACLearner(ReplayLearner):
         if stop - first != own:  # a batch of another size than that of the settings
             first, total = rank * own, size * own
         shape = (2, *steps, total)
-        rng, width = np.random.default_rng(self._noise_seed), self._entropies[module_id].num_inputs
-        noise = module.action_dist_cls.draw_noise(rng, math.prod(shape), width)
+        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), self._input_dims[module_id])
         assert noise is not None
         mine = moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)
         return {Columns.NOISE: mine[0], Columns.NEXT_NOISE: mine[1]}
@@ -200,10 +191,8 @@ class SACLearner(ReplayLearner):
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
         """
-        target, module = (
-            self.target[module_id],
-            self.module[module_id],
-        )  # the policy of the target net is the online one
+        # the policy of the target net is the one that learns
+        target, module = self.target[module_id], self.module[module_id]
         assert isinstance(target, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
         rows, seen = valid_rows(batch), following(target, batch)
