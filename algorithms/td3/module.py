@@ -2,16 +2,12 @@
 
 from gymnasium import Space, spaces
 
-from catalog.critics import ActionCriticCatalog, ActionCriticModelConfig
+from catalog.critics import ActionCriticCatalog
 from catalog.distributions.base import Distribution
 from catalog.distributions.deterministic import DeterministicAction, ExplorationNoise
 from catalog.distributions.nested import leaf_classes
 from rlmodule.modules.action_critic import ActionCriticModule
 from rlmodule.modules.apis import ExplorationNoiseAPI
-
-
-class TD3ModelConfig(ActionCriticModelConfig):
-    """Settings of TD3's nets: those of :class:`ActionCriticModelConfig`."""
 
 
 class TD3Catalog(ActionCriticCatalog):
@@ -22,9 +18,6 @@ class TD3Catalog(ActionCriticCatalog):
     Raises:
         ValueError: As :class:`Catalog`. Also if an action, or a part of it, is no Box of floats with finite bounds.
     """
-
-    model_config_class = TD3ModelConfig
-    model_config: TD3ModelConfig
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         if isinstance(action_space, spaces.Dict | spaces.Tuple):
