@@ -414,11 +414,14 @@ def log_under_name(algorithm: Any, **event: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "asked_for"),
-    [(PPOConfig(), {"use_kl_loss": True}), (DQNConfig(), {"prioritized_replay": True})],
+    [
+        (PPOConfig(), {"use_kl_loss": True, "entropy_coeff": [[0, 0.1], [1000, 0]]}),
+        (DQNConfig(), {"prioritized_replay": True}),
+    ],
     ids=["PPO", "DQN"],
 )
 def test_every_metric_is_described_and_every_described_one_is_there(
-    config: AlgorithmConfig, asked_for: dict[str, bool], script: ModuleType
+    config: AlgorithmConfig, asked_for: dict[str, Any], script: ModuleType
 ) -> None:
     described = described_metrics(config.algo_class.__name__)
     conditional = {path for path, meaning in described.items() if meaning.startswith("with `")}
