@@ -59,7 +59,7 @@ def module_of(config: Any, seed: int = 0) -> RLModule:
         module.set_epsilon(0.3)
     rows = [module.observation_space.sample() for _ in range(20)]
     obs = tree.map_structure(lambda *x: torch.from_numpy(np.stack(x).astype(np.float32)), *rows)
-    module.update_observation_statistics(obs)
+    module.update_observation_statistics({Columns.OBS: obs} if module.sees_more_than_the_env else obs)
     return module
 
 
