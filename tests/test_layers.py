@@ -122,6 +122,7 @@ ROOMS = (
     "catalog.actions",
     "catalog.explain",
     "catalog.catalog",
+    "rlmodule.sealed_folder",
     "rlmodule.checkpoint rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
     "rlmodule.modules",
