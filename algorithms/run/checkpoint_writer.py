@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content
 from rlmodule.checkpoint import KIND, verify_checkpoint
@@ -54,7 +54,7 @@ class CheckpointWriter:
             self._done += [(path, error) for path in (last, best) if path is not None]
             return
         waits = last is not None and "replay" in content
-        jobs: list[tuple[Path, Callable[..., Path]]] = []
+        jobs: list[tuple[Path, Callable[..., Any]]] = []
         if last is not None:
             jobs.append((last, prepare_content(content, copy=not waits)))
         if best is not None:
@@ -67,7 +67,7 @@ class CheckpointWriter:
         if waits:
             self._thread.join()
 
-    def _write(self, jobs: list[tuple[Path, Callable[..., Path]]]) -> None:
+    def _write(self, jobs: list[tuple[Path, Callable[..., Any]]]) -> None:
         for path, write in jobs:
             try:
                 write(path)
