@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
 ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
+    "DDPG": "algorithms.ddpg.ddpg:DDPGConfig",
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
     "SAC": "algorithms.sac.sac:SACConfig",
+    "TD3": "algorithms.td3.td3:TD3Config",
 }
 """Name → config class, or ``module:name`` of a config class that is imported on demand."""
 

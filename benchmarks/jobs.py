@@ -151,6 +151,24 @@ SAC_JOBS = {
     "sac-cheetah-1": SACJob("HalfCheetah-v5", 1),
 }
 
+
+@dataclass(frozen=True)
+class TD3Job(SACJob):
+    """One TD3 job: nets and updates as in SAC's."""
+
+    policy_delay: int = 2
+    target_noise: float = 0.2
+    target_noise_clip: float = 0.5
+    exploration_noise: float = 0.1
+
+
+TD3_JOBS = {
+    "td3-pendulum": TD3Job("Pendulum-v1", 8),
+    "td3-pendulum-1": TD3Job("Pendulum-v1", 1),
+    "td3-cheetah": TD3Job("HalfCheetah-v5", 8),
+    "td3-cheetah-1": TD3Job("HalfCheetah-v5", 1),
+}
+
 AnyJob = TypeVar("AnyJob", bound=Job | DQNJob | SACJob)
 
 

@@ -15,6 +15,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
 from catalog.distributions.beta import Beta
 from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical
+from catalog.distributions.deterministic import DeterministicAction, ExplorationNoise
 from catalog.distributions.gaussian import DiagGaussian, SquashedGaussian
 from catalog.distributions.nested import MultiDistribution
 from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
@@ -51,10 +52,12 @@ __all__ = [
     "CustomEncoderConfig",
     "DefaultModelConfig",
     "Deterministic",
+    "DeterministicAction",
     "DiagGaussian",
     "Distribution",
     "Encoder",
     "EncoderOutput",
+    "ExplorationNoise",
     "FreeLogStdMLPHeadConfig",
     "ImpalaEncoderConfig",
     "Init",

@@ -1,10 +1,10 @@
-"""Activations and initialisers by name."""
+"""Activations and initialisers by name, and the names of norms and of residual blocks."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,14 @@ Initializer = str | Callable[..., Any] | None
 
 
 Activation = str | type[nn.Module] | Callable[[], nn.Module]
+
+
+Norm = Literal["layer", "rms"]
+"""``nn.LayerNorm``, or ``nn.RMSNorm``, which neither centres nor has biases."""
+
+
+Blocks = Literal["simba", "bro"]
+"""Residual blocks of SimBa (Lee et al. 2024, section 4.1) or of BRO (Nauman et al. 2024, figure 2)."""
 
 
 _ACTIVATIONS = {

@@ -13,7 +13,7 @@ from catalog.base import Encoder, ModelConfig, Tree, as_encoder
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import choice_counts
 from catalog.encoders.dense import DenseEnsemble
-from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, fcnet_layers, head_layers, hidden_layers
+from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers, fcnet_layers, head_layers
 from catalog.encoders.preprocessing import vector_width, vectorizer
 from catalog.encoders.shape_checks import check_encoder
 from catalog.hooks import refuses_foreign
@@ -136,9 +136,7 @@ class ActionCritic(nn.Module):
         self.code = None if config.values_all else ActionCode(config.action_space)
         width = latent_dim + (0 if self.code is None else self.code.width)
         body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))
-        self.body = DenseEnsemble(
-            config.members, input_dim=width, **hidden_layers(body), dropout=body.hidden_layer_dropout
-        )
+        self.body = DenseEnsemble(config.members, **encoder_layers(body))
         head = dataclasses.replace(config.head, input_dims=body.output_dims)
         self.head = DenseEnsemble(config.members, **head_layers(head, math.prod(config.output_dims)))
         counts = choice_counts(config.action_space) if config.values_all else ()
@@ -206,7 +204,7 @@ class ActionCriticCatalog(Catalog):
         if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
             encoder = super()._build_critic_trunk()
         else:
-            encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=()).build())
+            encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=(), hidden_layer_blocks=None).build())
         self._critic_dims = check_encoder(encoder, self.input_space, f"{type(view).__name__}.build_encoder()")
         return encoder
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 from typing_extensions import Self
 
-from catalog.activations import Activation, Initializer, activation_by_name, initializer_by_name
+from catalog.activations import Activation, Blocks, Initializer, Norm, activation_by_name, initializer_by_name
 from catalog.checks import Bounds, Filters, check_value
 from catalog.errors import closest
 from catalog.migration import remedy_for
@@ -69,6 +69,16 @@ class DefaultModelConfig(Settings):
         "tanh", "Activation of the MLP encoder: a torch.nn class name, relu, silu, linear …, or a class."
     )
     fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm stands before each activation of the MLP encoder.")
+    fcnet_norm: Norm | None = _encoder(
+        None,
+        "Norm before each activation of the MLP encoder: 'layer' as fcnet_use_layernorm, or 'rms'; None is that "
+        "setting's choice, and 'layer' in residual blocks.",
+    )
+    fcnet_blocks: Blocks | None = _encoder(
+        None,
+        "Residual blocks in the MLP encoder, those of 'simba' or 'bro': fcnet_hiddens has the width of the input layer "
+        "and then of each block, all the same; None stacks layers.",
+    )
     fcnet_dropout: float = _encoder(
         0.0, "Share of the MLP encoder's activations that is dropped in training.", ge=0, lt=1
     )
@@ -273,6 +283,8 @@ class DefaultModelConfig(Settings):
         memories = [name for name in MEMORIES if getattr(self, name)]
         if len(memories) > 1:
             raise ValueError(_misfit(memories[1], f"False, since {memories[0]} is True", True))
+        names = ("fcnet_hiddens", "fcnet_norm", "fcnet_use_layernorm", "fcnet_blocks")
+        check_blocks("model_config", vars(self), *names)
         key = self.action_embeddings_key
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
             raise ValueError(_misfit("action_embeddings_key", "a field other than action_mask_key, or None", key))
@@ -405,6 +417,29 @@ class DefaultModelConfig(Settings):
 def settings_about(*starts: str) -> tuple[str, ...]:
     """Return the names of the settings that begin with one of ``starts``, in the order of the fields."""
     return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))
+
+
+def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, layernorm: str, blocks: str) -> None:
+    """Raise unless a dense net with these settings can be built.
+
+    Args:
+        where: What has the settings, for messages.
+        given: The settings.
+        dims: Name of the setting of the widths, ``norm``, ``layernorm`` and ``blocks`` those of the others.
+
+    Raises:
+        ValueError: For two norms, and for residual blocks that do not have two equal widths or more.
+    """
+    widths = given[dims]
+    if given[layernorm] and given[norm] not in (None, "layer"):
+        raise ValueError(
+            f"{where}.{norm}: expected 'layer' or None, since {layernorm}=True, got {given[norm]!r}. Leave one out."
+        )
+    if given[blocks] is not None and (len(widths) < 2 or len({*widths}) > 1):
+        raise ValueError(
+            f"{where}.{dims}: expected two equal widths or more, since {blocks}={given[blocks]!r}, got {widths}. "
+            "Give the width of the input layer and that of each residual block, such as (128, 128, 128) for two."
+        )
 
 
 def _misfit(name: str, expected: str, value: object) -> str:

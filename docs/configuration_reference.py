@@ -37,7 +37,7 @@ SECTIONS = {
 }
 """Section → where more is told."""
 
-GUIDES = {"PPO": "ppo.md", "DQN": "dqn.md", "SAC": "sac.md"}
+GUIDES = {"PPO": "ppo.md", "DQN": "dqn.md", "SAC": "sac.md", "TD3": "td3.md", "DDPG": "td3.md"}
 _SCHEDULE = "float | [[0, value], [env_step, value], ...]"
 
 

@@ -29,6 +29,7 @@ from tests.algorithms.ppo.matrix import (
     refused_mask,
 )
 from tests.algorithms.sac import matrix as sac
+from tests.algorithms.td3 import matrix as td3
 
 NETS = {
     MLPEncoderConfig: "MLP",
@@ -40,7 +41,7 @@ NETS = {
 INTRODUCTION = """\
 # Feature matrix
 
-<!-- Written by `python docs/generated.py` from matrix.py of tests/algorithms/ppo, dqn and sac; do not edit. -->
+<!-- Written by `python docs/generated.py` from matrix.py of tests/algorithms/ppo, dqn, sac and td3; do not edit. -->
 
 The spaces and settings that the tests run together. ✓ means that a run has both. – means that the combination is
 refused; the footnote shows the error. An empty cell means that the catalog chooses another net for this space.
@@ -48,7 +49,8 @@ refused; the footnote shows the error. An empty cell means that the catalog choo
 **PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
 meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs
 hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). **[SAC](#sac)**: {sac_runs} runs do
-([test_sac_matrix.py](../tests/algorithms/sac/test_sac_matrix.py)). Each run samples two envs that refuse an action
+([test_sac_matrix.py](../tests/algorithms/sac/test_sac_matrix.py)), and **[TD3](#td3)**: {td3_runs} runs
+([test_td3_matrix.py](../tests/algorithms/td3/test_td3_matrix.py)). Each run samples two envs that refuse an action
 outside their space or against their mask, updates, saves, loads, and compares what the policy does step by step. For
 PPO, log-probabilities before the first update also equal those recorded when acting.
 
@@ -67,10 +69,12 @@ def page() -> str:
         "meetings": len(meetings()),
         "dqn_runs": len(dqn.cases()),
         "sac_runs": len(sac.cases()),
+        "td3_runs": len(td3.cases()),
     }
     introduction = INTRODUCTION.format(**counts)
     dqn_note = "*All* is double, dueling, distributional and noisy at once."
     replayed = [*_replayed("DQN", dqn, ("net",), dqn_note), *_replayed("SAC", sac, ("sharing",), "")]
+    replayed += _replayed("TD3", td3, ("sharing",), "DDPG has the same.")
     return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *replayed, *_refused()])
 
 

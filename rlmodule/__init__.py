@@ -14,13 +14,16 @@ from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.batch_learner import BatchLearner
+from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.learner import EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.learning.sharding import shard_episodes, shard_rollout
+from rlmodule.learning.target_nets import TargetNets
 from rlmodule.modules.apis import (
     DistributionalQNetAPI,
     EpsilonGreedyAPI,
+    ExplorationNoiseAPI,
     ExtraLoss,
     ExtraLossAPI,
     InferenceOnlyAPI,
@@ -48,6 +51,7 @@ __all__ = [
     "Episode",
     "EpisodeLearner",
     "EpsilonGreedyAPI",
+    "ExplorationNoiseAPI",
     "ExtraLoss",
     "ExtraLossAPI",
     "InferenceOnlyAPI",
@@ -57,10 +61,12 @@ __all__ = [
     "MultiRLModule",
     "MultiRLModuleSpec",
     "NoisyNetAPI",
+    "Part",
     "QNetAPI",
     "RLModule",
     "RLModuleSpec",
     "Rollout",
+    "TargetNets",
     "ValueFunctionAPI",
     "WorkerFailed",
     "seed_sequence",

@@ -35,6 +35,8 @@ OFFERED = [
     "algorithms.ppo",
     "algorithms.replay",
     "algorithms.sac",
+    "algorithms.td3",
+    "algorithms.ddpg",
 ]
 
 

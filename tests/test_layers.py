@@ -137,7 +137,8 @@ ROOMS = (
     "algorithms.config",
     "algorithms.algorithm",
     "algorithms.off_policy",
-    "algorithms.dqn algorithms.ppo algorithms.sac",
+    "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
+    "algorithms.ddpg",
     "algorithms.cli",
 )
 """The rooms of the house, lowest first: a room imports from the rows above it and from itself."""

@@ -134,29 +134,30 @@ class MADE(ActionModel):
 
 
 class _MaskedStack(DenseStack):
-    """Dense layers with one mask ``[outputs, inputs]`` each for the weights; the last layer starts at 0."""
+    """Dense layers with one mask ``[outputs, inputs]`` each for the weights; the last layer starts at 0. There are no
+    norms, which would connect every unit to every other."""
 
     def __init__(self, masks: Sequence[Tensor], activation: Activation, init: Init) -> None:
         super().__init__(
             masks[0].shape[1],
             [len(mask) for mask in masks[:-1]],
             activation=activation,
-            layernorm=False,  # a LayerNorm would connect every unit to every other
             init=init,
             output_dim=len(masks[-1]),
             output_init=Init(kernel="zeros_", bias="zeros_"),
         )
-        for i, (mask, (_, _, made, _)) in enumerate(zip(masks, self.layers, strict=True)):
+        for i, (mask, layer) in enumerate(zip(masks, self.layers, strict=True)):
             self.register_buffer(f"mask_{i}", mask.float(), persistent=False)
-            if made is not None:
-                _check_elementwise(made, len(mask), activation)
+            if layer.activation is not None:
+                _check_elementwise(layer.activation, len(mask), activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs] → [..., outputs]``."""
         masked: list[Layer] = []
-        for i, (weights, norm, activation, hidden) in enumerate(self.layers):
-            weight = weights["weight"] * self._buffers[f"mask_{i}"]
-            masked.append(({**weights, "weight": weight}, norm, activation, hidden))
+        for i, layer in enumerate(self.layers):
+            assert layer.linear is not None  # a stack without blocks
+            weight = layer.linear["weight"] * self._buffers[f"mask_{i}"]
+            masked.append(layer._replace(linear={**layer.linear, "weight": weight}))
         return self.run(x, masked)
 
 

@@ -1,23 +1,47 @@
 """Stacks of dense layers, and a warning for huge layers."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.activations import Activation, Init, activation_by_name
+from catalog.activations import Activation, Blocks, Init, Norm, activation_by_name
 
-Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
-"""Weights of a linear layer, weights of the norm after it, the activation, and whether the layer is hidden."""
+EXPANSION = 4
+"""How many times as wide as its ends the middle of a SimBa block is."""
+
+
+class Layer(NamedTuple):
+    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each None if there is none.
+
+    Attributes:
+        linear: Weights of the linear layer.
+        norm: Weights of the norm.
+        activation: The activation; None also stands for "linear".
+        drops: Whether dropout follows.
+        keeps: Whether the input of this layer is kept for the next one that adds.
+        adds: Whether what was kept is added to the output.
+    """
+
+    linear: dict[str, Any] | None
+    norm: dict[str, Any] | None = None
+    activation: Callable[[Tensor], Tensor] | None = None
+    drops: bool = False
+    keeps: bool = False
+    adds: bool = False
 
 
 class DenseStack(nn.Module):
-    """Base of dense nets: linear (→ LayerNorm) → activation (→ dropout) per hidden width, then a bare linear layer if
+    """Base of dense nets: linear (→ norm) → activation (→ dropout) per hidden width, then a bare linear layer if
     there is an ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
+
+    With ``blocks``, each hidden width after the first is that of a residual block: ``x + linear(activation(
+    linear(norm(x))))``, four times as wide in the middle, and a norm after the last (SimBa), or ``x + norm(linear(
+    activation(norm(linear(x)))))`` after a plain first layer (BRO).
 
     Maps ``[..., input_dim] → [..., width of the last layer]``; without layers, it is the identity. Layers are ordinary
     modules, but run as functions of their parameters: calling a module takes as long as a small matrix product. So
@@ -32,7 +56,6 @@ class DenseStack(nn.Module):
     high: Tensor
     has_bounds = False
     _linear = staticmethod(functional.linear)
-    _norm = staticmethod(functional.layer_norm)
 
     def __init__(
         self,
@@ -40,26 +63,31 @@ class DenseStack(nn.Module):
         hidden_dims: Sequence[int],
         *,
         activation: Activation,
-        layernorm: bool,
         init: Init,
+        norm: Norm | None = None,
+        blocks: Blocks | None = None,
         dropout: float = 0.0,
         output_dim: int | None = None,
         output_init: Init | None = None,
     ) -> None:
         super().__init__()
         self.input_dim, self.dropout = input_dim, dropout
-        widths = [input_dim, *hidden_dims, *([] if output_dim is None else [output_dim])]
-        linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        norms = [nn.LayerNorm(width) for width in hidden_dims] if layernorm else []
-        activations = [activation_by_name(activation) for _ in hidden_dims]
-        self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
-        self.activations = nn.ModuleList(made for made in activations if isinstance(made, nn.Module))
-        self.layers: list[Layer] = []
+        is_rms = norm == "rms"
+        self.normalize = functional.rms_norm if is_rms else functional.layer_norm
+        ends, normed = _widths(input_dim, hidden_dims, norm, blocks)
+        hidden, outputs = len(ends), [] if output_dim is None else [((input_dim, *hidden_dims)[-1], output_dim)]
+        linears = [nn.Linear(a, b) for a, b in (*ends, *outputs)]
+        norms = [nn.RMSNorm(width) if is_rms else nn.LayerNorm(width) for width in normed]
         for i, linear in enumerate(linears):
-            hidden = i < len(hidden_dims)
-            (init if hidden or output_init is None else output_init).apply(linear)
-            norm = norms[i]._parameters if hidden and layernorm else None
-            self.layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
+            (init if i < hidden or output_init is None else output_init).apply(linear)
+        self.layers = [*_hidden_layers(linears[:hidden], norms, blocks, activation)]
+        self.layers += [Layer(linear._parameters) for linear in linears[hidden:]]
+        self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
+        made = [layer.activation for layer in self.layers]
+        self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
+
+    def _norm(self, x: Tensor, **weights: Tensor) -> Tensor:
+        return self.normalize(x, x.shape[-1:], **weights)
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
         """Map ``[..., input_dim] → [..., width of the last layer]``, by ``layers`` instead of ``self.layers`` if given.
@@ -67,16 +95,22 @@ class DenseStack(nn.Module):
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.
         """
-        given, dropout = x, self.dropout if self.training else 0.0
+        given = kept = x
+        dropout = self.dropout if self.training else 0.0
         try:
-            for weights, norm, activation, hidden in self.layers if layers is None else layers:
-                x = self._linear(x, **weights)
+            for weights, norm, activation, drops, keeps, adds in self.layers if layers is None else layers:
+                if keeps:
+                    kept = x
+                if weights is not None:
+                    x = self._linear(x, **weights)
                 if norm is not None:
-                    x = self._norm(x, x.shape[-1:], **norm)
+                    x = self._norm(x, **norm)
                 if activation is not None:
                     x = activation(x)
-                if dropout and hidden:
+                if dropout and drops:
                     x = functional.dropout(x, dropout)
+                if adds:
+                    x = kept + x
         except RuntimeError as error:  # checked only after a failure: a check beforehand would slow down every call
             dtype = self.linears[0].weight.dtype
             if given.shape[-1:] == (self.input_dim,) and given.dtype == dtype:
@@ -90,7 +124,9 @@ class DenseStack(nn.Module):
 
     def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
         """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
-        high = torch.full((len(self.layers[-1][0]["weight"]),), torch.inf)
+        outputs = self.layers[-1].linear
+        assert outputs is not None  # only blocks end with a norm
+        high = torch.full((len(outputs["weight"]),), torch.inf)
         low, high[[*indices]] = -high, min(bound, most)
         low[[*indices]] = -bound
         self.has_bounds = len(indices) > 0
@@ -100,6 +136,42 @@ class DenseStack(nn.Module):
     def bounded(self, out: Tensor) -> Tensor:
         """Clamp the outputs ``[..., D]`` that :meth:`bound_outputs` named."""
         return torch.clamp(out, self.low, self.high) if self.has_bounds else out
+
+
+def _widths(
+    input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the inputs and outputs of each linear layer but the output layer, and the width of each norm."""
+    if blocks is None:
+        return [*pairwise((input_dim, *hidden_dims))], [*hidden_dims] if norm else []
+    first, *others = hidden_dims
+    simba = blocks == "simba"
+    middle = EXPANSION * first if simba else first
+    ends = [(input_dim, first), *[(first, middle), (middle, first)] * len(others)]
+    return ends, [first] * (1 + len(others) * (1 if simba else 2))
+
+
+def _hidden_layers(
+    linears: Sequence[nn.Module], norms: Sequence[nn.Module], blocks: Blocks | None, activation: Activation
+) -> Iterator[Layer]:
+    """Arrange all layers but the output layer, each with its own activation."""
+    weights, scales = iter([net._parameters for net in linears]), iter([net._parameters for net in norms])
+    plain = len(linears) if blocks is None else 0 if blocks == "simba" else 1
+    for _ in range(plain):
+        yield Layer(next(weights), next(scales, None), activation_by_name(activation), drops=True)
+    if blocks == "simba":
+        yield Layer(next(weights))
+    for of_inside in weights:
+        made = activation_by_name(activation)
+        if blocks == "simba":
+            yield Layer(None, next(scales), keeps=True)
+            yield Layer(of_inside, None, made, drops=True)
+            yield Layer(next(weights), adds=True)
+        else:
+            yield Layer(of_inside, next(scales), made, drops=True, keeps=True)
+            yield Layer(next(weights), next(scales), adds=True)
+    if blocks == "simba":
+        yield Layer(None, next(scales))
 
 
 class DenseEnsemble(DenseStack):
@@ -118,30 +190,27 @@ class DenseEnsemble(DenseStack):
         self.members = members
         nets = [self, *(DenseStack(**layers) for _ in range(members - 1))]
         for of_layer in zip(*([*net.linears, *net.norms] for net in nets), strict=True):
-            weights = torch.stack([layer.weight.detach() for layer in of_layer])
-            biases = torch.stack([layer.bias.detach() for layer in of_layer])
-            # [in, out], in which order the product of a batch of matrices needs no transposed copies
-            own = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
-            of_layer[0].weight, of_layer[0].bias = nn.Parameter(own), nn.Parameter(biases.unsqueeze(1))
+            for name in [*of_layer[0]._parameters]:
+                weights = torch.stack([layer.get_parameter(name).detach() for layer in of_layer])
+                # [in, out], in which order the product of a batch of matrices needs no transposed copies
+                own = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
+                setattr(of_layer[0], name, nn.Parameter(own))
 
     @staticmethod
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.baddbmm(bias, x, weight)
 
-    @staticmethod
-    def _norm(x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.addcmul(bias, functional.layer_norm(x, shape), weight)
+    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = self.normalize(x, x.shape[-1:])
+        return x * weight if bias is None else torch.addcmul(bias, x, weight)
 
     def frozen(self) -> list[Layer]:
         """Return the layers with weights that get no gradient, for :meth:`run`."""
-        return [
-            (_detached(weights), norm and _detached(norm), activation, hidden)
-            for weights, norm, activation, hidden in self.layers
-        ]
+        return [layer._replace(linear=_detached(layer.linear), norm=_detached(layer.norm)) for layer in self.layers]
 
 
-def _detached(weights: dict[str, Any]) -> dict[str, Any]:
-    return {name: tensor.detach() for name, tensor in weights.items()}
+def _detached(weights: dict[str, Any] | None) -> dict[str, Any] | None:
+    return weights and {name: tensor.detach() for name, tensor in weights.items()}
 
 
 LARGE = 10_000_000

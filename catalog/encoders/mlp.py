@@ -9,31 +9,35 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.activations import Activation, Init
+from catalog.activations import Activation, Blocks, Init, Norm
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import vector_width, vectorizer
-from catalog.model_config import DefaultModelConfig, settings_about
+from catalog.model_config import DefaultModelConfig, check_blocks, settings_about
 from catalog.rules import Node, When, of_rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLPEncoderConfig(ModelConfig):
     """An MLP from ``[..., *input_dims]`` to ``[..., hidden_layer_dims[-1]]``, with an activation after every layer.
-    Without layers the latent is the input.
+    Without layers the latent is the input. With ``hidden_layer_blocks``, the widths after the first are those of
+    residual blocks; see :class:`DenseStack`.
 
     With an ``input_space`` it takes observations of that space, which :class:`Vectorize` turns into one vector, and
     ``input_dims`` follow from the space. With an ``embedding_dim``, for a Discrete, it learns a vector for each value
     instead, as an ``nn.Embedding``.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width.
+        ValueError: If ``input_dims`` is not one positive width, if the widths do not fit residual blocks, or if there
+            are two norms.
     """
 
     input_dims: tuple[int, ...] = ()
     hidden_layer_dims: tuple[int, ...] = (64, 64)
     hidden_layer_activation: Activation = "tanh"
     hidden_layer_use_layernorm: bool = False
+    hidden_layer_norm: Norm | None = None
+    hidden_layer_blocks: Blocks | None = None
     hidden_layer_dropout: float = 0.0
     init: Init = field(default_factory=Init)
     input_space: Space | None = None
@@ -44,6 +48,8 @@ class MLPEncoderConfig(ModelConfig):
             width = self.embedding_dim or vector_width(self.input_space, "MLPEncoderConfig.input_space")
             object.__setattr__(self, "input_dims", (width,))
         require_width(self)
+        fields = ("hidden_layer_dims", "hidden_layer_norm", "hidden_layer_use_layernorm", "hidden_layer_blocks")
+        check_blocks(type(self).__name__, vars(self), *fields)
 
     @property
     def output_dims(self) -> tuple[int, ...]:
@@ -57,7 +63,7 @@ class MLPEncoder(DenseStack, Encoder):
     """The net of an :class:`MLPEncoderConfig`."""
 
     def __init__(self, config: MLPEncoderConfig) -> None:
-        super().__init__(config.input_dims[0], **hidden_layers(config), dropout=config.hidden_layer_dropout)
+        super().__init__(**encoder_layers(config))
         space = config.input_space
         if config.embedding_dim is None:
             self.vectorize = None if space is None else vectorizer(space)
@@ -194,6 +200,12 @@ class FreeLogStdMLPHead(DenseStack):
         return out.index_select(-1, self.order) if self.moves else out
 
 
+def encoder_layers(config: MLPEncoderConfig) -> dict[str, Any]:
+    """Return the arguments of the :class:`DenseStack` of an encoder."""
+    layers = hidden_layers(config) | {"input_dim": config.input_dims[0], "dropout": config.hidden_layer_dropout}
+    return layers | {"norm": config.hidden_layer_norm or layers["norm"], "blocks": config.hidden_layer_blocks}
+
+
 def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
     """Return the arguments of the :class:`DenseStack` of a head."""
     ends = {"input_dim": config.input_dims[0], "output_dim": output_dim, "output_init": config.output_init}
@@ -201,11 +213,11 @@ def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
 
 
 def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
-    """Return the arguments of the :class:`DenseStack` of an encoder or head, except its input and output."""
+    """Return the arguments of the :class:`DenseStack` that encoders and heads share."""
     return {
         "hidden_dims": config.hidden_layer_dims,
         "activation": config.hidden_layer_activation,
-        "layernorm": config.hidden_layer_use_layernorm,
+        "norm": "layer" if config.hidden_layer_use_layernorm else None,
         "init": config.init,
     }
 
@@ -238,6 +250,8 @@ def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
         "hidden_layer_dims": model_config.fcnet_hiddens,
         "hidden_layer_activation": model_config.fcnet_activation,
         "hidden_layer_use_layernorm": model_config.fcnet_use_layernorm,
+        "hidden_layer_norm": model_config.fcnet_norm,
+        "hidden_layer_blocks": model_config.fcnet_blocks,
         "hidden_layer_dropout": model_config.fcnet_dropout,
         "init": Init.of("fcnet", model_config),
     }

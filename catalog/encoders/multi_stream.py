@@ -68,7 +68,6 @@ class MultiStreamEncoder(DenseStack, Encoder):
             config.concatenated_dim,
             config.fusion_hidden_dims,
             activation=config.fusion_activation,
-            layernorm=False,
             init=config.init,
         )
         self.keys = tuple(config.encoders)

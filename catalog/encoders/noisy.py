@@ -56,7 +56,7 @@ class NoisyHead(DenseStack):
     def __init__(self, config: NoisyHeadConfig) -> None:
         super().__init__(**head_layers(config, config.output_layer_dim))
         self.scales = nn.ModuleList()
-        for means, *_ in self.layers:
+        for means in self._means():
             start = config.sigma0 / math.sqrt(means["weight"].shape[1])
             scales = [(name, torch.full_like(mean, start)) for name, mean in means.items()]
             self.scales.append(nn.ParameterDict(scales))  # ParameterDict would sort the names of a dict
@@ -81,7 +81,7 @@ class NoisyHead(DenseStack):
         The noise is factorised: each layer draws one normal number per input and one per output, transforms each by
         ``f(x) = sgn(x)√|x|``, and multiplies the pairs (eq. 10 and 11).
         """
-        means = [weights for weights, *_ in self.layers]
+        means = self._means()
         shapes = [weights["weight"].shape for weights in means]
         like = means[0]["weight"]
         pinned = like.is_cuda and generator.device.type == "cpu"  # an asynchronous copy needs pinned memory
@@ -96,11 +96,15 @@ class NoisyHead(DenseStack):
             torch.outer(of_outputs, of_inputs, out=weight)
             bias.copy_(of_outputs)
 
+    def _means(self) -> list[dict[str, Any]]:
+        """Return the mean weights and biases of each layer."""
+        return [layer.linear for layer in self.layers if layer.linear is not None]
+
     def _noisy_layers(self) -> list[Layer]:
         layers: list[Layer] = []
-        for layer, scales, noise in zip(self.layers, self._scale_tensors, self._noise, strict=True):
-            means, norm, activation, hidden = layer
+        every = zip(self.layers, self._means(), self._scale_tensors, self._noise, strict=True)
+        for layer, means, scales, noise in every:
             names = zip(("weight", "bias"), noise, strict=True)
             noisy = {name: torch.addcmul(means[name], scales[name], drawn) for name, drawn in names}
-            layers.append((noisy, norm, activation, hidden))
+            layers.append(layer._replace(linear=noisy))
         return layers

@@ -95,10 +95,13 @@ class BatchLearner(Learner):
 
         Raises:
             KeyError: If no module has that id; names the known ids.
-            ValueError: If there is no data.
+            ValueError: If the module is not trained, or there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
         module = self.module[module_id]
+        if self._settings_of.get(module_id) is not self.settings:
+            with self._using(self.settings_of(module_id)):
+                return self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
         if batch is None and self.collective.size == 1:
             raise no_data()
         with self._together:

@@ -170,14 +170,21 @@ class FlatAdam(torch.optim.Adam):
         moments = {"exp_avg": torch.zeros_like(parameters), "exp_avg_sq": torch.zeros_like(parameters)}
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
 
-    @torch.no_grad()
     def step_unless(self, skip: Tensor) -> None:
         """Take a step, or none if ``skip``, a scalar float tensor, is 1 instead of 0. Does not wait for its value."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
         state["step"].add_(1.0).sub_(skip)
-        tensors = [parameters], [parameters.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
+        # detached, since it takes less time than no_grad
+        tensors = (
+            [parameters.detach()],
+            [parameters.grad],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+        )
         rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip

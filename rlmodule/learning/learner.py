@@ -162,6 +162,7 @@ class Learner(Hooks, ABC):
         self.num_gradient_steps: dict[str, int] = {}
         self.stepping: dict[str, tuple[str, ...]] = {}
         self._parts: dict[str, dict[str, TrainedPart]] = {}
+        self._stepping: dict[str, list[TrainedPart]] = {}
         self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
@@ -196,7 +197,8 @@ class Learner(Hooks, ABC):
         }
         scheduled = [x for x in self._parts[module_id].values() if not isinstance(x.part.lr, int | float)]
         self._scheduled[module_id] = [(x.optimizer, x.part.lr) for x in scheduled]
-        self.stepping[module_id], self.num_gradient_steps[module_id] = tuple(parts), 0
+        self._set_stepping(module_id, tuple(parts))
+        self.num_gradient_steps[module_id] = 0
         self._stateful[module_id] = module.is_stateful()
         self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
@@ -306,8 +308,9 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self._parts, self._scheduled, self.stepping, self.num_gradient_steps, self._stateful
-        for by_id in (*kept, self._gradient_passes, self._extra_metrics, self._skipped_in_a_row, self._settings_of):
+        kept = self.parameters, self._parts, self._scheduled, self._stepping, self._stateful, self._gradient_passes
+        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row
+        for by_id in (*kept, *counts, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
@@ -385,7 +388,7 @@ class Learner(Hooks, ABC):
 
         If the loss or the gradient is not finite, skip the step and leave the weights and the optimizer unchanged.
         """
-        parameters, parts = self.parameters[module_id], self._parts[module_id]
+        parameters = self.parameters[module_id]
         if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
             self._set_stepping(module_id, names)
         if self._is_plain:
@@ -395,7 +398,7 @@ class Learner(Hooks, ABC):
         else:
             compute, together = self._gradient_passes[module_id], self._data_parallel
             loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
-        by, stepping = self.settings.grad_clip_by, [parts[name] for name in names]
+        by, stepping = self.settings.grad_clip_by, self._stepping[module_id]
         norms = [each.flat.clip(each.part.grad_clip, by) for each in stepping]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         both = norm + loss.detach()
@@ -408,7 +411,8 @@ class Learner(Hooks, ABC):
         self.progress += 1
         self.num_gradient_steps[module_id] += 1
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
-        metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True) if len(parts) > 1}
+        if len(self._parts[module_id]) > 1:
+            metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True)}
         return {name: value.detach() for name, value in metrics.items()}
 
     def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
@@ -420,6 +424,7 @@ class Learner(Hooks, ABC):
                 "Name parts that parts_of() returns."
             )
         self.stepping[module_id] = names
+        self._stepping[module_id] = [self._parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""

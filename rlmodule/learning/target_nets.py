@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlmodule.learning.flat_optimizer import FlatParameters, Part
@@ -75,7 +74,7 @@ class TargetNets:
         by_part = {name: [p for n, p in net.named_parameters() if part.covers(n)] for name, part in followed.items()}
         flat = FlatParameters(by_part)
         whole, slices = [(flat, parameters)], [(part, parameters.parts[name]) for name, part in flat.parts.items()]
-        self._pairs[module_id] = [(x.tensor, y.tensor) for x, y in (whole if everything else slices)]
+        self._pairs[module_id] = [(x.tensor.detach(), y.tensor.detach()) for x, y in (whole if everything else slices)]
         theirs = dict(module.named_buffers())
         self._buffers[module_id] = [(x, theirs[name]) for name, x in net.named_buffers() if has_copy(name)]
         self._own[module_id] = {name for name in net.state_dict() if has_copy(name)}
@@ -92,7 +91,6 @@ class TargetNets:
         """Copy all weights and buffers of ``module``, which is in training, into its target net."""
         self.nets[module_id].set_state(module.get_state())
 
-    @torch.no_grad()
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
         """Move a target net by the fraction ``tau`` and copy the buffers, if its last move was at least ``every`` env
         steps ago; 0 moves it at each call."""

@@ -112,6 +112,14 @@ class EpsilonGreedyAPI(ABC):
         """Set the probability that an action is drawn uniformly from all allowed ones."""
 
 
+class ExplorationNoiseAPI(ABC):
+    """Interface of modules that explore by adding normal noise to actions in [-1, 1]."""
+
+    @abstractmethod
+    def set_exploration_noise(self, scale: float) -> None:
+        """Set the standard deviation of the noise."""
+
+
 class NoisyNetAPI(ABC):
     """Interface of modules that explore with noise in their weights (Fortunato et al. 2018, section 3)."""
 

@@ -154,9 +154,10 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     assert main(["train", *run, "--run-dir", "run", "--quiet", *TINY]) == 0
     del ALGORITHMS["CALM"]  # as in another process
     assert main(["evaluate", "run", "--episodes", "1"]) == 2
-    assert "expected a run of a known algorithm (DQN, PPO), got one of CALM. If it is one of yours, type --allow" in (
-        " ".join(capsys.readouterr().err.split())
+    known = (
+        "expected a run of a known algorithm (DDPG, DQN, PPO, SAC, TD3), got one of CALM. If it is one of yours, type"
     )
+    assert f"{known} --allow" in " ".join(capsys.readouterr().err.split())
     assert main(["evaluate", "run", "--episodes", "1", "--allow", own_module]) == 0
     del ALGORITHMS["CALM"]
     with pytest.raises(ValueError, match=r"expected modules that can be imported, got 'camel_algorithm'"):

@@ -159,6 +159,8 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "fcnet_hiddens": WIDTHS,
     "fcnet_activation": ACTIVATIONS,
     "fcnet_use_layernorm": FLAG,
+    "fcnet_norm": st.sampled_from([None, "layer", "rms"]),
+    "fcnet_blocks": st.sampled_from([None, "simba", "bro"]),
     "fcnet_dropout": st.sampled_from([0, 0.5]),
     "fcnet_kernel_initializer": KERNELS,
     "fcnet_kernel_initializer_kwargs": NO_KEYWORDS,
@@ -276,6 +278,10 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     if not given.get("autoregressive_actions"):
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
     given = drop(given, *of_other_memories(given))
+    if given.get("fcnet_blocks"):
+        given["fcnet_hiddens"] = [3, 3]
+    if given.get("fcnet_norm") == "rms":
+        given = drop(given, "fcnet_use_layernorm")
     if given.get("conv_filters") == "impala":
         given = drop(given, "conv_use_layernorm", "conv_padding")
     if not can_normalize(observation, (MASK, VECTORS)):
@@ -283,7 +289,7 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     if not (given.get("flatten_observations") or given.get("custom_model")) and (
         names := [*filter(None, leaves(observation))]
     ):
-        never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories({}))
+        never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories({}), *unfit_for_parts(given))
         overrides = part_settings(("encoder",)).map(lambda own: drop(own, *never))
         given["leaf_overrides"] = draw(st.dictionaries(st.sampled_from(names), overrides, max_size=2))
     given["custom_action_dist"] = draw(distributions(action))
@@ -309,6 +315,12 @@ def of_other_memories(given: Mapping[str, Any]) -> list[str]:
     return [name for name in GOOD if name.startswith(tuple(off)) and "_prev_" not in name]
 
 
+def unfit_for_parts(given: Mapping[str, Any]) -> list[str]:
+    """Settings of dense nets that a part cannot have, or that its ``given`` blocks and norm do not go with."""
+    blocks, rms = given.get("fcnet_blocks"), given.get("fcnet_norm") == "rms"
+    return ["fcnet_blocks", "fcnet_norm", *["fcnet_hiddens"] * bool(blocks), *["fcnet_use_layernorm"] * rms]
+
+
 def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in names}
 
@@ -316,7 +328,7 @@ def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
 @st.composite
 def functions(draw: Draw, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Other nets for the policy or the value, where they have their own, and further outputs."""
-    never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories(given))
+    never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories(given), *unfit_for_parts(given))
     encoders = part_settings(("encoder",)).map(lambda own: drop(own, *never))
     chosen: dict[str, dict[str, Any]] = {}
     for name in draw(st.lists(st.sampled_from(["policy", "value", "more", "a.b"]), unique=True, max_size=2)):

@@ -140,10 +140,12 @@ def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
 
 
 NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `str` and `Mapping`
+    "fcnet_hiddens": (8, 8),  # which residual blocks need
+    "fcnet_norm": "layer",
     "fcnet_dropout": 0.25,
     "leaf_overrides": {"camera": {"conv_filters": "nature"}},
     "conv_filters": ((8, 4, 2, "valid"), (16, 3, 1)),
-    "functions": {"value": {"fcnet_hiddens": [8]}},
+    "functions": {"value": {"fcnet_hiddens": [9, 9]}},
     "custom_action_dist": "SquashedGaussian",
     "action_mask_key": "legal",
     "custom_model": "torch.nn:Identity",

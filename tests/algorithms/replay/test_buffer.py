@@ -287,7 +287,7 @@ def test_nested_spaces_keep_structure_and_dtypes() -> None:
         z=spaces.Box(0, 255, (4, 2, 3), np.uint8),
         a=spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (), np.float64))),
     )
-    actions = spaces.Dict(turn=spaces.Discrete(5, start=2), push=spaces.Box(-1, 1, (2,), np.float64))
+    actions = spaces.Dict(turn=spaces.Discrete(5, start=2), push=spaces.Box(-1, 1, (2, 3), np.float64))
     rng, shape = np.random.default_rng(0), (6, 2)
     frames = torch.from_numpy(rng.integers(0, 255, (7 + 3, 2, 2, 3), np.uint8))
     every = {
@@ -297,7 +297,7 @@ def test_nested_spaces_keep_structure_and_dtypes() -> None:
     rollout = Rollout(
         columns={
             Columns.OBS: tree.map_structure(lambda x: x[:6], every),
-            Columns.ACTIONS: {"turn": torch.arange(12).reshape(shape) % 5, "push": torch.randn(6, 2, 2)},
+            Columns.ACTIONS: {"turn": torch.arange(12).reshape(shape) % 5, "push": torch.randn(6, 2, 2, 3)},
             Columns.REWARDS: torch.arange(12.0).reshape(shape),
             Columns.TERMINATEDS: torch.zeros(shape, dtype=torch.bool),
             Columns.TRUNCATEDS: torch.zeros(shape, dtype=torch.bool),

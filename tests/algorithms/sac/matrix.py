@@ -5,11 +5,12 @@ docs/feature_matrix.py writes its page from these tables, so that a tick there i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
+from algorithms.off_policy import ReplayConfig
 from algorithms.sac import SACConfig
 from tests.algorithms.ppo import matrix
 from tests.algorithms.ppo.matrix import MASKS, MEMORIES, SHARING, TINY, SpacesEnv, is_sensible
@@ -58,15 +59,16 @@ class Case:
     sharing: str
     replay: str
     mask: str
+    make: ClassVar[Callable[[], ReplayConfig]] = SACConfig
 
     @property
     def name(self) -> str:
         return " | ".join(vars(self).values())
 
-    def config(self) -> SACConfig:
+    def config(self) -> ReplayConfig:
         """A run of two envs, with an update for every four steps once 16 are in replay."""
         own = {**TINY, **MEMORIES[self.memory], **matrix.OBSERVATIONS[self.observation].settings}
-        config = SACConfig().environment(SpacesEnv, env_config=vars(self)).env_runners(num_envs_per_env_runner=2)
+        config = self.make().environment(SpacesEnv, env_config=vars(self)).env_runners(num_envs_per_env_runner=2)
         config.update({**REPLAY[self.replay], "num_steps_sampled_before_learning_starts": 16})
         config.training(train_batch_size_per_learner=4, training_intensity=1.0, tau=0.1)
         config.replay(replay_capacity=256).reporting(num_env_steps_per_iteration=40)

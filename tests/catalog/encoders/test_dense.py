@@ -21,7 +21,7 @@ SHAPE_KEEPING = [
 
 
 def stack(hidden: tuple[int, ...] = (6, 5), **kwargs: Any) -> DenseStack:
-    defaults: dict[str, Any] = {"activation": "tanh", "layernorm": False, "init": Init()}
+    defaults: dict[str, Any] = {"activation": "tanh", "init": Init()}
     return DenseStack(4, hidden, **defaults | kwargs)
 
 
@@ -91,25 +91,78 @@ def test_a_random_activation_follows_the_mode_of_the_net() -> None:
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
-@pytest.mark.parametrize("layernorm", [False, True])
+@pytest.mark.parametrize("norm", [None, "layer", "rms"])
 @pytest.mark.parametrize("activation", ["tanh", "linear", "ELU", nn.Hardswish])
-def test_a_stack_equals_the_same_layers_in_a_row(lead: tuple[int, ...], layernorm: bool, activation: Any) -> None:
-    net = stack(activation=activation, layernorm=layernorm, output_dim=3)
+def test_a_stack_equals_the_same_layers_in_a_row(lead: tuple[int, ...], norm: Any, activation: Any) -> None:
+    net = stack(activation=activation, norm=norm, output_dim=3)
     x = torch.randn((*lead, 4))
     linears = [m for m in net.modules() if isinstance(m, nn.Linear)]
-    norms = [m for m in net.modules() if isinstance(m, nn.LayerNorm)]
-    assert (len(linears), len(norms)) == (3, 2 if layernorm else 0)
-    for norm in norms:
-        nn.init.uniform_(norm.weight)
-        nn.init.uniform_(norm.bias)
+    norms = [m for m in net.modules() if isinstance(m, nn.RMSNorm if norm == "rms" else nn.LayerNorm)]
+    assert (len(linears), len(norms)) == (3, 2 if norm else 0)
+    for weight in (p for made in norms for p in made.parameters()):
+        nn.init.uniform_(weight)
     expected = x
     modules = {"tanh": nn.Tanh(), "linear": nn.Identity(), "ELU": nn.ELU(), nn.Hardswish: nn.Hardswish()}
     for i, linear in enumerate(linears):
         expected = linear(expected)
         if i < 2:
-            expected = norms[i](expected) if layernorm else expected
+            expected = norms[i](expected) if norm else expected
             expected = modules[activation](expected)
     torch.testing.assert_close(net.run(x), expected)
+
+
+ONES = Init(kernel="ones_", bias="zeros_")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "norm", "expected"),
+    [
+        # 3 + 1 = 4 = -(-4): the norm of (4, 4) is 0 without a scale for it, so relu(0) adds nothing, and the last is 0
+        ("simba", "layer", [0, 0]),
+        # the norm of (4, 4) is (1, 1); eight units of 2, each output their sum 16; (20, 20) has the norm (1, 1)
+        ("simba", "rms", [1, 1]),
+        ("bro", "layer", [0, 0]),
+        # (4, 4) → (1, 1), kept; (2, 2) → (1, 1); (2, 2) → (1, 1), added
+        ("bro", "rms", [2, 2]),
+    ],
+)
+def test_a_residual_block_by_hand(blocks: Any, norm: Any, expected: list[float]) -> None:
+    net = stack((2, 2), activation="relu", norm=norm, blocks=blocks, init=ONES)
+    torch.testing.assert_close(net.run(torch.tensor([1.0, 2.0, 3.0, -2.0])), torch.tensor(expected).float())
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "rms"])
+@pytest.mark.parametrize("blocks", ["simba", "bro"])
+def test_residual_blocks_equal_the_formulas_of_the_papers(blocks: Any, norm: Any) -> None:
+    net, x = stack((6, 6, 6), activation="SiLU", norm=norm, blocks=blocks, output_dim=2), torch.randn(2, 3, 4)
+    for weight in net.norms.parameters():
+        nn.init.uniform_(weight)
+    f, (first, a, b, c, d, last), act = net.norms, net.linears, nn.SiLU()
+    assert {type(made) for made in f} == {nn.RMSNorm if norm == "rms" else nn.LayerNorm}
+    if blocks == "simba":
+        assert (a.out_features, c.out_features, len(f)) == (24, 24, 3)
+        one = first(x)
+        two = one + b(act(a(f[0](one))))
+        expected = f[2](two + d(act(c(f[1](two)))))
+    else:
+        assert (a.out_features, c.out_features, len(f)) == (6, 6, 5)
+        one = act(f[0](first(x)))
+        two = one + f[2](b(act(f[1](a(one)))))
+        expected = two + f[4](d(act(f[3](c(two)))))
+    torch.testing.assert_close(net.run(x), last(expected))
+    net.run(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.ne(0).any() for p in net.parameters())
+
+
+@pytest.mark.parametrize("blocks", ["simba", "bro"])
+def test_dropout_in_a_residual_block_leaves_what_goes_around_it(blocks: Any) -> None:
+    zeros = Init(kernel="zeros_", bias="zeros_")
+    net = stack((4, 4), activation="relu", blocks=blocks, dropout=0.9, init=zeros).train()
+    for linear in net.linears:  # the block adds nothing, and BRO's first layer drops, as every plain layer does
+        assert linear.weight.eq(0).all()
+    net.linears[0].bias.data = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    out = net.run(torch.zeros(500, 4))
+    assert (out.unique(dim=0).shape[0] == 1) == (blocks == "simba")
 
 
 def test_a_stack_without_layers_is_the_identity() -> None:
@@ -168,7 +221,7 @@ def test_an_error_of_the_activation_itself_is_not_taken_for_a_wrong_input() -> N
 
 @pytest.mark.parametrize("activation", ["softmax", "PReLU", "SiLU"])
 def test_copies_are_complete_and_their_own(activation: str) -> None:
-    net, x = stack(activation=activation, layernorm=True, output_dim=2), torch.randn(3, 4)
+    net, x = stack((5, 5, 5), activation=activation, norm="rms", blocks="bro", output_dim=2), torch.randn(3, 4)
     before = net.run(x)
     for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(copied.run(x), before)

@@ -1,6 +1,7 @@
 """Dense encoders and heads: shapes, starts, log-stds, the branches that choose them, and what they refuse."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,51 @@ def test_model_settings_shape_the_encoder() -> None:
     assert net.eval()(x).latent.min() == 0
     assert torch.equal(net(x).latent, net(x).latent)
     assert not torch.equal(net.train()(x).latent, net(x).latent), "dropout draws anew"
+
+
+@pytest.mark.parametrize(("norm", "kind"), [(None, nn.LayerNorm), ("layer", nn.LayerNorm), ("rms", nn.RMSNorm)])
+@pytest.mark.parametrize("blocks", ["simba", "bro"])
+def test_residual_blocks_and_norms_are_model_settings(blocks: Any, norm: Any, kind: type[nn.Module]) -> None:
+    settings: dict[str, Any] = {"fcnet_hiddens": (8, 8), "fcnet_norm": norm, "fcnet_blocks": blocks}
+    config, _ = decide(spaces.Box(-1, 1, (5,)), **settings)
+    assert config.output_dims == (8,)
+    net = config.build()
+    wide = 32 if blocks == "simba" else 8
+    assert [tuple(p.shape) for p in net.parameters() if p.dim() == 2] == [(8, 5), (wide, 8), (8, wide)]
+    assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)} == {kind}
+    assert net(torch.randn(2, 3, 5)).latent.shape == (2, 3, 8)
+    plain = decide(spaces.Box(-1, 1, (5,)), fcnet_norm=norm)[0].build()
+    assert sum(isinstance(m, kind) for m in plain.modules()) == (0 if norm is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"use_layernorm": True, "norm": "rms"},
+            "norm: expected 'layer' or None, since {}use_layernorm=True, got 'rms'",
+        ),
+        (
+            {"blocks": "bro", "dims": (8,)},
+            "dims: expected two equal widths or more, since {}blocks='bro', got (8,). Give",
+        ),
+        (
+            {"blocks": "simba", "dims": (8, 9)},
+            "dims: expected two equal widths or more, since {}blocks='simba', got (8, 9)",
+        ),
+        ({"blocks": "simba", "dims": ()}, "dims: expected two equal widths or more, since {}blocks='simba', got ()"),
+    ],
+)
+def test_norms_and_widths_that_do_not_go_together_are_refused(given: dict[str, Any], message: str) -> None:
+    ours = {f"hidden_layer_{name}": value for name, value in given.items()}
+    with pytest.raises(ValueError, match=re.escape("MLPEncoderConfig.hidden_layer_" + message.format("hidden_layer_"))):
+        MLPEncoderConfig(input_dims=(4,), **ours)
+    settings = {f"fcnet_{name}".replace("dims", "hiddens"): value for name, value in given.items()}
+    expected = f"model_config.fcnet_{message.format('fcnet_')}".replace("dims:", "hiddens:")
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        DefaultModelConfig(**settings)
+    with pytest.raises(ValueError, match=re.escape(expected.replace("config.", "config.functions['value'], "))):
+        DefaultModelConfig(functions={"value": settings})
 
 
 @pytest.mark.parametrize("config_cls", [MLPEncoderConfig, MLPHeadConfig, FreeLogStdMLPHeadConfig])
@@ -209,6 +255,8 @@ def test_every_setting_that_shapes_the_result_is_named() -> None:
         "fcnet_hiddens": (3,),
         "fcnet_activation": "relu",
         "fcnet_use_layernorm": True,
+        "fcnet_norm": "rms",
+        "fcnet_blocks": "bro",
         "fcnet_dropout": 0.5,
         "fcnet_kernel_initializer": "ones_",
         "fcnet_kernel_initializer_kwargs": {"gain": 3.0},

@@ -608,6 +608,22 @@ def test_a_shape_is_captured_when_it_comes_again_and_replayed_from_then_on(
     assert log() == []
 
 
+def test_each_choice_of_parts_to_step_has_its_own_graph(
+    captures: type[FakeGraph], log: Callable[[], list[str]]
+) -> None:
+    def loss(learner: OnGpu, batch: Batch) -> Tensor:
+        return plain_loss(learner, batch) * len(learner.stepping[ID])
+
+    learner = OnGpu(loss)
+    got = []
+    for names in 4 * [("critic",), ("critic",), ("critic", "actor")]:
+        learner.stepping[ID] = names
+        got.append(learner.run())
+    assert got[2::3] == pytest.approx([2 * x for x in got[::3]])
+    assert sorted(graph.replays for graph in captures.made) == [3, 7]
+    assert log() == []
+
+
 def test_a_graph_is_captured_anew_where_what_the_loss_reads_was_replaced(
     captures: type[FakeGraph], log: Callable[[], list[str]]
 ) -> None:

@@ -1,0 +1,25 @@
+"""DDPG, as settings of TD3."""
+
+from algorithms.td3.presets import DDPG_PRESETS
+from algorithms.td3.td3 import TD3, TD3Config
+
+
+class DDPGConfig(TD3Config):
+    """Settings of :class:`DDPG`: those of TD3, with one critic, a policy that learns in every step, and no noise on the
+    target's actions."""
+
+    presets = DDPG_PRESETS
+    twin_q = False
+    policy_delay = 1
+    target_noise = 0.0
+
+    @property
+    def algo_class(self) -> type["DDPG"]:
+        return DDPG
+
+
+class DDPG(TD3):
+    """Deep deterministic policy gradients (Lillicrap et al. 2016, "Continuous control with deep reinforcement
+    learning"), with normal noise for exploration."""
+
+    config: DDPGConfig

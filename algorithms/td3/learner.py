@@ -1,0 +1,139 @@
+"""TD3's learner: targets, the losses of critics and policy, and the delay of the policy."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import tree
+from torch import Tensor, nn
+
+from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
+from catalog.base import Tree
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.learning.flat_optimizer import FlatAdam, Part
+from rlmodule.learning.reports import Metrics
+from rlmodule.learning.schedules import value_at
+from rlmodule.modules.apis import ActionValueAPI, ExplorationNoiseAPI
+from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec
+
+if TYPE_CHECKING:
+    from algorithms.td3.td3 import TD3Config
+
+
+class TD3Learner(ReplayLearner):
+    """Learns critics, and a deterministic policy that they guide, from one batch of replayed steps at a time (Fujimoto
+    et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", Algorithm 1).
+
+    The policy learns in every ``policy_delay``-th step, in one backward pass with the critics, to which its loss gives
+    no gradient. The target nets move in these steps.
+
+    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
+    """
+
+    required_apis = (ActionValueAPI, ExplorationNoiseAPI)
+    settings: "TD3Config"
+
+    def __init__(self, settings: "TD3Config", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self._noise_seed = 0
+        super().__init__(settings, spec, run_seed=run_seed)
+
+    def parts_of(self, module_id: str) -> Mapping[str, Part]:
+        """Return the parts ``critic`` and, with all other parameters, ``actor``."""
+        module, config = self.module[module_id], self.settings
+        assert isinstance(module, ActionValueAPI)
+        actor_lr, critic_lr = (config.lr if lr is None else lr for lr in (config.actor_lr, config.critic_lr))
+        critic = Part(module.critic_names(), critic_lr, config.grad_clip)
+        others = tuple(name for name, _ in module.named_parameters() if not critic.covers(name))
+        return {"critic": critic, "actor": Part(others, actor_lr, config.grad_clip)}
+
+    def parts_to_step(self, module_id: str) -> Collection[str]:
+        """Return both parts in every ``policy_delay``-th step, and else the critics alone."""
+        is_due = (self.num_gradient_steps[module_id] + 1) % self.settings.policy_delay == 0
+        return ("critic", "actor") if is_due else ("critic",)
+
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Return the critics' squared errors, and in the steps of the policy minus the first critic's value of its
+        actions (Fujimoto et al. 2018, Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6).
+
+        An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
+        of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
+        """
+        module, latents = self.module[module_id], fwd_out[Columns.EMBEDDINGS]
+        assert isinstance(module, ActionValueAPI)
+        taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
+        errors = taken - batch[Columns.VALUE_TARGETS]
+        squares = errors.square().sum(0)
+        loss = qf_loss = (squares * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else squares).mean()
+        metrics = {"qf_loss": qf_loss, "td_error": errors.detach().abs().mean(0), "qf": taken.detach().mean(0)}
+        if "actor" in self.stepping[module_id]:
+            actions = policy_actions(module, fwd_out)
+            policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True)[0].mean()
+            loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
+        return loss, metrics
+
+    def before_gradient_step(self, module_id: str) -> None:
+        """Draw the seed of the noise on the target's actions, the same on all learners."""
+        super().before_gradient_step(module_id)
+        self._noise_seed = int(torch.randint(2**62, (), generator=self.generator))
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """Add the noise on the target's actions, and the targets of the critics."""
+        noise = {Columns.NEXT_NOISE: self._draw_noise(module_id, batch)} if self.settings.target_noise else {}
+        return super().prepare_batch(module_id, batch | noise)
+
+    def _draw_noise(self, module_id: str, batch: Batch) -> Tensor:
+        """Return clipped noise ``[..., W]`` for the rows of this learner, a part of that for the rows of all
+        learners."""
+        module, settings = self.module[module_id], self.settings
+        width = module.action_dist_cls.required_input_dim(module.action_space)
+        *steps, rows = batch[Columns.STARTS if Columns.STARTS in batch else Columns.REWARDS].shape
+        noise = torch.randn(
+            *steps, rows * self.collective.size, width, generator=torch.Generator().manual_seed(self._noise_seed)
+        )
+        own = noise.narrow(-2, rows * self.collective.rank, rows).mul_(settings.target_noise)
+        return own.clamp_(-settings.target_noise_clip, settings.target_noise_clip).to(self.device)
+
+    def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
+        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``:
+        lesser of the target critics' values of the target policy's action with noise (Fujimoto et al. 2018, eq. 10 and
+        14).
+
+        Args:
+            module_id: The module that learns.
+            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise.
+
+        Returns:
+            Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
+        """
+        target, rows = self.target[module_id], valid_rows(batch)
+        assert isinstance(target, ActionValueAPI)
+        seen = following(target, batch)
+        actions = policy_actions(target, seen)
+        if Columns.NEXT_NOISE in rows:
+            actions = with_noise(actions, rows[Columns.NEXT_NOISE])
+        value = target.compute_action_values(seen, actions, seen[Columns.EMBEDDINGS]).amin(0)
+        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
+
+    def after_gradient_step(self, module_id: str) -> None:
+        """Move the target net in the steps of the policy."""
+        if "actor" in self.stepping[module_id]:
+            super().after_gradient_step(module_id)
+
+
+def policy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
+    """Return the actions ``[B, ...]`` of the policy without noise, from the outputs of ``forward_train``."""
+    return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()
+
+
+def with_noise(actions: Tree, noise: Tensor) -> Tree:
+    """Return ``actions`` ``[B, ...]`` plus ``noise`` ``[B, W]``, clipped to [-1, 1], the range of bounded actions."""
+    leaves = tree.flatten(actions)
+    parts = noise.split([leaf.shape[1:].numel() for leaf in leaves], -1)
+    noisy = [(leaf + part.view_as(leaf)).clamp_(-1, 1) for leaf, part in zip(leaves, parts, strict=True)]
+    return tree.unflatten_as(actions, noisy)

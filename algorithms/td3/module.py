@@ -1,0 +1,49 @@
+"""TD3's nets: the catalog that chooses them and the module that assembles them."""
+
+from gymnasium import Space, spaces
+
+from catalog.critics import ActionCriticCatalog
+from catalog.distributions.base import Distribution
+from catalog.distributions.deterministic import DeterministicAction, ExplorationNoise
+from catalog.distributions.nested import leaf_classes
+from rlmodule.modules.action_critic import ActionCriticModule
+from rlmodule.modules.apis import ExplorationNoiseAPI
+
+
+class TD3Catalog(ActionCriticCatalog):
+    """Chooses TD3's nets: a policy of :class:`DeterministicAction`, and critics.
+
+    Override points: those of :class:`ActionCriticCatalog`.
+
+    Raises:
+        ValueError: As :class:`Catalog`. Also if an action, or a part of it, is no Box of floats with finite bounds.
+    """
+
+    def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
+        if isinstance(action_space, spaces.Dict | spaces.Tuple):
+            return super()._get_dist_cls_from_action_space(action_space)
+        return DeterministicAction
+
+    def _check_functions(self) -> None:
+        super()._check_functions()
+        wrong = [leaf for _, leaf in leaf_classes(self.bound_dist_cls) if not issubclass(leaf, DeterministicAction)]
+        if wrong:
+            raise ValueError(
+                f"distribution of the actions of {type(self).__name__}: expected DeterministicAction for each part, "
+                f"since its policy has no other, got {wrong[0].__name__}. Leave custom_action_dist and "
+                "autoregressive_actions out, or use SAC."
+            )
+
+
+class TD3Module(ActionCriticModule, ExplorationNoiseAPI):
+    """TD3's network: policy and critics of :class:`ActionCriticModule`, and the size of the exploration noise."""
+
+    catalog: TD3Catalog
+
+    def setup(self) -> None:
+        self._check_catalog(TD3Module, TD3Catalog)
+        super().setup()
+        self.exploration_noise = ExplorationNoise()
+
+    def set_exploration_noise(self, scale: float) -> None:
+        self.exploration_noise.scale.fill_(scale)

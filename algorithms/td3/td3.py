@@ -1,0 +1,93 @@
+"""TD3: its settings, and how it explores."""
+
+from typing import Any
+
+from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.td3.learner import TD3Learner
+from algorithms.td3.module import TD3Catalog, TD3Module
+from algorithms.td3.presets import PRESETS
+from catalog.checks import Schedule
+from catalog.critics import CriticSettings
+from catalog.distributions.deterministic import SCALE
+from catalog.settings import Section, setting, settings_of
+from rlmodule.learning.schedules import value_at
+from rlmodule.modules.apis import ExplorationNoiseAPI
+from rlmodule.modules.spec import RLModuleSpec
+
+
+class TD3Training(CriticSettings, ReplayTraining):
+    """Settings of TD3's losses, targets and exploration."""
+
+    lr = 1e-3
+    grad_clip = None
+    actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
+    critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
+    policy_delay: int = setting(2, "Gradient steps of the critics for each one of policy and target nets.", ge=1)
+    target_noise: float = setting(
+        0.2, "Standard deviation of the noise on the target's actions, whose range is 2; 0 adds none.", ge=0
+    )
+    target_noise_clip: float = setting(0.5, "Bound of the noise on the target's actions.", gt=0)
+    exploration_noise: Schedule | None = setting(
+        None,
+        "Standard deviation of the noise on actions, whose range is 2: a number, or points [[0, value], [env_step, "
+        "value], ...]; None is 1 before learning starts, and 0.1 from then on.",
+        ge=0,
+    )
+
+
+class TD3Config(TD3Training, ReplayConfig):
+    """Settings of :class:`TD3`."""
+
+    training = Section(TD3Training)
+
+    net_settings = tuple(settings_of(CriticSettings))
+    presets = PRESETS
+    replay_capacity = 1_000_000
+
+    @property
+    def algo_class(self) -> type["TD3"]:
+        return TD3
+
+    def noise_at(self, env_steps: int) -> float:
+        """Return the standard deviation of the exploration noise after ``env_steps``."""
+        if self.exploration_noise is None:
+            return 1.0 if env_steps < self.num_steps_sampled_before_learning_starts else SCALE
+        return value_at(self.exploration_noise, env_steps)
+
+    def default_learner_class(self) -> type[TD3Learner]:
+        return TD3Learner
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=TD3Module, catalog_class=TD3Catalog)
+
+    def validate(self) -> None:
+        super().validate()
+        if not self.target_noise and self.target_noise_clip != settings_of(TD3Training)["target_noise_clip"].default:
+            raise self._invalid("target_noise_clip", "its default without target_noise", "Leave it out.")
+
+
+class TD3(ReplayAlgorithm):
+    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018): act with noise, store transitions, and
+    learn from samples of them."""
+
+    config: TD3Config
+
+    def __init__(self, config: TD3Config) -> None:
+        super().__init__(config)
+        self._noise = 0.0
+
+    def before_sampling(self) -> None:
+        self._set_noise(self.config.noise_at(self.env_steps))
+
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        result = super().training_step()
+        self._set_noise(self._noise)  # learners in other processes do not know it, and returned their state
+        for numbers in result["learners"].values():
+            numbers["exploration_noise"] = self._noise
+        return result
+
+    def _set_noise(self, scale: float) -> None:
+        module = self.get_module()
+        assert isinstance(module, ExplorationNoiseAPI)  # the learner requires this API
+        module.set_exploration_noise(scale)
+        self._noise = scale
