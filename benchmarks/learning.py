@@ -93,7 +93,7 @@ GOALS = {
         {"CartPole-v1": 475, "Acrobot-v1": -90, "MountainCar-v0": -120, "LunarLander-v3": 200},
         evaluate_every=5000,
     ),
-    "SAC": _on_presets("SAC", {"Pendulum-v1": -160}),
+    "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160}),
     "DQN-parts": {
         part: Goal(
             "DQN", "CartPole-v1", 50_000, 475, {"double_q": False, "n_step": 1} | on, evaluate_every=5000, part=part
