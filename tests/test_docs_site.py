@@ -283,7 +283,7 @@ def test_a_stale_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_every_setting_is_in_the_table_of_settings() -> None:
     page = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)`<br>", page, re.M)
-    assert sorted(listed) == sorted({name for algo in ALGORITHMS for name in settings_of(config_class(algo))})
+    assert {*listed} == {name for algo in ALGORITHMS for name in settings_of(config_class(algo))}
 
 
 @pytest.mark.parametrize("script", PICTURES, ids=[path.stem for path in PICTURES])

@@ -245,13 +245,8 @@ class RLModule(Hooks, nn.Module, ABC):
         return normalizer(obs)
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
-        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
-
-        Args:
-            batch: Columns, of which the observations are read.
-            inputs: Output of the policy head: the distribution's inputs, or the intent for action embeddings.
-            state: The recurrent state after the batch, None without one.
-        """
+        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent ``state``, if
+        any. From ``inputs``, the output of the policy head; for action embeddings, it is the intent."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
