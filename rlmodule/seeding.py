@@ -16,7 +16,6 @@ _ROLES = (
     "module_noise",
     "video",
     "mended_env",
-    "episode",
 )
 
 

@@ -23,6 +23,9 @@ from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 logger = logging.getLogger(__name__)
 
+MOST_TENSOR_ENVS = 1_000_000
+"""Most environments that return tensors that a checkpoint may ask for."""
+
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
@@ -210,7 +213,10 @@ def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConf
     """
     state = content["state"]
     tensors = [leaf for leaf in tree.flatten(state.get("learners")) if isinstance(leaf, torch.Tensor)]
-    most = {"units": max(10_000, sum(leaf.numel() for leaf in tensors)), "envs": len(state.get("env_runners", ()))}
+    envs = state.get("env_runners", {})
+    most = {"units": max(10_000, sum(leaf.numel() for leaf in tensors)), "envs": len(envs)}
+    if any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in envs.values()):
+        most["envs"] = MOST_TENSOR_ENVS  # they share one state
     got = dict[str, tuple[int, str]]()
     if not given.keys() & {"num_env_runners", "num_envs_per_env_runner"}:
         envs = max(1, config.num_env_runners) * config.num_envs_per_env_runner

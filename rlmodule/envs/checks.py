@@ -14,22 +14,26 @@ import copy
 import functools
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+import torch
 import tree
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.seeding import int_seed
 
 logger = logging.getLogger("rlmodule.envs.make")
 
 _FULL_CHECKS = 100  # number of calls at the start whose observations are all checked
 _CHECK_EVERY = 100  # one in this many later calls is checked
+MOST_ACTIONS = 100_000
+"""Most actions that are kept of an episode, to repeat it when its run is resumed."""
 _ROUNDING = 1e-5  # relative tolerance: float32 arithmetic may leave [-1, 1] by a few units in the last place
 
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -241,6 +245,7 @@ class EnvGuard(Guard, gym.Wrapper):
         self._seed: int | None = None
         self._first_seed: int | None = None
         self._episode = 0  # since the reset with that seed
+        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # of the episode
         self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
@@ -249,6 +254,7 @@ class EnvGuard(Guard, gym.Wrapper):
         """Step the env, and check the results: the observation if it is due, the others always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
+        self._actions.append(action if type(action) is np.int64 else _own(action))
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -271,7 +277,7 @@ class EnvGuard(Guard, gym.Wrapper):
         if is_due(step):
             self._check_obs(obs, f"env {self.env_index}, step {step}")
         if terminated or truncated:
-            obs = obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
+            obs = _own(obs)
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -285,6 +291,7 @@ class EnvGuard(Guard, gym.Wrapper):
         if seed is not None:
             self._first_seed, self._episode = seed, 0
         self._seed = self._episode_seed()
+        self._actions.clear()
         try:
             result = self.env.reset(seed=self._seed, options=options)
         except (Exception, SystemExit) as error:
@@ -302,47 +309,54 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def _episode_seed(self) -> int | None:
-        first, number = self._first_seed, self._episode
-        return int_seed(first, "episode", number) if number and first is not None else first
+        if self._first_seed is None or not self._episode:
+            return self._first_seed
+        return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs besides the actions: the seed, and the env's own state if it has
-        ``get_episode_state()``, a tree of tensors and values that JSON can hold."""
+        """Return what :meth:`continue_episode` needs of the env: the seed, and the env's own state if it has
+        ``get_episode_state()``, a tree of tensors and values that JSON can hold; else the leaves of the actions since,
+        ``[t, ...]``, or those of the last :data:`MOST_ACTIONS` steps."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
-            episode["env_state"] = self.env.get_wrapper_attr("get_episode_state")()
-        return episode
+            return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}
+        leaves = zip(*map(tree.flatten, self._actions), strict=True)
+        return episode | {"actions": [torch.as_tensor(np.stack(leaf)) for leaf in leaves]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
         """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
         returns the observation; else by the seed and the actions since. None of these steps counts.
 
         The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
-        begins: the env has randomness that does not derive from its seed, or its version changed.
+        begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
+        than :data:`MOST_ACTIONS` steps.
 
         Args:
             episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
-                :meth:`get_open_episode`, ``obs`` as leaves, and the ``actions`` as the env got them.
+                :meth:`get_open_episode` and ``obs`` as leaves.
 
         Returns:
             The observation, and whether the episode continues.
         """
         episode = episodes[self.env_index or 0]
+        obs, _ = self.reset(seed=episode["seed"])
         if "obs" not in episode:
-            return self.reset(seed=episode["seed"])[0], False
-        self._first_seed, self._episode = episode["seed"], episode["number"]
+            return obs, False
+        self._episode = episode["number"]
         self._seed = self._episode_seed()
         try:
             obs, _ = self.env.reset(seed=self._seed)
             if "env_state" in episode:
                 obs = self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
-            for action in episode.get("actions", ()):
-                obs, *_ = self.env.step(action)
+            else:
+                like = create_empty_array(self.env.action_space)
+                for leaves in zip(*(leaf.numpy() for leaf in episode["actions"]), strict=True):
+                    self._actions.append(action := tree.unflatten_as(like, leaves))
+                    obs, *_ = self.env.step(_own(action))
             leaves = zip(tree.flatten(obs), episode["obs"], strict=True)
             if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
                 return obs, True
-            can_continue = {"env_state", "actions"} & episode.keys()
-            found = "another observation" if can_continue else "one of too many steps to repeat"
+            found = "another observation"
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
         logger.warning(
@@ -386,6 +400,11 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
         found,
         first,
     )
+
+
+def _own(value: Any) -> Any:
+    """Return a copy of an observation or action, which the env may change later."""
+    return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
 
 
 def _plain(action: Any) -> Any:

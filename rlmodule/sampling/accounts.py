@@ -48,11 +48,6 @@ class EpisodeStats:
         self._returns[:], lengths = np.array(episodes).T
         self._began[:] = steps - lengths.astype(np.int64)
 
-    @property
-    def oldest(self) -> int:
-        """The step in which the oldest open episode began."""
-        return int(self._began.min())
-
     def finished(self, rewards: np.ndarray, ended: np.ndarray, steps: int) -> dict[str, np.ndarray]:
         """Return ``episode_returns``, ``episode_lengths`` and ``episode_slots`` of the episodes that end in the next
         rows, in order of time.

@@ -37,7 +37,7 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
-from rlmodule.sampling.open_episodes import MOST_STEPS, ActionHistory, describe_row, join_rows
+from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
@@ -120,7 +120,6 @@ class EnvRunner(Accounts):
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
         self._role, self._keeps_episodes = role, self._guard is None and role == "env"
-        self._actions = ActionHistory()
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
 
     def _make_env(self) -> None:
@@ -235,8 +234,6 @@ class EnvRunner(Accounts):
             self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
         if self._counts_resets:
             self._uncount_resets(data, num_steps)
-        if self._keeps_episodes:
-            self._actions.add(self._steps - num_steps, data.actions, self._totals.oldest)
         return self._complete(rollout, policy_version, start, seconds)
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
@@ -447,8 +444,6 @@ class EnvRunner(Accounts):
         for slot, (one, episode, (total, length)) in enumerate(zip(state.values(), episodes, totals, strict=True)):
             one["episode"] = episode | describe_row(self._row, self._state, slot)
             one["episode"] |= {"return": total, "length": length}
-            if "env_state" not in episode and length <= MOST_STEPS:
-                one["episode"]["actions"] = self._actions.of(slot, self._steps - length)
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -476,17 +471,11 @@ class EnvRunner(Accounts):
         saved, self._saved = self._saved, {}
         indices = range(self._first, self._first + self.num_envs)
         episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
-        actions = [one.get("actions", ()) for one in episodes]
-        self._actions.set(self._steps, actions)
-        sent = self._actions.sent(self.module, self.env, actions)
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         plans: dict[int, dict[str, Any]] = {
             index: one | {"obs": [x.numpy() for x in one["obs"]]} if one else {"seed": seed}
             for index, one, seed in zip(indices, episodes, seeds, strict=True)
         }
-        for plan, todo in zip(plans.values(), sent, strict=True):
-            if "actions" in plan:
-                plan["actions"] = todo
         with _own_gradients():
             obs, goes_on = zip(*self._call("continue_episode", plans), strict=True)
         episodes = [one if same else {} for one, same in zip(episodes, goes_on, strict=True)]

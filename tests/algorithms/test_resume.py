@@ -205,11 +205,29 @@ def test_a_new_env_beside_resumed_ones_begins_an_episode() -> None:
 
 
 def test_an_episode_of_more_actions_than_are_kept_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlmodule.sampling.env_runner.MOST_STEPS", 5)
+    monkeypatch.setattr("rlmodule.envs.checks.MOST_ACTIONS", 5)
     with settings(2).build() as algorithm:
         module = algorithm.env_runner_group.local_runner.module
         runner = runner_of(range(2), module, {})
         runner.sample(6)
         state = runner.get_state()
-        assert all("actions" not in one["episode"] for one in state.values())
+        assert [len(one["episode"]["actions"][0]) for one in state.values()] == [5, 5]
         assert runner_of(range(2), module, state).sample(1).columns[Columns.STARTS].all()
+
+
+def test_what_an_env_does_to_its_actions_is_not_repeated() -> None:
+    class Doubling(Walker):
+        action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+        def step(self, action: Any) -> Any:
+            action *= 2
+            return super().step((action, 5))
+
+    config = ppo(Doubling)
+    with config.build() as algorithm:
+        algorithm.train()
+        runner = algorithm.env_runner_group.local_runner
+        other = EnvRunner(config, run_seed=algorithm.run_seed)
+        other.set_module(runner.module)
+        other.set_state(runner.get_state())
+        assert differences(runner.sample(9).columns, other.sample(9).columns) == []
