@@ -42,7 +42,7 @@ class Agent:
         groups = [*self.critics.parameters()], [*self.policy.parameters()]
         self.of_critics, self.of_policy = (torch.optim.Adam(group, lr=lr, fused=True) for group in groups)
         targets = [*self.target_critics.parameters(), *self.target_policy.parameters()]
-        self.moving = targets, [p.detach() for group in groups for p in group]
+        self.moving = [p.detach() for p in targets], [p.detach() for group in groups for p in group]
 
     def critic_loss(self, job: TD3Job, batch: Batch, noise: Tensor) -> Tensor:
         """The squared errors of both critics; `noise` is standard normal, `[B, num_actions]`."""

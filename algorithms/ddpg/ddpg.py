@@ -21,5 +21,3 @@ class DDPGConfig(TD3Config):
 class DDPG(TD3):
     """Deep deterministic policy gradients (Lillicrap et al. 2016, "Continuous control with deep reinforcement
     learning"), with normal noise for exploration."""
-
-    config: DDPGConfig

@@ -101,11 +101,10 @@ class SACLearner(ReplayLearner):
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
         log_alpha = module.log_temperature()
-        critic = Part(
-            module.critic_names(), config.lr if config.critic_lr is None else config.critic_lr, config.grad_clip
-        )
+        given = config.actor_lr, config.critic_lr, config.alpha_lr
+        actor_lr, critic_lr, alpha_lr = (config.lr if lr is None else lr for lr in given)
+        critic = Part(module.critic_names(), critic_lr, config.grad_clip)
         names = [(name, p) for name, p in module.named_parameters() if not critic.covers(name)]
-        actor_lr, alpha_lr = (config.lr if lr is None else lr for lr in (config.actor_lr, config.alpha_lr))
         actor = Part(tuple(name for name, p in names if p is not log_alpha), actor_lr, config.grad_clip)
         alpha = Part(tuple(name for name, p in names if p is log_alpha), alpha_lr, config.grad_clip)
         return {"actor": actor, "critic": critic, "alpha": alpha}

@@ -38,8 +38,6 @@ class TD3Catalog(ActionCriticCatalog):
 class TD3Module(ActionCriticModule, ExplorationNoiseAPI):
     """TD3's network: policy and critics of :class:`ActionCriticModule`, and the size of the exploration noise."""
 
-    catalog: TD3Catalog
-
     def setup(self) -> None:
         self._check_catalog(TD3Module, TD3Catalog)
         super().setup()

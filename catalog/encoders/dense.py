@@ -86,7 +86,7 @@ class DenseStack(nn.Module):
         made = [layer.activation for layer in self.layers]
         self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
 
-    def _norm(self, x: Tensor, **weights: Tensor) -> Tensor:
+    def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
@@ -200,9 +200,9 @@ class DenseEnsemble(DenseStack):
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.baddbmm(bias, x, weight)
 
-    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        x = self.normalize(x, x.shape[-1:])
-        return x * weight if bias is None else torch.addcmul(bias, x, weight)
+    def _norm(self, x: Tensor, **weights: Any) -> Tensor:
+        x, bias = self.normalize(x, x.shape[-1:]), weights.get("bias")
+        return x * weights["weight"] if bias is None else torch.addcmul(bias, x, weights["weight"])
 
     def frozen(self) -> list[Layer]:
         """Return the layers with weights that get no gradient, for :meth:`run`."""
