@@ -112,15 +112,19 @@ class DenseStack(nn.Module):
                 if adds:
                     x = kept + x
         except RuntimeError as error:  # checked only after a failure: a check beforehand would slow down every call
-            dtype = self.linears[0].weight.dtype
-            if given.shape[-1:] == (self.input_dim,) and given.dtype == dtype:
-                raise
+            self._check_input(given, error)
+            raise
+        return x
+
+    def _check_input(self, given: Tensor, error: RuntimeError) -> None:
+        """Raise a ValueError from ``error`` unless ``given`` has the width and the dtype of the first layer."""
+        dtype = self.linears[0].weight.dtype
+        if given.shape[-1:] != (self.input_dim,) or given.dtype != dtype:
             raise ValueError(
                 f"{type(self).__name__}: expected an input of shape (..., {self.input_dim}) and {dtype}, got shape "
                 f"{tuple(given.shape)} and {given.dtype}. Give it what it was built for, or build it with other "
                 "input_dims: for a head, the output_dims of the encoder before it."
             ) from error
-        return x
 
     def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
         """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""

@@ -89,19 +89,24 @@ def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs
     """
     if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
         _check_array(space, value, where, path)
-    elif isinstance(space, spaces.Dict):
+    elif isinstance(space, spaces.Dict | spaces.Tuple):
+        _check_parts(space, value, where, path)
+    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
+        raise _not_in_space(where, path, f"a member of {space}", describe(value))
+
+
+def _check_parts(space: spaces.Dict | spaces.Tuple, value: Any, where: Where, path: str) -> None:
+    if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             got = f"one with keys {[*value]}" if isinstance(value, Mapping) else describe(value)
             raise _not_in_space(where, path, f"a dict with keys {[*space.spaces]}", got)
         for key, inner in space.spaces.items():
             check_member(inner, value[key], where, f"{path}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
+    else:
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", describe(value))
         for position, inner in enumerate(space.spaces):
             check_member(inner, value[position], where, f"{path}[{position}]")
-    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
-        raise _not_in_space(where, path, f"a member of {space}", describe(value))
 
 
 def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueError:
@@ -140,13 +145,17 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
-        index = tuple(int(i) for i in np.argwhere(outside)[0])
-        least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
-        raise ValueError(
-            f"{where(index)}, {path}: expected values in [{least}, {most}], got {array[index]}"
-            f"{f' at index {index}' if index else ''}. Widen the bounds of the observation_space, "
-            "or clip the observation in the env."
-        )
+        raise _out_of_bounds(array, outside, low, high, where, path)
+
+
+def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, where: Where, path: str) -> ValueError:
+    index = tuple(int(i) for i in np.argwhere(outside)[0])
+    least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
+    return ValueError(
+        f"{where(index)}, {path}: expected values in [{least}, {most}], got {array[index]}"
+        f"{f' at index {index}' if index else ''}. Widen the bounds of the observation_space, "
+        "or clip the observation in the env."
+    )
 
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
@@ -264,11 +273,7 @@ class EnvGuard(Guard, gym.Wrapper):
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             self._last_step = None
-            raise ValueError(
-                f"env {self.env_index}, step {step}, step(): expected a tuple (obs, reward, terminated, "
-                f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
-                "terminated (the task ended) and truncated (a time limit, say, cut it off)."
-            ) from error
+            raise self._wrong_result(result) from error
         # most steps return these types, and need no further check
         if not (
             type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in PLAIN and type(info) is dict
@@ -279,6 +284,13 @@ class EnvGuard(Guard, gym.Wrapper):
         if terminated or truncated:
             obs = _own(obs)
         return obs, reward, terminated, truncated, info
+
+    def _wrong_result(self, result: Any) -> ValueError:
+        return ValueError(
+            f"env {self.env_index}, step {self._steps}, step(): expected a tuple (obs, reward, terminated, "
+            f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
+            "terminated (the task ended) and truncated (a time limit, say, cut it off)."
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, and check the results: the observation if it is due, the others always.
@@ -491,15 +503,18 @@ def check_finite(
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
         array = to_array(leaf)
-        if array.dtype.kind != "f" or np.count_nonzero(finite := np.isfinite(array)) == array.size:
-            continue
-        index = tuple(int(i) for i in np.argwhere(~finite)[0])
-        row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
-        raise ValueError(
-            f"env {first_env_index + env}, step {first_step + row}, {name}{''.join(f'[{key!r}]' for key in path)}: "
-            f"expected finite numbers, got {array[index]}{f' at index {tuple(inner)}' if inner else ''}. Look for "
-            "a division by zero or an unstable simulation in the env, or a broken action."
-        )
+        if array.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(array)) < array.size:
+            index = tuple(int(i) for i in np.argwhere(~finite)[0])
+            row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
+            where = f"env {first_env_index + env}, step {first_step + row}, {name}"
+            raise _not_finite(where + "".join(f"[{key!r}]" for key in path), array[index], inner)
+
+
+def _not_finite(where: str, got: Any, index: list[Any]) -> ValueError:
+    return ValueError(
+        f"{where}: expected finite numbers, got {got}{f' at index {tuple(index)}' if index else ''}. Look for a "
+        "division by zero or an unstable simulation in the env, or a broken action."
+    )
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -566,6 +566,11 @@ class EpisodeLearner(Learner):
         """Return True to skip the remaining epochs. Called after each epoch with its metrics. Default: False."""
         return False
 
+    def _all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
+        """Return whether any of the learners stops; then all do."""
+        stop = self.should_stop(module_id, metrics)
+        return bool(self.collective.all_reduce(torch.tensor(float(stop))))
+
     def may_stop(self) -> bool:
         """Return whether ``should_stop`` must be called at all, the same on all learners. Default: True if it is
         overridden."""
@@ -639,8 +644,7 @@ class EpisodeLearner(Learner):
                     if self.may_stop():
                         epochs.append(self._joined(module_id, steps))
                         steps.clear()
-                        stop = self.should_stop(module_id, epochs[-1])
-                        if self.collective.all_reduce(torch.tensor(float(stop))):  # all stop if one does
+                        if self._all_stop(module_id, epochs[-1]):
                             break
             self.num_updates += self.progress - before
             metrics = join_metrics(epochs) if epochs else self._joined(module_id, steps)

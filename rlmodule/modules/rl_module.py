@@ -386,10 +386,8 @@ class MultiRLModule(nn.Module):
             KeyError: If no module has that id; names the known ids.
         """
         if module_id not in self._by_id:
-            raise KeyError(
-                f"MultiRLModule: expected one of {', '.join(self._by_id)}, got the module id "
-                f"{module_id!r}. Ask for a module that exists.{closest(module_id, self._by_id)}"
-            )
+            known, hint = ", ".join(self._by_id), closest(module_id, self._by_id)
+            raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}.{hint}")
         return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:

@@ -24,6 +24,7 @@ import torch
 import tree
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
+from typing_extensions import Never
 
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
@@ -216,10 +217,8 @@ class EnvRunner(Accounts):
             EnvError: If a single env raises or its process ends. The next call then starts new episodes.
         """
         start = perf_counter()
-        if self._saved:
-            self._resume()
         if self._row is None:
-            self.reset()
+            self._begin()
         data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
         try:
             # keep the tensors of an env out of the autograd graph; an env that returns arrays may use gradients inside
@@ -227,14 +226,17 @@ class EnvRunner(Accounts):
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
         except BaseException as error:
-            self._row = None  # the envs are ahead of the recorded rows, so start new episodes
-            if self._counts_resets:
-                data.mark(0, len(data.rewards))
-                self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
-            self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
+            self._give_up(data, error, calls_before)
         if self._counts_resets:
             self._uncount_resets(data, num_steps)
         return self._complete(rollout, policy_version, start, seconds)
+
+    def _begin(self) -> None:
+        """Continue the saved episodes, if there are any; else begin new ones."""
+        if self._saved:
+            self._resume()
+        else:
+            self.reset()
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
         """Return a storage to fill, with the current observation in its first row."""
@@ -376,9 +378,7 @@ class EnvRunner(Accounts):
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
-            final_index, final_obs = data.finals(found)
-            if not self._has_tensors:  # on a device this would wait for it
-                check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
+            final_index, final_obs = self._finals_of(data, found)
         if self._settings.records_action_dist:
             # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
@@ -397,11 +397,26 @@ class EnvRunner(Accounts):
             stats=stats,
         )
 
+    def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
+        """Return the rows and slots ``[K, 2]`` that were ``found`` to be truncated, and the true final observations."""
+        final_index, final_obs = data.finals(found)
+        if not self._has_tensors:  # on a device this would wait for it
+            check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
+        return final_index, final_obs
+
     def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
         """Subtract resets from the step counter, which counts every row of an env of tensors without waiting for it."""
         self.step_counter.cell[0] -= int(data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    def _give_up(self, data: RolloutStorage, error: BaseException, calls_before: int) -> Never:
+        """Drop the fragment that ended in ``error``, note its steps as lost, and raise the cause."""
+        self._row = None  # the envs are ahead of the recorded rows, so start new episodes
+        if self._counts_resets:
+            data.mark(0, len(data.rewards))
+            self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
+        self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
         """Return the cause of ``error``: a wrong value of an env, the end of an env's process, or ``error`` itself."""
