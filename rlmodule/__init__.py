@@ -6,6 +6,9 @@ from catalog_rl import check_siblings, lazily
 
 check_siblings(__file__)
 
+# whole, and before any module of this package: two threads that begin with different modules of it could not finish
+import catalog  # noqa: F401
+
 if TYPE_CHECKING:
     from rlmodule.data.columns import Batch, Columns
     from rlmodule.data.episode import Episode
@@ -67,8 +70,8 @@ __all__ = [
     "MultiRLModule",
     "MultiRLModuleSpec",
     "NoisyNetAPI",
-    "Policy",
     "Part",
+    "Policy",
     "QNetAPI",
     "RLModule",
     "RLModuleSpec",

@@ -137,7 +137,7 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
             f"save(): expected code in modules, which other programs can import, got {', '.join(names)} of this "
             "script. Move it to a module of its own, or pass it again: "
             f"from_checkpoint(path, {', '.join(f'{name}=...' for name in names)}).",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

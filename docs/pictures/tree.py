@@ -51,7 +51,7 @@ ACTIONS = {
     ),
     "MultiBinary": ("Bernoulli", ["MultiBinary → Bernoulli"], "as it is", ["MultiBinary → as it is"]),
     "Box of floats": (
-        "DiagGaussian,\nSquashedGaussian, Beta",
+        "DiagGaussian, Beta,\nSquashedGaussian,\nDeterministicAction",
         ["float Box → DiagGaussian"],
         "stretch, clip",
         ["float Box → stretch and clip to the bounds"],

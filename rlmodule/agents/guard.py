@@ -66,7 +66,6 @@ class AgentEnvGuard(Guard):
         self.action_spaces = self._spaces_of("action_spaces", env.action_spaces)
         known = frozenset(self.possible_agents)
         self._allowed = dict.fromkeys(_STEP, known) | dict.fromkeys(("terminateds", "truncateds"), known | {ALL})
-        self._seed: int | None = None
         self._steps = self._resets = 0
         self._last: tuple[Mapping[AgentID, Any], str] = {}, ""  # observations, and where they came from
         self.acting: list[AgentID] = []
@@ -105,10 +104,10 @@ class AgentEnvGuard(Guard):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         """Reset the env, and check the results."""
         self._resets += 1
-        self._seed = self._seed if seed is None else seed
+        self._set_seed(seed)
         where = f"env {self.env_index}, reset after step {self._steps}"
         try:
-            result = self.env.reset(seed=seed, options=options)
+            result = self.env.reset(seed=self._seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         obs, infos = self._checked(where, "reset()", _RESET, result)

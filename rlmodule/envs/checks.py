@@ -203,12 +203,26 @@ def is_due(call: int) -> bool:
 
 
 class Guard:
-    """Base class of the guards of single envs: their errors, and how they close."""
+    """Base class of the guards of single envs: their errors, the seeds of their episodes, and how they close."""
 
     env: Any
     env_index: int | None
     _steps: int
-    _seed: int | None
+    _seed: int | None = None
+    _first_seed: int | None = None
+    _episode = 0  # since the reset with that seed
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Set the seed of the next episode: ``seed``, or one that derives from the last one passed."""
+        self._episode += 1
+        if seed is not None:
+            self._first_seed, self._episode = seed, 0
+        self._seed = self._episode_seed()
+
+    def _episode_seed(self) -> int | None:
+        if self._first_seed is None or not self._episode:
+            return self._first_seed
+        return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def close(self) -> None:
         """Close the env. An error is only logged, so that the other envs are closed, too."""
@@ -251,9 +265,6 @@ class EnvGuard(Guard, gym.Wrapper):
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
-        self._seed: int | None = None
-        self._first_seed: int | None = None
-        self._episode = 0  # since the reset with that seed
         self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # of the episode
         self._steps = self._resets = 0
         self._last_step: Any = None
@@ -299,10 +310,7 @@ class EnvGuard(Guard, gym.Wrapper):
         """
         self._resets += 1
         where = f"env {self.env_index}, reset after step {self._steps}"
-        self._episode += 1
-        if seed is not None:
-            self._first_seed, self._episode = seed, 0
-        self._seed = self._episode_seed()
+        self._set_seed(seed)
         self._actions.clear()
         try:
             result = self.env.reset(seed=self._seed, options=options)
@@ -319,11 +327,6 @@ class EnvGuard(Guard, gym.Wrapper):
         if self._resets == 1 and self.env_index == 0:
             self._look_for_mask(result[1])
         return result
-
-    def _episode_seed(self) -> int | None:
-        if self._first_seed is None or not self._episode:
-            return self._first_seed
-        return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def get_open_episode(self) -> dict[str, Any]:
         """Return what :meth:`continue_episode` needs of the env: the seed, and the env's own state if it has

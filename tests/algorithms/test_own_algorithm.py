@@ -25,6 +25,7 @@ from rlmodule import Columns, EpisodeLearner, LearnerGroup, RLModuleSpec, Rollou
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
+from tests.checkpoints import rewrite
 
 ID = "default_policy"
 TINY = ["--train-batch-size-per-learner", "32", "--num-envs-per-env-runner", "2", "--fcnet-hiddens", "8"]
@@ -190,8 +191,7 @@ def test_a_checkpoint_of_a_config_class_without_a_name_is_loaded_if_that_is_allo
     with Algorithm.from_checkpoint("calm") as algorithm:
         assert type(algorithm.config) is calm
     ALGORITHMS.pop("CALM")
-    written = Path("calm/checkpoint.json")
-    written.write_text(written.read_text().replace(f"{own_module}:CalmConfig", "subprocess:Popen"))
+    rewrite(Path("calm"), lambda content: content | {"config_class": "subprocess:Popen"})
     with pytest.raises(ValueError, match="expected a class derived from SettingsBase"):
         Algorithm.from_checkpoint("calm", allow=["subprocess"])
 

@@ -81,7 +81,7 @@ def another(hint: Any, bounds: Bounds, default: Any) -> Any:
     if is_schedule(hint):
         return [[0, 0.5], [1000, 0.25]]
     if get_origin(hint) is Literal:
-        return next(choice for choice in get_args(hint) if choice != default)
+        return next((choice for choice in get_args(hint) if choice != default), None)
     if get_origin(hint) in (dict, list, tuple) or "Mapping" in str(get_origin(hint)):
         return {dict: {"gain": 2}, list: [7, 8], tuple: (7, 8)}.get(get_origin(hint), {"gain": 2})
     if get_args(hint):
@@ -133,7 +133,7 @@ def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
     assert {"lr", "seed", "run_dir", "env_config", "grad_clip", "evaluation_explore", "on_checkpoint"} <= {*expected}
     if algo == "DQN":  # what derives from PPOLearner is a Learner, and that is all that the setting asks
         assert expected["prioritized_replay"] is True
-    config = config_of(algo, "CartPole-v1", *args)
+    config = config_of(algo, "CartPole-v1", "--preset", "none", *args)
     assert {name: vars(config)[name] for name in expected} == expected
     untouched = settings_of(config_type).keys() - expected.keys() - {"env"}
     assert {name: vars(config)[name] for name in untouched} == {name: vars(default)[name] for name in untouched}

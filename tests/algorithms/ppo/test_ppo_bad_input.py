@@ -218,7 +218,7 @@ refused(
 refused(
     "an unknown setting",
     "model_config['fcnet_hidens']: expected a model setting, got the unknown name 'fcnet_hidens'…Did you mean "
-    "'fcnet_hiddens'?",
+    "'fcnet_hiddens'? Put an option of your own net or module into custom_model_config={'fcnet_hidens': ...}.",
     lambda: module(fcnet_hidens=[3]),
 )
 refused(

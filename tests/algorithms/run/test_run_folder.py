@@ -26,12 +26,17 @@ from algorithms.ppo import PPO, PPOConfig
 from algorithms.run.run_folder import best_return_in, lock_folder
 from rlmodule import checkpoint
 from rlmodule.checkpoint import load_checkpoint
+from rlmodule.seeding import int_seed
 
 
 class Script:
     """What the evaluations of a test come to, one after the other."""
 
     returns: Iterator[float] = iter(())
+
+
+STARTS = {int_seed(3, "evaluation_env", 0, number) for number in range(99)}
+"""The seeds with which evaluations begin."""
 
 
 class Scripted(gym.Env):
@@ -45,7 +50,7 @@ class Scripted(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        if self.scripted and seed is not None:
+        if self.scripted and seed in STARTS:
             self.reward = next(Script.returns)
         return np.zeros(2, np.float32), {}
 
