@@ -160,6 +160,8 @@ GOALS = {
         **_on_presets("PPO", {CONNECT_FOUR: 90}, figure="wins against random", most_seeds=3),
     },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160}),
+    "TD3": _on_presets("TD3", {"Pendulum-v1": -160}),
+    "DDPG": _on_presets("DDPG", {"Pendulum-v1": -200}),
     "DQN-parts": {
         part: Goal(
             "DQN", "CartPole-v1", 50_000, 475, {"double_q": False, "n_step": 1} | on, evaluate_every=5000, part=part

@@ -242,15 +242,19 @@ class EnvRunner(Accounts):
         """Return a storage to fill, with the current observation in its first row."""
         if not self._storages or len(self._storages[-1].rewards) != num_steps:
             self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
-        data, module = self._storages.pop(), self.module
+        data = self._storages.pop()
         assert self._row is not None
         data.begin(self._row)
         if self._is_stateful:
-            if self._state is None:
-                self._state = map_leaves(lambda x: x.to(self.device), initial_states(module, self.num_envs))
-            count = -(-num_steps // module.max_seq_len)
-            data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
+            data.state_in = self._new_states(num_steps)
         return data
+
+    def _new_states(self, num_steps: int) -> Tree:
+        """Return memory for the state before each training sequence of ``num_steps`` rows."""
+        if self._state is None:
+            self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
+        count = -(-num_steps // self.module.max_seq_len)
+        return map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
