@@ -176,15 +176,8 @@ class FlatAdam(torch.optim.Adam):
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
         state["step"].add_(1.0).sub_(skip)
-        # detached, since it takes less time than no_grad
-        tensors = (
-            [parameters.detach()],
-            [parameters.grad],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-        )
+        weights = parameters.detach()  # takes less time than no_grad
+        tensors = [weights], [parameters.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
         rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
