@@ -9,7 +9,6 @@ _PENDULUM: dict[str, Any] = {
     "model_config": {"fcnet_hiddens": [64, 64]},
     "train_batch_size_per_learner": 128,
     "training_intensity": 128.0,
-    "lr": 1e-3,
 }
 
 PRESETS = {"Pendulum-v1": Preset(20_000, "-159 at the end, median of 5 seeds", _PENDULUM)}

@@ -16,8 +16,11 @@ import tree
 from gymnasium import spaces
 
 from algorithms import Algorithm
-from algorithms.dqn import DQNConfig
+from algorithms.ddpg import DDPGConfig
+from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
+from algorithms.sac import SACConfig
+from algorithms.td3 import TD3Config
 from rlmodule import Columns
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.testing.data import differences
@@ -68,15 +71,31 @@ class Keeper(Liar):
         return self._obs()
 
 
+def replaying(config: type[ReplayConfig], env: Any, **values: Any) -> ReplayConfig:
+    quick: dict[str, Any] = {
+        "num_envs_per_env_runner": 2,
+        "train_batch_size_per_learner": 16,
+        "training_intensity": 8.0,
+        "seed": 3,
+    }
+    quick |= {"num_steps_sampled_before_learning_starts": 32, "num_env_steps_per_iteration": 64}
+    return config(env=env, replay_capacity=256, model_config={"fcnet_hiddens": [16]}, **quick | values)
+
+
 def ppo(env: Any, **values: Any) -> PPOConfig:
-    quick = {"num_envs_per_env_runner": 3, "train_batch_size_per_learner": 96, "minibatch_size": 32, "num_epochs": 2}
+    quick: dict[str, Any] = {
+        "num_envs_per_env_runner": 3,
+        "train_batch_size_per_learner": 96,
+        "minibatch_size": 32,
+        "num_epochs": 2,
+    }
     return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
 
 
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
 PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
-RUNS: dict[str, Callable[[], PPOConfig | DQNConfig]] = {
+RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo": lambda: ppo("CartPole-v1"),
     "ppo, async": lambda: ppo("CartPole-v1", gym_env_vectorize_mode="async"),
     "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
@@ -86,6 +105,10 @@ RUNS: dict[str, Callable[[], PPOConfig | DQNConfig]] = {
     "ppo, own state": lambda: ppo(Keeper),
     "ppo, mended envs": lambda: ppo("CartPole-v1", restart_failed_sub_environments=True),
     "dqn": lambda: tiny(prioritized_replay=True, n_step=3, training_intensity=5.0, num_atoms=3, v_min=0, v_max=9),
+    "sac": lambda: replaying(SACConfig, "Pendulum-v1", n_step=2, prioritized_replay=True),
+    "sac, choices": lambda: replaying(SACConfig, "CartPole-v1"),
+    "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
+    "ddpg": lambda: replaying(DDPGConfig, "HalfCheetah-v5"),
     "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
     "dqn, sequences": lambda: tiny(
         model_config=LSTM, burn_in_len=2, num_steps_sampled_before_learning_starts=64, train_batch_size_per_learner=10
