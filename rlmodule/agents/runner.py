@@ -82,7 +82,7 @@ class AgentRunner(Accounts):
         incarnation: int = 0,
         step_counter: SharedCounter | None = None,
     ) -> None:
-        super().__init__(settings, first_env_index, step_counter)
+        super().__init__(settings, first_env_index, role, step_counter)
         num_envs = self.num_envs
         self.device = torch.device("cpu")
         make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
@@ -492,6 +492,7 @@ class AgentRunner(Accounts):
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
         self._num_episodes = [one.get("episodes", 0) for one in own]
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
+        self._warn_of_new_episodes("envs of several agents")
         self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
         if self._columns:  # else no module is set yet
             self._columns = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -13,6 +14,8 @@ from typing_extensions import Never
 
 from rlmodule.envs.checks import EnvError
 from rlmodule.envs.shared_counter import SharedCounter
+
+logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING_FINISHED = {
     "episode_returns": np.empty(0),
@@ -87,6 +90,7 @@ class Accounts:
     Args:
         settings: The settings of the runner.
         first_env_index: Index of its first env among all envs of the run.
+        role: ``"env"`` or ``"evaluation_env"``.
         step_counter: Counts the calls of ``env.step`` before each is made. None creates a counter.
 
     Attributes:
@@ -96,13 +100,22 @@ class Accounts:
             raised or ended the process of their env, ``fragment`` all others.
     """
 
-    def __init__(self, settings: Any, first_env_index: int, step_counter: SharedCounter | None) -> None:
-        self._settings, self._first = settings, first_env_index
+    def __init__(self, settings: Any, first_env_index: int, role: str, step_counter: SharedCounter | None) -> None:
+        self._settings, self._first, self._role = settings, first_env_index, role
         self.step_counter = step_counter or SharedCounter()
         self.progress = self._steps = 0
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs: int = settings.num_envs_per_env_runner
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
+
+    def _warn_of_new_episodes(self, kind: str) -> None:
+        """Warn that the episodes of envs of this kind, which were open when the run was saved, do not continue."""
+        if self._role == "env" and self._steps:
+            last = self._first + self.num_envs - 1
+            logger.warning(
+                "envs %d to %d: expected single envs of one agent, whose open episodes continue in a resumed run, got "
+                "%s. New episodes begin.", self._first, last, kind,
+            )  # fmt: skip
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
         """Return ``rollout``, whose sampling began at ``start``, with its version and the ``seconds`` of each phase."""

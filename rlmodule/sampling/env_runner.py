@@ -14,7 +14,6 @@ next to the observation, with zeros before the first row of an episode.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
@@ -43,8 +42,6 @@ from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
-
-logger = logging.getLogger("rlmodule.envs.make")
 
 OnEnv = Callable[[VectorEnv], None]
 """Callback with a new vector env."""
@@ -99,7 +96,7 @@ class EnvRunner(Accounts):
         incarnation: int = 0,
         step_counter: SharedCounter | None = None,
     ) -> None:
-        super().__init__(settings, first_env_index, step_counter)
+        super().__init__(settings, first_env_index, role, step_counter)
         self._on_env = on_env
         self._records_infos = settings.records_episode_infos
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
@@ -120,7 +117,7 @@ class EnvRunner(Accounts):
         self._seeds: list[int] = []  # of the last reset
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
-        self._role, self._keeps_episodes = role, self._guard is None and role == "env"
+        self._keeps_episodes = self._guard is None and role == "env"
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
 
     def _make_env(self) -> None:
@@ -474,11 +471,8 @@ class EnvRunner(Accounts):
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._row = None
         self._saved = {index: one for index, one in state.items() if "episode" in one} if self._keeps_episodes else {}
-        if self._role == "env" and self._steps and not self._keeps_episodes:
-            logger.warning(
-                "envs %d to %d: expected single envs, whose open episodes continue in a resumed run, got a ready %s. "
-                "New episodes begin.", self._first, self._first + self.num_envs - 1, type(self.env.unwrapped).__name__,
-            )  # fmt: skip
+        if not self._keeps_episodes:
+            self._warn_of_new_episodes(f"a ready {type(self.env.unwrapped).__name__}")
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
         """Call a method of every single env. Return what each returns."""
