@@ -13,7 +13,7 @@ from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import FlatAdam, Part
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.apis import ActionValueAPI, ExplorationNoiseAPI
+from rlmodule.modules.apis import ActionValueAPI, ExplorationNoiseAPI, ExtraLossAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec
 
@@ -64,7 +64,7 @@ class TD3Learner(ReplayLearner):
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
         """
-        module, latents = self.module[module_id], fwd_out[Columns.EMBEDDINGS]
+        module, latents = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         assert isinstance(module, ActionValueAPI)
         taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
         errors = taken - batch[Columns.VALUE_TARGETS]
@@ -76,6 +76,11 @@ class TD3Learner(ReplayLearner):
             policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True)[0].mean()
             loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
         return loss, metrics
+
+    def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
+        """Run ``forward_train`` as for all learners, but not in steps of the critics alone if nothing else reads it."""
+        reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
+        return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def before_gradient_step(self, module_id: str) -> None:
         """Draw the seed of the noise on the target's actions, the same on all learners."""
