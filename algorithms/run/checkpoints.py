@@ -118,7 +118,7 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     own = import_path(type(algorithm.config))
     if own is not None and registered_at(own) is None:
         content["config_class"] = own
-    if "replay" in content["state"]:  # in a file of its own
+    if "replay" in content["state"]:  # which gets a separate file
         content["replay"] = content["state"].pop("replay")
     return content
 

@@ -501,7 +501,7 @@ class Learner(Hooks, ABC):
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
-        self.num_gradient_steps |= state.get("num_gradient_steps", {})  # earlier checkpoints lack it
+        self.num_gradient_steps |= state["num_gradient_steps"]
         self._skipped_in_a_row |= state["skipped_in_a_row"]
 
     if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes

@@ -22,6 +22,7 @@ from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns
+from rlmodule.envs.checks import EnvGuard
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
@@ -34,7 +35,7 @@ class Walker(gym.Env):
     outside: :class:`Liar` outside the seed, :class:`Keeper` in a state that it hands out."""
 
     observation_space = spaces.Dict({"at": spaces.Box(-99, 99, (2,), np.float64), "phase": spaces.Discrete(3)})
-    action_space = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2, start=5)))  # type: ignore[assignment]
+    action_space = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2, start=5)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -254,3 +255,23 @@ def test_what_an_env_does_to_its_actions_is_not_repeated() -> None:
         other.set_module(runner.module)
         other.set_state(runner.get_state())
         assert differences(runner.sample(9).columns, other.sample(9).columns) == []
+
+
+def test_every_episode_has_another_seed_that_follows_from_the_first() -> None:
+    class Noting(Walker):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            seeds.append(seed)
+            return super().reset(seed=seed)
+
+    lives = []
+    for first in (7, 7, 8):
+        seeds: list[int | None] = []
+        guard = EnvGuard(Noting())
+        guard.reset(seed=first)
+        for _ in range(20):
+            guard.reset()
+        assert None not in seeds
+        lives.append(seeds)
+    assert lives[0] == lives[1]
+    assert lives[0][0] == 7
+    assert len({*lives[0], *lives[2]}) == 2 * 21
