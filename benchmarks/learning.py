@@ -8,6 +8,9 @@ Each run is a process of its own with one torch thread: it trains for as long as
 budget of env steps. PPO then plays 20 greedy episodes, and their mean return is the run's. DQN plays 20 after every
 5,000 env steps, and the best of these means is the run's; beside it stands the last one. An env's figure is the median
 over its seeds. The training window is the mean return of the last 100 training episodes, which explore.
+
+Each run that ends is added to `benchmarks/learning.jsonl`, and is not repeated: a command that was interrupted
+continues, and the tables show all seeds that were run. After a change that can alter the results, delete its lines.
 """
 
 import argparse
@@ -33,6 +36,8 @@ from algorithms.registry import config_class
 from benchmarks.run import ROOT, machine, write
 
 DOC = ROOT / "docs" / "learning.md"
+RUNS = ROOT / "benchmarks" / "learning.jsonl"
+"""Every run that has ended, a line of JSON each: what it depends on, what it came to, and where it ran."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Goal:
         settings: Those that are not the algorithm's defaults, JSON values.
         evaluate_every: Env steps between evaluations, of which the best counts; None evaluates at the end alone.
         part: What it is about, where there are several on one env.
+        best: Whether the best evaluation counts, else the last.
         figure: What an evaluation measures, a key of `FIGURES`.
         episodes: Episodes of an evaluation.
         most_seeds: Seeds of a run that takes long.
@@ -58,6 +64,7 @@ class Goal:
     floor: float
     settings: dict[str, Any] = field(default_factory=dict)
     evaluate_every: int | None = None
+    best: bool = True
     part: str = ""
     figure: str = "return"
     episodes: int = 20
@@ -70,6 +77,13 @@ class Goal:
     def where(self) -> str:
         """The env and the part."""
         return f"{self.env_id}, {self.part}" if self.part else self.env_id
+
+    def job(self) -> dict[str, Any]:
+        """All that a run depends on, but for its seed, as JSON values."""
+        job = asdict(self)
+        for name in ("floor", "part", "most_seeds"):
+            del job[name]
+        return json.loads(json.dumps(job))
 
 
 def _return(algorithm: Algorithm) -> float:
@@ -133,7 +147,9 @@ def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[s
 
 
 CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spread_v3", "classic/connect_four-v3"
+FORAGING = "benchmarks.foraging"
 
+_FORAGING = {"train_batch_size_per_learner": 4096, "minibatch_size": 1024, "lr": 7e-4, "entropy_coeff": 0.01}
 
 GOALS = {
     "PPO": _on_presets(
@@ -156,8 +172,28 @@ GOALS = {
             part="own",
             figure="return per agent",
         ),
-        **_on_presets("PPO", {SPREAD: -20}, figure="return per agent", episodes=100, most_seeds=3),
+        **_on_presets(
+            "PPO",
+            {SPREAD: -16.6},
+            figure="return per agent",
+            evaluate_every=1_000_000,
+            best=False,
+            episodes=100,
+            most_seeds=3,
+        ),
         **_on_presets("PPO", {CONNECT_FOUR: 90}, figure="wins against random", most_seeds=3),
+        "8x8-2p-2f-coop": Goal(
+            "PPO",
+            FORAGING,
+            3_000_000,
+            0.9,
+            {"policies": "shared", "num_envs_per_env_runner": 32, **_FORAGING},
+            evaluate_every=1_000_000,
+            best=False,
+            part="8x8-2p-2f-coop",
+            episodes=100,
+            most_seeds=1,
+        ),
     },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160}),
     "TD3": _on_presets("TD3", {"Pendulum-v1": -160}),
@@ -177,7 +213,12 @@ Report = Callable[[int, float], None]  # called after each iteration: env steps 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run came to: the mean return of the greedy episodes that count, and of the last ones."""
+    """What one run came to: the mean return of the greedy episodes that count, and of the last ones.
+
+    Attributes:
+        evaluations: Env steps and mean return of every evaluation.
+        machine: Where it ran, and when.
+    """
 
     goal: str
     seed: int
@@ -186,6 +227,8 @@ class Run:
     last: float
     window: float
     seconds: float
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    machine: str = ""
 
     def __str__(self) -> str:
         return (
@@ -213,7 +256,8 @@ class Row:
 
     def cells(self) -> dict[str, str]:
         """The line as text, by column."""
-        at_the_end = {} if self.goal.evaluate_every is None else {"at the end": _listed(run.last for run in self.runs)}
+        many = self.goal.evaluate_every is not None
+        at_the_end = {"at the end": _listed(run.last for run in self.runs)} if many and self.goal.best else {}
         return {
             "env": self.goal.where,
             "budget": f"{self.goal.budget:,}",
@@ -224,6 +268,14 @@ class Row:
             "floor": f"≥ {self.goal.floor:,.0f}",
             "reached": "yes" if self.reached else "no",
         }
+
+    def along_the_way(self) -> str:
+        """The median of each evaluation but the last, by env steps."""
+        found: dict[int, list[float]] = {}
+        for run in self.runs:
+            for steps, figure in run.evaluations[:-1]:
+                found.setdefault(steps, []).append(figure)
+        return ", ".join(f"{median(figures):,.1f} after {steps:,}" for steps, figures in found.items())
 
 
 def _listed(figures: Iterable[float]) -> str:
@@ -244,8 +296,8 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
     every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
     config.evaluation(evaluation_duration=goal.episodes)
-    figure_of, figures = FIGURES[goal.figure], list[float]()
-    iteration, window, seconds, evaluated = 0, 0.0, 0.0, 0
+    figure_of, evaluations = FIGURES[goal.figure], list[tuple[int, float]]()
+    iteration, window, seconds = 0, 0.0, 0.0
     with config.build() as algorithm:
         while algorithm.env_steps + iteration <= goal.budget:
             before = algorithm.env_steps
@@ -256,13 +308,13 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
             window, seconds = result["env_runners"]["episode_return_mean"], result["time_total_s"]
             report(algorithm.env_steps, window)
             if algorithm.env_steps // every > before // every:
-                figures.append(figure_of(algorithm))
-                evaluated = algorithm.env_steps
-        if evaluated < algorithm.env_steps:
-            figures.append(figure_of(algorithm))
+                evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
+        if not evaluations or evaluations[-1][0] < algorithm.env_steps:
+            evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
         steps = algorithm.env_steps
-    numbers = (round(number, 2) for number in (max(figures), figures[-1], window, seconds))
-    return Run(str(goal), seed, steps, *numbers)
+    figures = [figure for _, figure in evaluations]
+    figure, rest = max(figures) if goal.best else figures[-1], (round(window, 2), round(seconds, 2))
+    return Run(str(goal), seed, steps, figure, figures[-1], *rest, evaluations, machine())
 
 
 def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
@@ -292,15 +344,33 @@ def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None
     return Run(**json.loads(last))
 
 
+def stored(goal: Goal) -> list[Run]:
+    """The runs towards `goal` that have ended, in the order of their seeds."""
+    lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
+    found = [each for line in lines if (each := json.loads(line))["job"] == goal.job()]
+    return sorted((Run(str(goal), **each["run"]) for each in found), key=lambda run: run.seed)
+
+
+def store(goal: Goal, run: Run) -> None:
+    """Add a run to those that have ended."""
+    numbers = asdict(run)
+    del numbers["goal"]
+    with RUNS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"job": goal.job(), "run": numbers}) + "\n")
+
+
 def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> list[Row]:
-    """Run every goal on every seed, `workers` at a time, the longest first; prints each run as it finishes."""
+    """Run every goal on every seed that is not stored, `workers` at a time, the longest first.
+
+    Prints and stores each run as it finishes. Returns a row with all stored seeds for each goal that has any.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     jobs = [
         (goal, seed)
         for goal in sorted(goals, key=lambda goal: -goal.budget)
         for seed in range(min(seeds, goal.most_seeds))
+        if seed not in {run.seed for run in stored(goal)}
     ]
-    runs: list[Run] = []
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
         ThreadPoolExecutor(workers) as pool,
@@ -317,20 +387,20 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> li
                 progress.update(total, completed=sum(done.copy().values()))
 
             try:
-                return train_apart(goal, seed, report)
+                ended = train_apart(goal, seed, report)
+                store(goal, ended)
+                return ended
             finally:
                 progress.remove_task(task)
 
         futures = [pool.submit(run, goal, seed) for goal, seed in jobs]
         try:
             for future in as_completed(futures):
-                runs.append(future.result())
-                console.print(str(runs[-1]), highlight=False, soft_wrap=True)
+                console.print(str(future.result()), highlight=False, soft_wrap=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    runs.sort(key=lambda run: run.seed)
-    return [Row(goal, [run for run in runs if run.goal == str(goal)]) for goal in goals]
+    return [Row(goal, runs) for goal in goals if (runs := stored(goal))]
 
 
 def markdown(rows: list[Row], name: str) -> str:
@@ -340,10 +410,17 @@ def markdown(rows: list[Row], name: str) -> str:
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     tuned = [f"- {row.goal.where}: {_settings(row.goal)}" for row in rows if row.goal.settings]
     stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
+    way = [f"- {row.goal.where}: {text}" for row in rows if not row.goal.best and (text := row.along_the_way())]
+    stated += "\n\nMedians along the way:\n\n" + "\n".join(way) if way else ""
     seeds = max(len(row.runs) for row in rows)
     command = f"python -m benchmarks.learning --algo {name} --seeds {seeds}"
     most = "at most " if any(len(row.runs) < seeds for row in rows) else ""
-    return f"{table}{stated}\n\nMedians of {most}{seeds} seeds, `{command}`. {machine()}."
+    where: dict[str, set[str]] = {}
+    for run in (run for row in rows for run in row.runs):
+        day, _, host = run.machine.partition(", ")
+        where.setdefault(host, set()).add(day)
+    machines = "; ".join(f"{' to '.join(sorted({min(days), max(days)}))}, {host}" for host, days in where.items())
+    return f"{table}{stated}\n\nMedians of {most}{seeds} seeds, `{command}`. {machines}."
 
 
 def _settings(goal: Goal) -> str:
@@ -375,7 +452,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--algo", nargs="+", choices=list(GOALS), default=list(GOALS), help="tables; default: all")
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS, help="those it has goals for; default: all")
-    parser.add_argument("--seeds", type=int, default=5, help="runs on each env (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="runs on each env; 0 shows those stored (default: %(default)s)"
+    )
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/learning.md")
     parser.add_argument("--one", nargs=2, metavar=("GOAL", "SEED"), help="one run in this process, all as JSON")
@@ -383,17 +462,16 @@ def main() -> None:
     if args.one:
         _one(Goal(**json.loads(args.one[0])), int(args.one[1]))
         return
-    if args.seeds < 1 or args.workers < 1 or (args.write and (args.seeds < 5 or set(args.envs) != set(ENVS))):
-        parser.error("--seeds and --workers must be at least 1; --write takes all envs and at least 5 seeds")
+    if args.seeds < 0 or args.workers < 1 or (args.write and set(args.envs) != set(ENVS)):
+        parser.error("--seeds must be at least 0 and --workers at least 1; --write takes all envs")
     chosen = {name: [goal for goal in GOALS[name].values() if goal.env_id in args.envs] for name in args.algo}
     if not (goals := [goal for each in chosen.values() for goal in each]):
         parser.error(f"{', '.join(args.algo)} has no goal on {', '.join(args.envs)}")
     console = Console()
     rows = measure(goals, args.seeds, args.workers, console)
     for name, goals in chosen.items():
-        if not goals:
+        if not (table := [row for row in rows if row.goal in goals]):
             continue
-        table = [row for row in rows if row.goal in goals]
         show(table, name, console)
         if args.write:
             write(markdown(table, name), DOC, name)

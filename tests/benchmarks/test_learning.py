@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,25 @@ from benchmarks.learning import DOC, GOALS, Goal, Row, Run, markdown, measure, t
 CARTPOLE = Goal("PPO", "CartPole-v1", 5000, 475)
 
 
+@pytest.fixture(autouse=True)
+def _no_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(learning, "RUNS", tmp_path / "learning.jsonl")
+
+
 def row(*figures: float, floor: float = 475, **others: Any) -> Row:
     goal = Goal("PPO", "CartPole-v1", 100_000, floor, **others)
     runs = [
-        Run("PPO CartPole-v1", seed, 98_304, figure, figure - 20, figure - 50, 30.0)
+        Run(
+            "PPO CartPole-v1",
+            seed,
+            98_304,
+            figure,
+            figure - 20,
+            figure - 50,
+            30.0,
+            [(50_000, figure - 30), (98_304, figure - 20)],
+            f"2026-11-{20 + seed}, a machine",
+        )
         for seed, figure in enumerate(figures)
     ]
     return Row(goal, runs)
@@ -38,8 +54,9 @@ def test_the_figure_is_the_median_of_the_seeds() -> None:
         "reached": "yes",
     }
     assert "| CartPole-v1 | 100,000 | 480 |" in markdown([row(500, 100, 480)], "PPO")
-    assert "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`" in markdown(
-        [row(500, 100, 480)], "PPO"
+    assert (
+        "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`. "
+        "2026-11-20 to 2026-11-22, a machine." in markdown([row(500, 100, 480)], "PPO")
     )
 
 
@@ -47,6 +64,12 @@ def test_where_the_best_evaluation_counts_the_last_one_stands_beside_it() -> Non
     table = markdown([row(500, 100, evaluate_every=5000)], "DQN")
     assert "| all seeds | at the end | training window |" in table
     assert "| 500, 100 | 480, 80 | 450, 50 |" in table
+
+
+def test_where_the_last_evaluation_counts_the_others_stand_below_the_table() -> None:
+    text = markdown([row(500, 100, 480, evaluate_every=50_000, best=False)], "PPO")
+    assert "| all seeds | training window |" in text
+    assert "\n\nMedians along the way:\n\n- CartPole-v1: 450.0 after 50,000\n\n" in text
 
 
 def test_settings_that_are_no_defaults_are_stated() -> None:
@@ -124,6 +147,28 @@ def test_measure_sorts_runs_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found.goal for found in rows] == goals
     assert [[run.seed for run in found.runs] for found in rows] == [[0, 1, 2]] * 5
     assert [{run.goal for run in found.runs} for found in rows] == [{str(goal)} for goal in goals]
+
+
+def test_a_run_that_has_ended_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[float, int]] = []
+
+    def fake(goal: Goal, seed: int, report: object) -> Run:
+        ran.append((goal.settings.get("lr", 0), seed))
+        if seed == 2:
+            raise RuntimeError("interrupted")
+        return Run(str(goal), seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
+
+    monkeypatch.setattr(learning, "train_apart", fake)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        measure([CARTPOLE], 3, 1, Console(quiet=True))
+    with pytest.raises(RuntimeError, match="interrupted"):
+        measure([CARTPOLE], 4, 1, Console(quiet=True))
+    assert ran == [(0, 0), (0, 1), (0, 2), (0, 2)]
+    # another floor needs no other run, other settings do
+    (shown,) = measure([replace(CARTPOLE, floor=100), replace(CARTPOLE, settings={"lr": 1})], 0, 1, Console(quiet=True))
+    assert [run.seed for run in shown.runs] == [0, 1]
+    measure([replace(CARTPOLE, settings={"lr": 1})], 1, 1, Console(quiet=True))
+    assert ran[4:] == [(1, 0)]
 
 
 def test_an_algorithm_without_goals_on_the_envs_is_refused(
