@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from rlmodule.agents import MultiAgentEnv
+from rlmodule.agents.multi_agent_env import Step
 
 
 class Foraging(MultiAgentEnv):
@@ -33,13 +34,13 @@ class Foraging(MultiAgentEnv):
         observations, _ = self._env.reset(seed=seed, options=options)
         return self._by_agent(observations), {}
 
-    def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
+    def step(self, actions: dict[Any, Any]) -> Step:
         chosen = [int(actions[agent]) for agent in self.possible_agents]
         observations, rewards, ended, _, _ = self._env.step(chosen)
         # it reports the end of its time as a termination
         out_of_time = self._env.current_step >= self._max_steps and bool(self._env.field.any())
-        flags = {"__all__": bool(ended) and not out_of_time}, {"__all__": out_of_time}
-        return self._by_agent(observations), self._by_agent(map(float, rewards)), *flags, {}
+        terminated, truncated = {"__all__": bool(ended) and not out_of_time}, {"__all__": out_of_time}
+        return self._by_agent(observations), self._by_agent(map(float, rewards)), terminated, truncated, {}
 
     def _by_agent(self, values: Any) -> dict[Any, Any]:
         return dict(zip(self.possible_agents, values, strict=True))
