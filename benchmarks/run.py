@@ -76,6 +76,10 @@ TRAININGS = {
     "sac-pendulum-1": Training("SAC Pendulum, 1 env", "ours_sac", "bare_sac", 4_000, 0.95),
     "sac-cheetah": Training("SAC HalfCheetah", "ours_sac", "bare_sac", 4_000, 0.95),
     "sac-cheetah-1": Training("SAC HalfCheetah, 1 env", "ours_sac", "bare_sac", 4_000, 0.95),
+    "td3-pendulum": Training("TD3 Pendulum", "ours_td3", "bare_td3", 4_000, 0.95),
+    "td3-pendulum-1": Training("TD3 Pendulum, 1 env", "ours_td3", "bare_td3", 4_000, 0.95),
+    "td3-cheetah": Training("TD3 HalfCheetah", "ours_td3", "bare_td3", 4_000, 0.95),
+    "td3-cheetah-1": Training("TD3 HalfCheetah, 1 env", "ours_td3", "bare_td3", 4_000, 0.95),
     "pong": Training("PPO Pong", "ours_ppo", "bare_pong", 6_000, 0.9),
 }
 

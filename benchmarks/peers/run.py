@@ -1,7 +1,8 @@
 """Measure our speed beside other libraries doing the same jobs, in one run on one machine.
 
-    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners agents-shared agents-own
-                                           replay-adding replay-uniform replay-prioritized import]
+    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners agents-shared agents-own agents-100
+                                           sac-pendulum sac-cheetah td3-pendulum td3-cheetah replay-adding
+                                           replay-uniform replay-prioritized import]
                                    [--peers sb3 rllib tianshou torchrl cleanrl] [--repeats 5] [--write]
 
 Each peer lives in a virtual environment of its own under `.peers/`, made here from the pinned versions in
@@ -125,6 +126,22 @@ CONTESTS = {
         bare=None,
         floors={"rllib": 5.0},
     ),
+    "agents-100": Contest(
+        "PPO CartPole, 100 agents, one module",
+        _steps(3_000, rllib=600),
+        bare=None,
+    ),
+    **{
+        f"{algo}-{env}": Contest(
+            f"{algo.upper()} {name}",
+            _steps(4_000, bare=4_000, sb3=4_000),
+            ours=f"ours_{algo}",
+            bare=f"bare_{algo}",
+            floors={BARE: 0.95, "sb3": 1.15},
+        )
+        for algo in ("sac", "td3")
+        for env, name in (("pendulum", "Pendulum"), ("cheetah", "HalfCheetah"))
+    },
     "replay-adding": _replay("replay: transitions added", "adding", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-uniform": _replay("replay: batches", "uniform", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-prioritized": _replay("replay: prioritized batches", "prioritized", "ours rllib tianshou torchrl"),

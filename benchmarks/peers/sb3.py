@@ -10,17 +10,33 @@ import time
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, WARM_UP, DQNJob, Job, main
+from benchmarks.jobs import (
+    DQN_JOBS,
+    JOBS,
+    PONG_JOBS,
+    SAC_JOBS,
+    TD3_JOBS,
+    WARM_UP,
+    DQNJob,
+    Job,
+    SACJob,
+    TD3Job,
+    main,
+)
 
 
-def train(job: Job | DQNJob, total_steps: int, seed: int) -> dict[str, float]:
-    """The same as `benchmarks.ours_ppo.train` and `benchmarks.ours_dqn.train`."""
+def train(job: Job | DQNJob | SACJob, total_steps: int, seed: int) -> dict[str, float]:
+    """The same as `benchmarks.ours_ppo.train`, `benchmarks.ours_dqn.train` and those of SAC and TD3."""
     torch.set_num_threads(job.num_threads)
-    model = dqn(job, total_steps, seed) if isinstance(job, DQNJob) else ppo(job, seed)
-    warm_up = job.warm_up if isinstance(job, DQNJob) else WARM_UP * job.batch_size
+    if isinstance(job, Job):
+        model, warm_up = ppo(job, seed), WARM_UP * job.batch_size
+    else:
+        model = dqn(job, total_steps, seed) if isinstance(job, DQNJob) else sac_or_td3(job, seed)
+        warm_up = job.warm_up
     clock = _clock(warm_up)
     model.learn(max(total_steps, 2 * warm_up), callback=clock)
     took = time.perf_counter() - clock.started
@@ -86,6 +102,39 @@ def dqn(job: DQNJob, total_steps: int, seed: int) -> Any:
     )
 
 
+def sac_or_td3(job: SACJob, seed: int) -> Any:
+    """The job in their words."""
+    env = import_module("stable_baselines3.common.env_util").make_vec_env(job.env_id, n_envs=job.num_envs, seed=seed)
+    settings: dict[str, Any] = {
+        "learning_rate": job.lr,
+        "buffer_size": job.capacity,
+        "learning_starts": job.learning_starts,
+        "batch_size": job.batch_size,
+        "gamma": job.gamma,
+        "tau": job.tau,
+        "train_freq": 1,
+        "gradient_steps": -1,  # as many updates as env steps
+        "policy_kwargs": {"net_arch": [256, 256], "activation_fn": nn.ReLU},
+        "seed": seed,
+        "device": "cpu",
+    }
+    sb3 = import_module("stable_baselines3")
+    if not isinstance(job, TD3Job):
+        return sb3.SAC("MlpPolicy", env, **settings)
+    noise = import_module("stable_baselines3.common.noise")
+    size = env.action_space.shape[0]
+    each = noise.NormalActionNoise(np.zeros(size), job.exploration_noise * np.ones(size))
+    return sb3.TD3(
+        "MlpPolicy",
+        env,
+        policy_delay=job.policy_delay,
+        target_policy_noise=job.target_noise,
+        target_noise_clip=job.target_noise_clip,
+        action_noise=noise.VectorizedActionNoise(each, job.num_envs),
+        **settings,
+    )
+
+
 def _clock(warm_up: int) -> Any:
     """A callback that notes when the first `warm_up` steps, and what was learned from them, are over."""
 
@@ -103,4 +152,4 @@ def _clock(warm_up: int) -> Any:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, {**JOBS, **DQN_JOBS, **PONG_JOBS})
+    main(train, __doc__, {**JOBS, **DQN_JOBS, **PONG_JOBS, **SAC_JOBS, **TD3_JOBS})
