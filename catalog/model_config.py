@@ -426,12 +426,12 @@ def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, lay
     """Raise unless a dense net with these settings can be built.
 
     Args:
-        where: What has the settings, for messages.
+        where: Name of the object with the settings, for messages.
         given: The settings.
-        dims: Name of the setting of the widths, ``norm``, ``layernorm`` and ``blocks`` those of the others.
+        dims: Name of the setting of the widths; ``norm``, ``layernorm`` and ``blocks`` name the others.
 
     Raises:
-        ValueError: For two norms, and for residual blocks that do not have two equal widths or more.
+        ValueError: For two norms, or for residual blocks without at least two equal widths.
     """
     widths = given[dims]
     if given[layernorm] and given[norm] not in (None, "layer"):

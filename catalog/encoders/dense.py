@@ -16,15 +16,15 @@ EXPANSION = 4
 
 
 class Layer(NamedTuple):
-    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each None if there is none.
+    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each of which may be None.
 
     Attributes:
         linear: Weights of the linear layer.
         norm: Weights of the norm.
         activation: The activation; None also stands for "linear".
         drops: Whether dropout follows.
-        keeps: Whether the input of this layer is kept for the next one that adds.
-        adds: Whether what was kept is added to the output.
+        keeps: Whether to keep the input of this layer, for the next layer with ``adds``.
+        adds: Whether to add the kept input to the output, as residual blocks do.
     """
 
     linear: dict[str, Any] | None
@@ -179,7 +179,7 @@ def _hidden_layers(
 
 
 class DenseEnsemble(DenseStack):
-    """Several equal dense nets with weights of their own, computed together: one batched product for each layer.
+    """Several equal dense nets with separate weights, computed together: one batched product for each layer.
 
     Maps ``[members, B, input_dim] → [members, B, width of the last layer]``. Each member starts with its own draws of
     the initialisers. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.

@@ -47,7 +47,8 @@ class Built:
         parts: Every net by name.
         mask: The module that masks forbidden actions.
         normalizer: The module that standardises observations.
-        module: The module that has these nets; None if they were built only to be measured, the encoder first.
+        module: The module that has these nets; None if the nets were only built to be measured, in which case the first
+            one is the encoder.
     """
 
     parts: Mapping[str, nn.Module]

@@ -339,8 +339,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return episode | {"actions": [torch.as_tensor(np.stack(leaf)) for leaf in leaves]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
-        returns the observation; else by the seed and the actions since. None of these steps counts.
+        """Bring the env to the point at which an episode was saved: through its ``set_episode_state(state)``, which
+        returns the observation, if it has that method; else by a reset with the seed and the actions since. These steps
+        are not counted.
 
         The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
         begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
@@ -348,7 +349,7 @@ class EnvGuard(Guard, gym.Wrapper):
 
         Args:
             episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
-                :meth:`get_open_episode` and ``obs`` as leaves.
+                result of :meth:`get_open_episode` and the leaves of the last observation as ``obs``.
 
         Returns:
             The observation, and whether the episode continues.
@@ -418,7 +419,7 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a copy of an observation or action, which the env may change later."""
+    """Copy an observation or action, since the env may change it later."""
     return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
 
 
@@ -528,7 +529,7 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def describe(value: Any) -> str:
-    """Describe a value in few words: shape and dtype of arrays, type and first characters of others."""
+    """Describe a value in a few words: the shape and dtype of an array, the type and first characters of others."""
     if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
         return f"{text}: {value}" if value.ndim == 0 else text

@@ -246,7 +246,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
         """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent ``state``, if
-        any. From ``inputs``, the output of the policy head; for action embeddings, it is the intent."""
+        any. ``inputs`` is the output of the policy head: with action embeddings, the intent."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
