@@ -197,7 +197,7 @@ class Catalog(Hooks):
         return self._with_memory(decided) if config.is_recurrent else decided
 
     def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
-        """Return the config of the net with a memory after ``tokenizer``."""
+        """Return the config of ``tokenizer`` followed by the net with a memory."""
         follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
         return follows(tokenizer, self.model_config)
 

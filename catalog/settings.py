@@ -114,7 +114,7 @@ class Settings:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check settings against each other; ``__init__`` calls it last. By default there is nothing to check."""
+        """Check settings against each other; ``__init__`` calls it last. Default: no checks."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))

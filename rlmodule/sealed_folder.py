@@ -182,7 +182,7 @@ def _write(file: Path, chunks: list[Any]) -> dict[str, Any]:
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """Return the text of the manifest with this content, the only one that counts as undamaged."""
+    """Return the text of the manifest with this content. Any other text counts as damaged."""
     digest = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
     return (json.dumps({**body, "sha256": digest}, indent=1) + "\n").encode()
 

@@ -98,8 +98,8 @@ class LoggerGroup:
     """Builds, calls and closes the loggers of a run.
 
     Args:
-        chosen: Names in :data:`LOGGERS`, classes, or functions that return a logger. None means
-            :data:`DEFAULT_LOGGERS` if the run has a folder, and else no loggers.
+        chosen: Names in :data:`LOGGERS`, classes, or functions that return a logger. None means :data:`DEFAULT_LOGGERS`
+            if the run has a folder, else no loggers.
         run: The run to log.
 
     Raises:

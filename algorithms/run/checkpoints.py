@@ -177,7 +177,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         raise ValueError(f"checkpoint {str(folder)!r}: {error}") from error
     lost = ""
     if config.run_dir is not None and "run_dir" not in objects:
-        lost = _write_only_where_it_lies(config, folder)
+        lost = _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
@@ -298,7 +298,7 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
     return config_class(content["algorithm"])
 
 
-def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> str:
+def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
     """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write.
 
     Returns:

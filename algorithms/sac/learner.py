@@ -53,7 +53,8 @@ class Actions(NamedTuple):
         return cls(None, logp, logp.exp())
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation ``[B]`` of ``values`` under the policy: exact over all actions, else one sample."""
+        """Return the expectation ``[B]`` of ``values`` under the policy: exact for all actions, estimated for drawn
+        ones."""
         return values if self.probs is None else (self.probs * values).sum(-1)
 
 

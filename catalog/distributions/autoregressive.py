@@ -290,7 +290,7 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return for each prefix its log-probability ``[K, ...]`` and the distribution of the last part."""
+        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last

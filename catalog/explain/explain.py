@@ -322,7 +322,7 @@ def _converter(catalog: Catalog) -> Iterator[Line]:
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
-    """Return name and value of a setting, and the origin of the value unless it is the default."""
+    """Return the name and value of a setting, and the origin of the value unless it is the default."""
     node = node or catalog.encoder_node
     value = getattr(node.model_config, name)
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"

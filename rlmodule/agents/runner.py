@@ -291,8 +291,8 @@ class AgentRunner(Accounts):
         return actions
 
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
-        """Step env ``e``. If it raises and may be restarted, which its next reset does, end its episode and drop the
-        actions of this step."""
+        """Step env ``e``. If it raises and restarts are enabled, end its episode and drop the actions of this step; the
+        next reset restarts it."""
         if not self._restarts:
             return self.envs[e].step(actions)
         try:
@@ -400,7 +400,7 @@ class AgentRunner(Accounts):
     # --- after the loop -----------------------------------------------------------------------------------------------
 
     def _check(self, is_finished: bool) -> None:
-        """Check all observations and rewards of the fragment so far; ``is_finished``: all its steps are done."""
+        """Check all observations and rewards of the fragment; ``is_finished`` is True once all its steps are done."""
         for columns in self._columns.values():
             columns.check(self._steps, is_finished)
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)

@@ -37,7 +37,7 @@ class Rendezvous:
 
 
 class ProcessGroupCollective(Collective):
-    """Connects learners in several processes, by gloo on the CPU or NCCL on GPUs. Waits until all have connected.
+    """Connects learners in several processes, with gloo on the CPU or NCCL on GPUs. Waits until all have connected.
 
     A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
     raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither: a GPU waits without

@@ -472,7 +472,7 @@ class RayWorkers:
         return [Answer(worker, value, failure)]
 
     def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
-        """Return why a call failed or None, whether the worker made progress, and the value of the call."""
+        """Return the failure of a call or None, whether the worker made progress, and the value of the call."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 

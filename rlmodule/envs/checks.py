@@ -168,7 +168,7 @@ def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, inf
 
 
 def real_number(reward: Any, where: str) -> Any:
-    """Return a reward as a number; one that is an array may have one entry.
+    """Return a reward as a number; an array must have exactly one entry.
 
     Raises:
         TypeError: If ``reward`` is not one real number.
@@ -271,7 +271,7 @@ class EnvGuard(Guard, gym.Wrapper):
         self._last_reset: Any = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env, and check the results: the observation if it is due, the others always."""
+        """Step the env. Check the observation if a check is due, and the other results always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
         self._actions.append(action if type(action) is np.int64 else _own(action))
@@ -304,7 +304,7 @@ class EnvGuard(Guard, gym.Wrapper):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, and check the results: the observation if it is due, the others always.
+        """Reset the env. Check the observation if a check is due, and the info always.
 
         A reset without a seed gets one that derives from the last one passed, so that any episode can be repeated.
         """
@@ -446,8 +446,8 @@ class VectorGuard:
         self._steps = self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check one vector step: `info` always; the others if they are due or a dtype has changed. The leaves of `obs`
-        are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
+        """Check one vector step: `info` always, the others if a check is due or a dtype has changed. The leaves of
+        `obs` are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
 
         Raises:
             TypeError, ValueError: If a value is wrong; names the first env with one, the step, and the leaf.

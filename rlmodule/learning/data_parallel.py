@@ -172,7 +172,8 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
 
 
 def _exploration_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so all have the same."""
+    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so they are equal on all
+    learners."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
     copied = copy.deepcopy(module)

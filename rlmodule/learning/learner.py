@@ -470,7 +470,7 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update with ``num_new`` steps on this learner, summed over all."""
+        """Return the count of env steps after an update: the present one plus ``num_new`` of all learners."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
@@ -550,8 +550,8 @@ class EpisodeLearner(Learner):
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return the batch for the loss, from :meth:`pack` on a rollout with the columns to learn from, and numbers to
-        report by name."""
+        """Compute the columns that the loss reads, such as advantages. Return them as a batch, which :meth:`pack`
+        makes, and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return the values ``[T, N]`` of the observations, and those of the observations that follow them."""

@@ -255,8 +255,8 @@ class RLModule(Hooks, nn.Module, ABC):
         return out if state is None else out | {Columns.STATE_OUT: state}
 
     def net_names(self) -> dict[str, str]:
-        """Return the names of nets in :meth:`explain`, each with the path of the net. The default is an attribute's
-        name."""
+        """Return the names of nets in :meth:`explain`, each with the path of the net. The default name is that of the
+        attribute."""
         return {}
 
     def explain(self, format: Format = "text") -> str:

@@ -240,7 +240,7 @@ def test_possible_agents_may_not_change(at: str) -> None:
     env = ScriptedEnv([[ACTS, END]])
     guard = AgentEnvGuard(env)
     guard.reset()
-    text = rf"^env 0, {at}, possible_agents: expected the same as at the start, \['a', 'b', 'c'\], got \['a', 'b'\]\"
+    text = rf"^env 0, {at}, possible_agents: expected the same as at the start, \['a', 'b', 'c'\], got \['a', 'b'\]"
     if at != "step 1":
         guard.step({"a": 0, "b": 0})
     env.possible_agents = ["a", "b"]
