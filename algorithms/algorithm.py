@@ -262,8 +262,8 @@ class Algorithm(metaclass=AlgorithmType):
         """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:
-            path: A folder that :meth:`save` wrote, or a run folder, which stands for its newest checkpoint that is
-                sound; the log names those that are passed over.
+            path: A folder that :meth:`save` wrote, or a run folder, which stands for its newest sound checkpoint; the
+                log names those that are skipped.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
                 this library's own. For an algorithm that is not registered, these modules are imported.
             **objects: Settings that were not saved or are to change, such as ``env=my_factory``. Without ``run_dir=``,

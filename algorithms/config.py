@@ -395,7 +395,8 @@ class AlgorithmConfig(
         return LearnerGroup.create(settings, learner_class, specs, run_seed=run_seed)
 
     def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
-        """Return observation and action space of a single env, taken from ``env`` or an env made from the settings."""
+        """Return the observation and action space of a single env, taken from ``env`` or an env made from the
+        settings."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
         if env is not None:

@@ -17,8 +17,8 @@ class Preset:
 
     Attributes:
         num_env_steps: Env steps to train for.
-        reached: The mean return of 20 greedy episodes after training, and of which evaluation; for settings from a
-            paper, their source.
+        reached: The mean return of 20 greedy episodes, and whether it is that of the best or the last evaluation; for
+            settings from a paper, their source.
         settings: Settings that differ from the algorithm's defaults, by name; JSON values.
         measured: Whether this project measured the preset.
     """

@@ -30,10 +30,10 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
 
     Args:
         name: Any unused name; case does not matter.
-        config_class: Config class of the algorithm. Registering the same class again is allowed, as notebooks do that.
+        config_class: Config class of the algorithm. Registering the same class again is allowed, since notebooks do so.
 
     Raises:
-        TypeError: If ``config_class`` is no config class.
+        TypeError: If ``config_class`` is not a config class.
         ValueError: If another algorithm has the name.
     """
     where = f"register_algorithm({name!r})"

@@ -138,8 +138,8 @@ class Catalog(Hooks):
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:
-        """Run the decision tree by ``_determine_components_hook``. The encoder config it chooses sets ``latent_dims``,
-        except for custom encoders."""
+        """Run the decision tree through ``_determine_components_hook``. The encoder config it chooses sets
+        ``latent_dims``, except for custom encoders."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
@@ -197,7 +197,7 @@ class Catalog(Hooks):
         return self._with_memory(decided) if config.is_recurrent else decided
 
     def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
-        """Return the config of the net with a memory after ``tokenizer``."""
+        """Return the config of ``tokenizer`` followed by the net with a memory."""
         follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
         return follows(tokenizer, self.model_config)
 
@@ -300,7 +300,8 @@ class Catalog(Hooks):
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def for_function(self, function: str) -> Self:
-        """Return this catalog with the settings of ``function``; the catalog itself if the function has none."""
+        """Return a copy with the settings that ``model_config.functions`` has for ``function``, such as "value"; this
+        catalog if it has none."""
         if function not in self._views:
             self._views[function] = self._make_view(function)
         return self._views[function]
@@ -499,7 +500,7 @@ class Catalog(Hooks):
 
     @property
     def _feeds_own_encoder(self) -> bool:
-        """Whether a custom encoder reads the earlier steps itself, as no net with a memory follows it."""
+        """Whether a custom encoder reads the earlier steps itself, since no net with a memory follows it."""
         is_own = self.has_custom_encoder or self.model_config.custom_model is not None
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 

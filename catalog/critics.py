@@ -1,4 +1,4 @@
-"""Action critics: ensembles of nets of an observation and an action, and the catalog that chooses them."""
+"""Action critics: ensembles of nets that value an action in an observation, and the catalog that chooses them."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from catalog.settings import Settings, setting
 from catalog.spaces import Leaf, array_leaves
 
 MOST_JOINT_ACTIONS = 256
-"""How many joint actions of a Discrete or MultiDiscrete a critic values at once, one output each."""
+"""Most joint actions of a Discrete or MultiDiscrete that a critic values at once, with one output for each."""
 MAX_LOG_STD = 2.0
 """Upper bound of the log standard deviations of a policy that is trained through its samples, as published for SAC."""
 
@@ -32,12 +32,12 @@ class CriticSettings(Settings):
     """Settings of critics, shared by the config of an algorithm and its model config."""
 
     twin_q: bool = setting(
-        True, "Whether there are two critics, of which the lesser value counts (clipped double Q-learning)."
+        True, "Whether to train two critics and use the lesser of their values (clipped double Q-learning)."
     )
 
 
 class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
-    """Settings of the nets of algorithms with critics of observation and action.
+    """Settings of the nets of algorithms whose critics value actions.
 
     Weights start with torch's defaults, as published. The policy's log standard deviations depend on the state.
     """
@@ -98,7 +98,7 @@ class ActionCriticConfig(ModelConfig):
         members: Number of nets in the ensemble.
         latent_dims: Shape of the latent of an observation.
         body: Config of the layers over latent and action; its ``input_dims`` are ignored.
-        head: Config of the layers after these; its ``input_dims`` and ``output_layer_dim`` are ignored.
+        head: Config of the layers after the body; its ``input_dims`` and ``output_layer_dim`` are ignored.
         values_all: Whether one pass values every joint action, from the latent alone.
     """
 
@@ -118,11 +118,11 @@ class ActionCriticConfig(ModelConfig):
 
 
 class ActionCritic(nn.Module):
-    """The ensemble of an :class:`ActionCriticConfig`: values of an observation's latent and an action.
+    """Ensemble of nets that value an action, given the latent of an observation.
 
-    All members are computed in one pass. If ``values_all``, each net has one output for every joint action, whose last
-    choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action settings"); else the net reads the
-    action next to the latent.
+    All members are computed in one pass. If ``values_all``, each net has one output for every joint action, in the
+    order in which the last choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action
+    settings"); else the net reads the action next to the latent.
 
     Attributes:
         values_all: Whether one pass values every joint action.
@@ -165,17 +165,17 @@ class ActionCritic(nn.Module):
         return values if actions is None else self._taken(values, actions)
 
     def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
-        """Return those of the values ``[members, B, joint actions]`` that are the values of ``actions``."""
+        """Select the values ``[members, B]`` of ``actions`` from those of all, ``[members, B, joint actions]``."""
         assert self.strides is not None
         joint = (actions.reshape(len(actions), -1) * self.strides).sum(-1)
         return values.gather(-1, joint.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
 
 
 class ActionCriticCatalog(Catalog):
-    """Chooses the nets of algorithms with a policy and critics of observation and action.
+    """Chooses the nets of algorithms with a policy, and critics that value actions.
 
-    A vector observation and the action are read together by each critic, as in the papers. Of other observations, and
-    with a memory, an encoder of the critics makes a latent first, which the action joins.
+    Each critic reads a vector observation together with the action, as in the papers. For other observations, and for
+    recurrent nets, the critics share an encoder, and read its latent together with the action.
 
     Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
     """
@@ -189,7 +189,7 @@ class ActionCriticCatalog(Catalog):
         policy, value = self.model_config.for_function("policy"), self.model_config.for_function("value")
         share = False, "the default"
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
-            share = True, "the default for recurrent nets: a critic's own would have to run with the env"
+            share = True, "the default for recurrent nets: env runners would have to run a separate encoder, too"
         return {"normalize_observations": (False, "the default"), "vf_share_layers": share}
 
     @property
@@ -198,7 +198,7 @@ class ActionCriticCatalog(Catalog):
         return False
 
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder of the critics, which only turns a vector observation into one of floats."""
+        """Build the encoder that all critics share. It only converts a vector observation to floats."""
         view = self.for_function("value")._trunk
         config = view.encoder_config
         if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
@@ -224,7 +224,7 @@ class ActionCriticCatalog(Catalog):
 
     @refuses_foreign
     def build_qf(self) -> nn.Module:
-        """Build the ensemble of critics. Build it after :meth:`build_actor_critic_encoder`."""
+        """Build the ensemble of critics. Call :meth:`build_actor_critic_encoder` first."""
         return self.critic_config().build()
 
     def critic_config(self) -> ActionCriticConfig:

@@ -42,7 +42,7 @@ def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the keywords for the setting ``{of}_initializer``; ``unset`` says what None means."""
+    """Declare the setting of the keywords for ``{of}_initializer``; ``unset`` says what None means."""
     return setting(None, f"Keywords for {of}_initializer; None means {unset}.", part=part)
 
 
@@ -300,7 +300,7 @@ class DefaultModelConfig(Settings):
             check_value(f"model_config.{where}['output_dim']", given.get("output_dim", 1), int, Bounds(ge=1), "")
 
     def _of_memory(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the settings of nets with a memory that an encoder with the settings ``given`` does not read."""
+        """Return the settings of memory nets that have no effect on an encoder with the settings ``given``."""
         of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
         behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_OF_MEMORY)]
         return [name for name in behind if not (of_rows and name.startswith(_OF_ROWS))]
@@ -319,7 +319,7 @@ class DefaultModelConfig(Settings):
             where: The entry of ``leaf_overrides`` or ``functions``, for messages.
             given: Its settings.
             parts: Parts of the net that these settings may shape.
-            never: Settings of these parts that ``given`` nevertheless may not have.
+            never: Settings that ``given`` must not have although they shape these parts.
             extra: Keys that are not settings, which are not checked.
         """
         known = [*extra, *(name for name in self._names(*parts) if name not in never)]
@@ -426,12 +426,12 @@ def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, lay
     """Raise unless a dense net with these settings can be built.
 
     Args:
-        where: What has the settings, for messages.
+        where: Name of the object with the settings, for messages.
         given: The settings.
-        dims: Name of the setting of the widths, ``norm``, ``layernorm`` and ``blocks`` those of the others.
+        dims: Name of the setting of the widths; ``norm``, ``layernorm`` and ``blocks`` name the others.
 
     Raises:
-        ValueError: For two norms, and for residual blocks that do not have two equal widths or more.
+        ValueError: For two norms, or for residual blocks without at least two equal widths.
     """
     widths = given[dims]
     if given[layernorm] and given[norm] not in (None, "layer"):

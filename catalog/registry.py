@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """Classes and functions by name.
+    """Finds classes and functions by name.
 
     Args:
         what: Kind of the entries, for messages: "model" or "distribution".

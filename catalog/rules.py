@@ -45,7 +45,7 @@ class Node(Generic[T]):
         space: The space of this part.
         model_config: The settings for this part, with its ``leaf_overrides``.
         root: Name of the whole space in messages, such as ``"observation_space"``.
-        decide: Function that decides a node: a table, or the catalog's hook before it.
+        decide: Function that decides a node: the catalog's hook, or else a table.
         keys: Path from the root: keys of Dicts and indices of Tuples.
         rule: The rule that applied; None if a hook decided without the table.
         passed: Rules for the class of the space that were asked before and did not apply.

@@ -43,13 +43,13 @@ class Setting:
     """The declaration of one setting of one class.
 
     Attributes:
-        name: The attribute.
-        hint: The resolved annotation.
+        name: Name of the attribute.
+        hint: Its annotation, with names resolved.
         section: Name of the method that sets it; empty in a class without sections.
         positional: Whether the section method also takes it by position.
         doc: One sentence: meaning, unit, and what None stands for.
         part: What a model setting shapes: encoders, heads or the whole module.
-        bounds: Range of its number or numbers.
+        bounds: Range of the number, or of all numbers in the value.
         default: Value of a new config.
     """
 
@@ -114,7 +114,7 @@ class Settings:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check settings against each other; ``__init__`` calls it last. By default there is nothing to check."""
+        """Check settings against each other; ``__init__`` calls it last. Default: no checks."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))

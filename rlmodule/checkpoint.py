@@ -4,8 +4,8 @@ Layout of the folder::
 
     checkpoint.json        the tree of plain values with names in place of tensors
     tensors.safetensors    the tensors by these names
-    replay.safetensors     those of the entry ``replay``, if there is one
-    manifest.json          the format, and size and SHA-256 of each file: see :mod:`rlmodule.sealed_folder`
+    replay.safetensors     the tensors of the entry ``replay``, if it exists
+    manifest.json          the format, and the size and SHA-256 of each file: see :mod:`rlmodule.sealed_folder`
 """
 
 import errno
@@ -38,7 +38,7 @@ PLAIN, TENSORS, REPLAY = "checkpoint.json", "tensors.safetensors", "replay.safet
 SIBLING = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
 """The two checkpoint folders of a run: name of each → name of the other."""
 DEEPEST = 100
-"""How deep the tree of a checkpoint may be nested."""
+"""Most levels of dicts and lists in the tree of a checkpoint."""
 _TENSOR = "__tensor__"
 
 
@@ -59,7 +59,8 @@ def save_checkpoint(path: StrPath, state: Mapping[str, Any]) -> Path:
 def prepare_checkpoint(
     state: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, copy: bool = False
 ) -> Callable[..., Path]:
-    """Return the function ``write(path, keep=None)``, which does what :func:`save_checkpoint` does.
+    """Return a function ``write(path, keep=None)`` that writes ``state`` as :func:`save_checkpoint` does. If ``keep``
+    is a path, it moves the earlier checkpoint there.
 
     Args:
         state: See :func:`save_checkpoint`.
@@ -107,8 +108,8 @@ def holds_checkpoint(folder: Path) -> bool:
 
 
 def load_checkpoint(path: StrPath, *, replay: bool = True) -> dict[str, Any]:
-    """Return the state that :func:`save_checkpoint` wrote, after verifying every file; without ``replay`` its entry of
-    that name is left out, and the file not read.
+    """Return the state that :func:`save_checkpoint` wrote, after verifying every file. Without ``replay``, leave
+    out the entry of that name, and do not read its file.
 
     Raises:
         FileNotFoundError: If ``path`` has no checkpoint.
@@ -129,7 +130,7 @@ def verify_checkpoint(path: StrPath) -> dict[str, Any]:
 
 
 def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str, Any]:
-    """Return ``read(path)``, and explain why if that cannot be read."""
+    """Return ``read(path)``. Raise the errors of :func:`load_checkpoint` if the checkpoint is missing or damaged."""
     folder = standing_in(path)
     if not holds_checkpoint(folder):
         raise FileNotFoundError(
@@ -211,7 +212,7 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def join_tensors(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
-    """Return ``value`` with the tensors that :func:`split_tensors` took out back in their places.
+    """Return a copy of ``value`` in which ``tensors`` replace their names: the reverse of :func:`split_tensors`.
 
     Raises:
         ValueError: If the tree is nested deeper than :data:`DEEPEST`, or names a tensor that is missing.

@@ -295,7 +295,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _is_of_another_script(path: str) -> bool:
-    """Return whether ``path`` is in another script than the running one, so that it cannot be imported."""
+    """Return whether ``path`` is in a script other than the running one, from which nothing can be imported."""
     module, _, qualname = path.partition(":")
     here = vars(sys.modules["__main__"]).get(qualname.partition(".")[0])
     return module == "__main__" and not (isinstance(here, _CODE) and here.__module__ == module)

@@ -1,6 +1,7 @@
-"""Folders of files that are written at once and verified when they are read: checkpoints, policies.
+"""Folders of files that are written atomically, and verified when they are read: checkpoints and policies.
 
-``manifest.json`` names every file of the folder with its size and SHA-256, and ends with the SHA-256 of itself::
+``manifest.json`` names every file of the folder with its size and SHA-256, and ends with the SHA-256 of its own text
+before that entry::
 
     {"kind": "checkpoint", "format": 2, "versions": {…}, "about": {…}, "files": {name: {"size": …, "sha256": …}},
      "sha256": …}
@@ -46,7 +47,7 @@ _FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", t
 _DTYPES = {**_INTS, **_UNSIGNED, **_FLOATS, torch.complex64: "C64"}
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # of Linux
 _CHUNK = 1 << 20
-# A link could lead anywhere, and opening a FIFO would wait for somebody who writes to it.
+# A link could lead anywhere, and opening a FIFO would wait for a process that writes to it.
 _OPEN = os.O_RDONLY | (os.O_BINARY if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -66,16 +67,16 @@ def write_folder(
 ) -> None:
     """Write ``files`` and their manifest as the folder ``path``, in place of an earlier folder of this kind.
 
-    The new folder is written next to ``path``, flushed to the disk, and then exchanged with the earlier one. So there
-    is a complete folder at every moment, whatever is killed or fails. Permissions follow the umask.
+    The new folder is written next to ``path``, flushed to the disk, and then exchanged with the earlier one. So a
+    complete folder exists at every moment, even if the process is killed. Permissions follow the umask.
 
     Args:
         path: The folder; a link is followed. Folders above it are created.
         kind: One of :data:`FORMATS`.
-        files: Content by name: bytes, or tensors by name, which are written as safetensors, without a copy of those
-            that are contiguous and on the CPU.
+        files: Content by name: bytes, or tensors by name, which are written as safetensors. Contiguous tensors on the
+            CPU are not copied.
         about: Plain values for the manifest, which can be read without the files.
-        keep: Where to move the earlier folder instead of deleting it; what is there is deleted.
+        keep: Path to which the earlier folder is moved instead of being deleted. It replaces a folder already there.
 
     Raises:
         OSError: If the folder cannot be written; the earlier one is then unchanged.
@@ -100,12 +101,12 @@ def write_folder(
 
 @contextmanager
 def _staged(target: Path) -> Iterator[Path]:
-    """Create a folder next to ``target``, locked while this process needs it, and delete what is left of it."""
+    """Create a folder next to ``target`` and lock it within the block; delete it at the end if it still exists."""
     while True:
         staged = target.with_name(f".{target.name}-{uuid4().hex}")
         staged.mkdir()  # unlike a folder of tempfile, it follows the umask
         with _locked(staged, wait=True):
-            if not staged.exists():  # another process found it before it was locked, and swept it away
+            if not staged.exists():  # before it was locked, another process took it for a leftover
                 continue
             try:
                 yield staged
@@ -116,7 +117,8 @@ def _staged(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock a folder until the block or this process ends; give False if another one has it, or if it has no locks."""
+    """Lock a folder until the block or this process ends. Yield False if another process holds the lock, or if the file
+    system or platform has none."""
     if sys.platform == "win32":
         yield False
         return
@@ -131,7 +133,7 @@ def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 def _leftovers(target: Path) -> list[Path]:
-    """Return the folders that saves of ``target`` work on, or left behind when their process was killed."""
+    """Return the temporary folders of saves of ``target``, in progress or left behind by killed processes."""
     name = re.compile(rf"\.{re.escape(target.name)}-[0-9a-f]{{32}}")
     return [found for found in target.parent.iterdir() if name.fullmatch(found.name)]
 
@@ -139,8 +141,8 @@ def _leftovers(target: Path) -> list[Path]:
 def _sweep(target: Path) -> None:
     """Delete the leftovers of processes that were killed."""
     for left in _leftovers(target):
-        with suppress(OSError), _locked(left) as is_nobodys:
-            if is_nobodys:
+        with suppress(OSError), _locked(left) as is_abandoned:
+            if is_abandoned:
                 shutil.rmtree(left, ignore_errors=True)
 
 
@@ -180,14 +182,14 @@ def _write(file: Path, chunks: list[Any]) -> dict[str, Any]:
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """Return the only text of a manifest with this content."""
+    """Return the text of the manifest with this content. Any other text counts as damaged."""
     digest = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
     return (json.dumps({**body, "sha256": digest}, indent=1) + "\n").encode()
 
 
 def _flush(folder: Path) -> None:
     """Flush the names in a folder to the disk."""
-    if sys.platform != "win32":  # which cannot open folders
+    if sys.platform != "win32":  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -202,7 +204,7 @@ def _take_place(staged: Path, target: Path) -> None:
     :func:`standing_in` finds the earlier folder.
     """
     try:
-        return os.rename(staged, target)  # where there is nothing, or an empty folder
+        return os.rename(staged, target)  # succeeds if `target` is missing or an empty folder
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -254,12 +256,12 @@ def read_folder(
     Args:
         path: The folder.
         kind: One of :data:`FORMATS`.
-        names: The files to verify and return, of others only the size is compared; None for all.
+        names: The files to verify and return; of the others, only the sizes are compared. None for all.
         others: Names of files that may be in the folder without being in the manifest, such as ``README.md``.
 
     Raises:
-        DamagedFolder: If a file is missing, added, no regular file, or differs from the manifest, if that is damaged or
-            missing, or if the folder is of another kind or format.
+        DamagedFolder: If a file is missing, not listed in the manifest, not a regular file, or different from its
+            entry; if the manifest is damaged or missing; or if the folder is of another kind or format.
     """
     return _consistently(path, lambda folder, sealed: _verified(folder, _parsed(sealed, kind), names, others, True))
 
@@ -283,13 +285,13 @@ def read_manifest(path: StrPath, kind: str) -> dict[str, Any]:
     """Return the verified manifest of a folder, without reading the files.
 
     Raises:
-        DamagedFolder: If it is damaged or missing, or the folder is of another kind or format.
+        DamagedFolder: If the manifest is damaged or missing, or the folder is of another kind or format.
     """
     return _consistently(path, lambda _, sealed: _parsed(sealed, kind))
 
 
 def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> Result:
-    """Return ``read(folder, content of the manifest)``; again if the folder was replaced before that was done."""
+    """Return ``read(folder, content of its manifest)``. Read again if the folder was replaced in the meantime."""
     while True:
         folder = standing_in(path)
         sealed = _content(folder, MANIFEST)[0]
@@ -303,7 +305,7 @@ def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> R
 
 
 def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
-    """Return the manifest, if it is whole and of this kind and format."""
+    """Return the manifest. Raise DamagedFolder unless it is complete and of this kind and format."""
     manifest = parse_json(sealed, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(files := manifest.get("files"), dict):
         raise DamagedFolder(f"{MANIFEST}: it lists no files")
@@ -327,7 +329,7 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
 def _verified(
     folder: Path, manifest: Mapping[str, Any], names: Collection[str] | None, others: Collection[str], keep: bool
 ) -> dict[str, bytearray]:
-    """Return the content of the files ``names``, empty unless ``keep``, after verifying them."""
+    """Verify the files ``names``. Return their contents by name, which are empty unless ``keep``."""
     files = manifest["files"]
     try:
         found = {*os.listdir(folder)} - {MANIFEST}
@@ -378,7 +380,7 @@ def _content(
     except OSError as error:
         raise DamagedFolder(f"{name}: {error.strerror or error}") from error
     except MemoryError as error:
-        raise DamagedFolder(f"{name}: it needs more memory than there is") from error
+        raise DamagedFolder(f"{name}: it needs more memory than is available") from error
     return content if keep else bytearray(), digest.hexdigest()
 
 
@@ -386,12 +388,12 @@ def parse_json(content: bytes | bytearray, name: str) -> Any:
     """Parse the JSON of the file ``name``.
 
     Raises:
-        DamagedFolder: If it is no JSON, nested too deeply, or has a key twice in one object.
+        DamagedFolder: If it is not JSON, nested too deeply, or has a key twice in one object.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(found := dict(pairs)) < len(pairs):
-            raise ValueError("a key is there twice")
+            raise ValueError("a key occurs twice")
         return found
 
     try:
@@ -404,7 +406,7 @@ def parse_tensors(content: bytearray, name: str) -> dict[str, Tensor]:
     """Return the tensors in ``content``, the safetensors file ``name``; they share its memory.
 
     Raises:
-        DamagedFolder: If it is no such file.
+        DamagedFolder: If ``content`` is not a valid safetensors file.
     """
     dtypes, tensors = {text: dtype for dtype, text in _DTYPES.items()}, dict[str, Tensor]()
     begin = 8 + int.from_bytes(content[:8], "little")
@@ -424,7 +426,7 @@ def parse_tensors(content: bytearray, name: str) -> dict[str, Tensor]:
             )
             tensors[key], last = flat.to(dtype).reshape(shape), end
         if begin + last != len(content):
-            raise ValueError("bytes behind the last tensor")
+            raise ValueError("bytes after the last tensor")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFolder(f"{name}: its header does not fit its content ({error})") from error
     return tensors

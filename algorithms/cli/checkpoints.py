@@ -70,7 +70,7 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
 
 @contextmanager
 def allowing(allow: Sequence[str]) -> Iterator[None]:
-    """Extend errors about code that a checkpoint may not import by the ``--allow`` flag to type."""
+    """Add the ``--allow`` flag to type to errors about code that a checkpoint may not import."""
     try:
         yield
     except NotReadable as error:

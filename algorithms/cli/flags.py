@@ -165,7 +165,7 @@ def _form(sections: Mapping[str, Section]) -> Any:
 
 
 def _field(item: Setting) -> tuple[str, Any, Any]:
-    """Return name, annotation and default of the dataclass field for a setting."""
+    """Return the name, annotation and default of the dataclass field for a setting."""
     inner, default = item_of(item.hint), item.default
     if inner is not None and isinstance(default, list | tuple):
         default = " ".join(map(str, default))

@@ -5,8 +5,8 @@ from algorithms.td3.td3 import TD3, TD3Config
 
 
 class DDPGConfig(TD3Config):
-    """Settings of :class:`DDPG`: those of TD3, with one critic, a policy that learns in every step, and no noise on the
-    target's actions."""
+    """Settings of :class:`DDPG`: those of TD3, with one critic, a policy that learns in every step, and no noise on
+    actions in targets."""
 
     presets = DDPG_PRESETS
     twin_q = False

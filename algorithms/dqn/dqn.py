@@ -32,13 +32,13 @@ class DQNTraining(DQNNetSettings, ReplayTraining):
     )
     epsilon: Schedule | None = setting(
         None,
-        "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None is 1 to 0.05 over "
-        "10,000 steps, and 0 for noisy nets.",
+        "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None goes from 1 to 0.05 "
+        "over 10,000 steps, and is 0 for noisy nets.",
         ge=0,
         le=1,
     )
     td_error_loss_fn: Literal["huber", "mse"] = setting(
-        "huber", "Whether errors above 1 count linearly (huber) or are squared too (mse); not for atoms."
+        "huber", "Loss of TD errors: squared up to 1 and linear above it (huber), or squared (mse); unused with atoms."
     )
 
 
@@ -122,7 +122,7 @@ class DQN(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        # learners in other processes do not know it, and returned their state
+        # the state from learners in other processes has replaced it, and they do not know it
         self._explorer.set_epsilon(self._epsilon)
         for numbers in result["learners"].values():
             numbers["epsilon"] = self._epsilon

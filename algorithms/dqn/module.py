@@ -24,7 +24,7 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
-"""Logit of the greedy action with epsilon 0, the others being 0. No sample of the Categorical then picks another."""
+"""Logit of the greedy action if epsilon is 0, while the others are 0. The Categorical then never draws another."""
 
 
 class DQNNetSettings(Settings):
@@ -33,18 +33,20 @@ class DQNNetSettings(Settings):
     dueling: bool = setting(
         False, "Whether the state's value and the actions' advantages have separate heads (dueling nets)."
     )
-    num_atoms: int = setting(1, "Atoms of the distribution of returns of each action; 1 predicts the mean alone.", ge=1)
-    v_min: float | None = setting(None, "Least discounted return that the atoms stand for.")
-    v_max: float | None = setting(None, "Greatest discounted return that the atoms stand for.")
-    noisy: bool = setting(False, "Whether the heads explore by learned noise in their weights (noisy nets).")
+    num_atoms: int = setting(
+        1, "Number of atoms of each action's distribution of returns; 1 predicts the mean alone.", ge=1
+    )
+    v_min: float | None = setting(None, "Discounted return of the lowest atom.")
+    v_max: float | None = setting(None, "Discounted return of the highest atom.")
+    noisy: bool = setting(False, "Whether the heads explore through learned noise in their weights (noisy nets).")
     sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
 
 
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
     """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
 
-    Weights start with torch's defaults, which are smaller than orthogonal ones. Values that bootstrap from themselves
-    diverge from large weights more easily than a policy does.
+    Weights start with torch's defaults, which are smaller than orthogonal ones: action values bootstrap from
+    themselves, and so diverge from large initial weights more easily than a policy does.
 
     Raises:
         ValueError, TypeError: As :class:`DefaultModelConfig`. Also for atoms without bounds, bounds without atoms, or
@@ -111,8 +113,9 @@ class DQNCatalog(Catalog):
     def build_af_head(self) -> nn.Module:
         """Build the head of actions, from the latent to ``[..., num_actions · num_atoms]``.
 
-        It outputs advantages if ``dueling``, and else action values; with several atoms, their logits, action by
-        action. With :class:`ActionEmbeddings`, it outputs one intent per atom, ``[..., action_head_dim·num_atoms]``.
+        It outputs advantages if ``dueling``, else action values; with several atoms, it outputs the logits of the
+        atoms, action by action. With :class:`ActionEmbeddings`, it outputs one intent per atom,
+        ``[..., action_head_dim·num_atoms]``.
         """
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
@@ -177,8 +180,8 @@ class DQNCatalog(Catalog):
 
 
 class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, InferenceOnlyAPI):
-    """DQN's network: observation normaliser → encoder → head of actions, with dueling nets a head of the state's value,
-    and the heads of extra outputs.
+    """DQN's network: observation normaliser → encoder → head of actions. Dueling nets also have a head of the state's
+    value, and any extra outputs have their own heads.
 
     ``forward_inference`` returns action values as logits, computed with the mean weights of noisy heads.
     ``forward_exploration`` returns the logits of the ε-greedy policy, whose values use the noise drawn last.
@@ -208,7 +211,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             support = torch.linspace(config.v_min, config.v_max, self.num_atoms)
         self.register_buffer("support", support, persistent=False)
         self.register_buffer("epsilon", torch.zeros(()))
-        # The greedy action's logit if all actions are allowed, computed once for each epsilon and not at each step.
+        # The greedy action's logit if all actions are allowed: computed once per epsilon, not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
@@ -258,12 +261,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         Raises:
             ValueError: If ``num_atoms`` is 1.
         """
-        self.q_support()  # raises where there are no atoms
+        self.q_support()  # raises if the nets have no atoms
         return self._outputs(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_state_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return V(s) ``[...]`` in units of reward, from the value head of dueling nets (Wang et al. 2016, eq. 9). With
-        atoms, it is the mean of the distribution that this head predicts alone. Arguments as for
+        atoms, it is the mean of the distribution that this head alone predicts. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:

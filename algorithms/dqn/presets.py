@@ -4,7 +4,7 @@ from typing import Any
 
 from algorithms.presets import Preset
 
-# Only a policy that repeats an action for a while reaches the goal, as that of a new net with a large lr happens to do.
+# Only a policy that repeats an action for a while reaches the goal. New nets with a large lr happen to act that way.
 _MOUNTAIN_CAR: dict[str, Any] = {
     "num_envs_per_env_runner": 1,
     "rollout_fragment_length": 16,

@@ -98,14 +98,14 @@ class LoggerGroup:
     """Builds, calls and closes the loggers of a run.
 
     Args:
-        chosen: Names in :data:`LOGGERS`, classes, or functions that return a logger. None means
-            :data:`DEFAULT_LOGGERS` if the run has a folder, and else no loggers.
+        chosen: Names in :data:`LOGGERS`, classes, or functions that return a logger. None means :data:`DEFAULT_LOGGERS`
+            if the run has a folder, else no loggers.
         run: The run to log.
 
     Raises:
         ValueError: If a name is unknown, or a logger needs a folder and the run has none.
         TypeError: If a function does not return a logger.
-        OSError, ImportError: As :class:`Logger`. Any other error is the logger's own.
+        OSError, ImportError: As :class:`Logger`. Any other error comes from the logger itself.
     """
 
     def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
@@ -163,7 +163,7 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
     """Check the setting ``loggers`` before the run.
 
     Raises:
-        ValueError: If a name is unknown or given twice, or a logger needs a ``run_dir`` and there is none.
+        ValueError: If a name is unknown or given twice, or a logger needs a ``run_dir`` and the run has none.
     """
     chosen = [*(chosen or ())]
     for one in chosen:

@@ -30,21 +30,19 @@ class ReplayTraining(Training):
 
     train_batch_size_per_learner = 256
     n_step: int | tuple[int, int] = setting(
-        1, "Steps whose rewards are summed before the next value; a pair draws the number for each row.", ge=1
+        1, "Steps whose rewards are summed before the next value; from a pair, a number is drawn for each row.", ge=1
     )
     target_network_update_freq: int = setting(
         0, "Environment steps between updates of the target network; 0 updates it after every gradient step.", ge=0
     )
-    tau: float = setting(0.005, "How far an update moves the target network: 1 copies the online one.", gt=0, le=1)
+    tau: float = setting(0.005, "Fraction by which updates move the target network towards the online one.", gt=0, le=1)
     num_steps_sampled_before_learning_starts: int = setting(1000, "Environment steps before the first update.", ge=0)
     training_intensity: float | None = setting(
         256.0,
         "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
         gt=0,
     )
-    burn_in_len: int = setting(
-        0, "Steps before each training sequence that only bring a recurrent state up to date.", ge=0
-    )
+    burn_in_len: int = setting(0, "Steps before each training sequence that only warm up the recurrent state.", ge=0)
 
 
 class Replay(Settings):
@@ -53,12 +51,12 @@ class Replay(Settings):
     replay_capacity: int = setting(50_000, "Environment steps that the replay buffer holds.", ge=1)
     prioritized_replay: bool = setting(False, "Whether steps with large errors are drawn more often.")
     prioritized_replay_alpha: float = setting(
-        0.6, "Exponent of the priorities of steps: 0 draws all alike, 1 in proportion to errors.", ge=0, le=1
+        0.6, "Exponent of the priorities of steps: 0 draws uniformly, 1 in proportion to errors.", ge=0, le=1
     )
     prioritized_replay_beta: Schedule = setting(
         0.4,
-        "How much of the bias of prioritized draws is corrected, 1 being all: a number, or points [[0, value], "
-        "[env_step, value], ...].",
+        "Share of the bias of prioritized draws that importance weights correct (their exponent): a number, or points "
+        "[[0, value], [env_step, value], ...].",
         ge=0,
         le=1,
     )
@@ -168,7 +166,7 @@ class ReplayAlgorithm(Algorithm):
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
             seconds["replay"] += perf_counter() - start
-        seconds["replay"] -= seconds["update"]  # updates run within what was timed as replay
+        seconds["replay"] -= seconds["update"]  # the time measured as replay includes the updates
         learned = self.learner_group.summarize_updates(history)
         if self.config.prioritized_replay:
             for numbers in learned.values():
@@ -180,7 +178,7 @@ class ReplayAlgorithm(Algorithm):
         }
 
     def sample(self) -> Rollout:
-        """Sample as :meth:`Algorithm.sample` does. The rollout is not stored, so new episodes start after it."""
+        """Sample as :meth:`Algorithm.sample` does. The rollout is not replayed, so new episodes start after it."""
         rollout = super().sample()
         self.env_runner_group.reset()
         return rollout

@@ -22,13 +22,13 @@ class ReplayLearner(BatchLearner):
     """Takes a gradient step on each replayed batch, and moves the target nets after it.
 
     Override points, in addition to those of :class:`BatchLearner`:
-        ``compute_targets``: what action values are trained to be: always.
+        ``compute_targets``: the targets of action values: always.
         ``target_shape``: the shape of one target, unless it is a number.
-        ``target_parts``: names of the parts whose target nets are copies; None, the default, is all. In other parts,
-        a target net has the tensors that are in training.
+        ``target_parts``: names of the parts that a target net copies; None, the default, copies all. It shares the
+        tensors of other parts with the module in training.
 
     Attributes:
-        targets: The target nets and their clocks.
+        targets: The target nets, with the times and counts of their moves.
         target: The target nets by module id, in eval mode.
     """
 
@@ -65,19 +65,19 @@ class ReplayLearner(BatchLearner):
 
     @abstractmethod
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return what each row's action value is trained to be, without gradient.
+        """Return the target of each row's action value. Runs under ``no_grad``.
 
         Args:
             module_id: The module that learns.
-            batch: Columns of :meth:`ReplayBuffer.sample`; :func:`valid_rows` returns its rows, :func:`following` what
-                came after them.
+            batch: Columns of :meth:`ReplayBuffer.sample`. :func:`valid_rows` returns its rows, and :func:`following`
+                the observations after them.
 
         Returns:
             Targets ``[B, *target_shape]``. For sequences, ``B`` is the number of valid rows.
         """
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the targets in the column ``value_targets``; without gradient.
+        """Add the targets as the column ``value_targets``. Runs under ``no_grad``.
 
         In sequences, targets of invalid rows are zero, and the initial state becomes the one after the burn-in.
 
@@ -126,7 +126,7 @@ def valid_rows(batch: Batch) -> Batch:
 
 
 def following(net: RLModule, batch: Batch) -> Batch:
-    """Return the observations after the rows of ``batch``, and what ``forward_train`` of ``net`` returns for them, as
+    """Return the observations after the rows of ``batch``, and the outputs of ``net.forward_train`` for them, as
     columns ``[B, ...]``. For sequences, ``B`` is the number of valid rows."""
     if Columns.NEXT_ROWS not in batch:
         after: Batch = {Columns.OBS: batch[Columns.NEXT_OBS]}

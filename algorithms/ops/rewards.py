@@ -11,7 +11,7 @@ def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float) -> Rollout:
     """Return a copy of ``rollout`` with each reward clipped. Its statistics still have the rewards of the env.
 
     Args:
-        rollout: It is not changed.
+        rollout: The rollout, which is not changed.
         clip: "sign" replaces each reward by its sign (Mnih et al. 2015, Methods). A number is the greatest magnitude.
     """
     rewards = rollout[Columns.REWARDS]

@@ -36,7 +36,7 @@ class ReplaySample:
     """A batch from :meth:`ReplayBuffer.sample`, and its origin, which :meth:`ReplayBuffer.update_priorities` needs.
 
     Attributes:
-        batch: Columns for a learner, trees of tensors.
+        batch: Columns for a learner, each a tree of tensors.
         indices: int64 ``[B]``: the places of the sampled rows, or the anchors of the sampled sequences.
         owners: For sequences, int64 ``[V]``: the sequence in ``[0, B)`` that each of the ``V`` valid rows belongs to.
             None for rows.
@@ -58,8 +58,8 @@ class ReplayBuffer:
         capacity: Number of transitions, over all envs.
         num_envs: ``N``, the number of envs in all rollouts together.
         gamma: Discount per step.
-        n_step: Steps whose rewards are summed before ``next_obs``. For a range ``(low, high)``, each sampled row draws
-            its own number.
+        n_step: Number of steps whose rewards are summed before ``next_obs``. From a range ``(low, high)``, a number is
+            drawn for each sampled row.
         prioritized: Settings for drawing in proportion to TD errors; None draws uniformly.
         sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
@@ -161,7 +161,7 @@ class ReplayBuffer:
             )
         columns = slice(first_slot, first_slot + slots)
         head = self._check_fit(columns, steps)
-        # Everything that can be refused is read before the first write.
+        # Read everything, and so refuse what is wrong, before the first write.
         obs = self._obs.read("Rollout['obs']", stored[Columns.OBS], (steps, slots))
         last_obs = self._obs.read("Rollout.last_obs", rollout.last_obs, (slots,))
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
@@ -186,7 +186,7 @@ class ReplayBuffer:
             cut_before |= broken
         if not all_valid:
             cut_before |= ~valid[0]
-        # Withdraw the oldest rows before they are overwritten, or become mere sources of older frames.
+        # Withdraw the oldest rows before they are overwritten, or are only kept as older frames.
         self._transitions.withdraw(head + self.rows - self.kept_rows, steps, columns)
         for rows, _ in spans(head + 1, steps, self.rows):
             self._obs.release(rows, columns)
@@ -205,7 +205,7 @@ class ReplayBuffer:
         self._obs.begin_stacks(head, columns, obs, starts, cut_before)
         self.heads[columns] = after
         self._rows_in_use = min(self.rows, max(self._rows_in_use, head + steps))
-        kept = valid[-self.kept_rows :]  # the rows before these only provide older frames
+        kept = valid[-self.kept_rows :]  # the rows before these are only kept as older frames
         self._transitions.offer(after - len(kept), columns, kept)
         if self._anchors is not None:
             self._anchors.advance(head, steps, columns, states, self.sampleable)
@@ -247,7 +247,7 @@ class ReplayBuffer:
     # ------------------------------------------------------------------------------------------------ reading
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
-        """Draw ``batch_size`` steps with replacement: as rows, or as sequences of ``L`` steps each, at least one.
+        """Draw ``batch_size`` steps with replacement: as rows, or as at least one sequence of ``L`` steps.
 
         Args:
             batch_size: Steps to draw: ``B`` rows, or ``B·L`` steps in ``B`` sequences.
@@ -258,7 +258,7 @@ class ReplayBuffer:
             columns of :func:`gather_sequences`, and ``weights`` ``[L', B]``, 0 for rows that are not trained on.
 
         Raises:
-            ValueError: If ``batch_size`` is below 1, or exceeds the steps that can be drawn.
+            ValueError: If ``batch_size`` is below 1, or above the number of steps that can be drawn.
         """
         length, there = self._layout.row_unit, self._candidates.num
         num = max(1, batch_size // length)
@@ -321,8 +321,8 @@ class ReplayBuffer:
         """Return the n-step windows that begin at ``places`` ``[B]``.
 
         Returns:
-            Four arrays ``[B]``: the places of their last rows and their numbers of steps, int64; their discounted sums
-            of rewards, and the discounts of the values after them, float32.
+            Four arrays ``[B]``: the places of the last rows and the numbers of steps, int64; the discounted sums of
+            rewards, and the discounts of the values of the observations that follow, float32.
         """
         most = self.max_steps
         if most == 1:
@@ -408,7 +408,7 @@ class ReplayBuffer:
 
         Args:
             state: State of a buffer with the same spaces and settings.
-            together: Number of envs per rollout that will be added.
+            together: Number of envs in each rollout that will be added.
 
         Raises:
             ValueError: If spaces or settings differ; for sequences, also if capacity or number of envs differ.

@@ -84,7 +84,7 @@ class Candidates:
         Args:
             num: Number of entries.
             beta: Exponent of the importance weights; see :meth:`Priorities.sample`.
-            rows_in_use: Number of the first rows that are searched; all drawable entries must be in them.
+            rows_in_use: Number of rows, from row 0 on, that contain all drawable entries.
             rng: Random stream of the draws.
 
         Returns:

@@ -23,7 +23,7 @@ from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
 
 LARGE = 10**9
-"""Bytes from which a buffer is logged as a warning, which Python shows by default, and not as info."""
+"""Size in bytes from which a buffer is logged as a warning, which Python shows by default, instead of as info."""
 
 StackAxes: TypeAlias = int | Mapping[str, int]
 """Axis along which an observation stacks frames. For a Dict or Tuple, a mapping from the paths of leaves to axes."""
@@ -109,12 +109,12 @@ class ReplayLayout:
     """The size and shape of a buffer, computed before anything is allocated. Arguments as for :class:`ReplayBuffer`.
 
     Attributes:
-        capacity: Transitions in all.
-        num_envs: Columns of the ring.
-        prioritized: Settings of draws by priority; None for uniform draws.
-        rows: Rows of the ring.
-        row_unit: The length of sequences, of which ``rows`` is a multiple. 1 if samples are rows.
-        kept_rows: Rows that hold transitions.
+        capacity: Number of transitions, over all envs.
+        num_envs: Number of columns of the ring.
+        prioritized: Settings for drawing by priority; None for uniform draws.
+        rows: Number of rows of the ring, a multiple of ``row_unit``.
+        row_unit: Length of the sequences; 1 if samples are rows.
+        kept_rows: Number of rows that hold transitions.
         obs: How a row stores the leaves of an observation.
         actions: How a row stores the leaves of an action.
         num_bytes: Bytes of the arrays that the buffer allocates when it is built.
@@ -137,8 +137,8 @@ class ReplayLayout:
         self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
         self.kept_rows = -(-capacity // num_envs)
         self.row_unit = unit = 1 if sequences is None else sequences.length
-        # The rows for transitions are followed by one for the newest observation, and preceded by those that hold the
-        # older frames of the oldest stack. Rows are rounded up to whole sequences, so that anchors stay on multiples.
+        # One more row holds the newest observation, and others the older frames of the oldest stack. The number of rows
+        # is rounded up to whole sequences, so that anchors stay at multiples of their length when the ring wraps.
         self.rows = -(-(self.kept_rows + max(leaf.num_frames for leaf in self.obs)) // unit) * unit
         leaves = (*self.obs, *self.actions)
         each = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)

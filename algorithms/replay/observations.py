@@ -24,7 +24,7 @@ Arrays = Sequence[np.ndarray]
 """Leaves of a tree of arrays, in the order of ``tree.flatten``."""
 
 CHECKED_ROWS = 100
-"""Number of rows of each env, from the first on, that are checked to stack frames along the given axis."""
+"""Number of first rows of each env in which to check that observations stack frames along the given axis."""
 
 
 class TreeRows:
@@ -185,7 +185,7 @@ class ObservationRows(TreeRows):
         self._checked = np.zeros(num_envs, np.int64)
 
     def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
-        """Store the older frames of observations that begin a stack, as the row before holds another episode.
+        """Store the older frames of observations that begin a stack, since the row before is from another episode.
 
         Args:
             head: Row of the first observation.
@@ -215,7 +215,7 @@ class ObservationRows(TreeRows):
         return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """Return one leaf at ``places``; rebuild stacks from the newest frames of the rows before.
+        """Return one leaf at ``places`` ``[B]``, as ``[B, *leaf.shape]``, with its stacks rebuilt from earlier rows.
 
         Frames from before the start of a stack are replaced by the ``older`` frames that were stored with that start.
         """
@@ -292,7 +292,7 @@ class ObservationRows(TreeRows):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`, with empty tables."""
+        """Restore a state from :meth:`get_state`. The tables must be empty."""
         self.set_rows(state["columns"])
         self.finals.set_state(state["finals"])
         if self._has_stacks:

@@ -26,9 +26,9 @@ class PrioritizedReplay(Settings):
 
 
 class Priorities:
-    """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion.
+    """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion to it.
 
-    A leaf is an index: the place of a row in a ring, or of an anchor.
+    A leaf is an index: the place of a row in a ring, or the number of an anchor.
 
     Args:
         settings: ``alpha`` and ``eps``.

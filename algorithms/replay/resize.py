@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer
 
 _PLACES = 1024
-"""Transitions copied at a time, which limits the memory that the copies take."""
+"""Number of transitions copied at a time, to limit the memory that the copies take."""
 
 
 def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:
@@ -49,11 +49,12 @@ def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:
 
 
 def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts: np.ndarray) -> Rollout:
-    """Return a rollout of the steps of ``old`` at ``places``, truncated where they neither terminate nor continue.
+    """Return the steps of ``old`` at ``places`` as a rollout for the new buffer. A step that neither terminates its
+    episode nor is continued by the next row becomes truncated.
 
     Args:
         old: The buffer to read.
-        places: ``[T, N]``, in the columns of the new buffer.
+        places: Places in ``old``, int64 ``[T, N]``, for the ``N`` columns of the new buffer.
         goes_on: bool ``[T, N]``: the next row continues the episode.
         starts: bool ``[T, N]``: the row begins an episode, or does not continue the row before it.
     """

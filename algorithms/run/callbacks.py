@@ -79,8 +79,8 @@ class Callbacks:
     """Base class for callbacks: override the events you need. Each run makes one instance, without arguments.
 
     Raises:
-        TypeError: When a subclass is defined, if the name of a method begins with ``on_`` but is no callback, or if the
-            method does not accept the arguments of its callback.
+        TypeError: When a subclass is defined, if the name of a method begins with ``on_`` but is not a callback, or if
+            the method does not accept the arguments of its callback.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 MOST_FAILED_IN_A_ROW = 3
-"""Number of checkpoints in a row that fail before the run ends with an error."""
+"""Number of failed checkpoints in a row at which the run ends with an error."""
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,15 @@ logger = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes checkpoints in a thread, at most one call of :meth:`start` at a time.
 
-    Tensors are copied first, except for those of a replay buffer, which may be too large: the caller waits for these.
+    Tensors are copied first. Those of a replay buffer may be too large to copy, so the caller waits until they are
+    written.
 
     Args:
         algorithm: The algorithm to save.
-        keep: Number of last checkpoints to keep; earlier ones are in the folder ``checkpoints`` next to the last one.
+        keep: Number of newest checkpoints to keep. All but the last are in the folder ``checkpoints`` next to it.
 
     Attributes:
-        num_failed: Checkpoints that could not be written.
+        num_failed: Number of checkpoints that could not be written.
     """
 
     def __init__(self, algorithm: Algorithm, keep: int) -> None:
@@ -44,9 +45,10 @@ class CheckpointWriter:
         self.num_failed = self._failed_in_a_row = 0
 
     def start(self, last: Path | None, best: Path | None) -> None:
-        """Begin to write the checkpoint ``last`` and, without a replay buffer, ``best``; None writes none.
+        """Begin to write the checkpoint ``last`` and, without the replay buffer, the checkpoint ``best``. A path of
+        None is not written.
 
-        Wait for checkpoints that are being written, and call :meth:`finish`, before ``start``.
+        Call :meth:`finish` first, to wait for the checkpoints of the last call.
         """
         try:
             content = checkpoint_content(self._algorithm)
@@ -77,13 +79,13 @@ class CheckpointWriter:
                 self._done.append((path, None))
 
     def finish(self, *, most_failed: int = MOST_FAILED_IN_A_ROW) -> list[tuple[Path, bool]]:
-        """Wait for what is being written; return each path, and whether it was written. Log failures.
+        """Wait until the checkpoints are written. Return each path, and whether it was written. Log failures.
 
         Args:
-            most_failed: Number of failures in a row that are an error.
+            most_failed: Number of failures in a row that raise an error.
 
         Raises:
-            OSError, ValueError: If as many checkpoints in a row could not be written, or were not finite.
+            OSError, ValueError: If ``most_failed`` checkpoints in a row could not be written, or were not finite.
         """
         if self._thread is not None:
             self._thread.join()
@@ -101,9 +103,11 @@ class CheckpointWriter:
 
 
 def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path: Path) -> None:
-    """Write a checkpoint, and move the one that it replaces to the earlier ones, unless it has as many env steps.
+    """Write a checkpoint, and move the one that it replaces to the folder of earlier ones, unless both have the same
+    number of env steps.
 
-    What is older than the newest ``keep - 1`` complete ones is deleted, once the new one was read back and is sound.
+    Once the new one has been read back and is sound, delete the earlier ones that are older than the newest
+    ``keep - 1`` complete ones.
     """
     aside = None
     if _is_complete(path) and (earlier := read_manifest(path, KIND)["about"]["env_steps"]) != env_steps:

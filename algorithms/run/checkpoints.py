@@ -1,4 +1,4 @@
-"""Write the checkpoint of an algorithm, and load the algorithm from it."""
+"""Write an algorithm to a checkpoint, and load it from one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 logger = logging.getLogger(__name__)
 
 MOST_TENSOR_ENVS = 1_000_000
-"""Most environments that return tensors that a checkpoint may ask for."""
+"""Largest number of envs that a checkpoint may ask for if they return tensors."""
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -50,9 +50,10 @@ def history_of(run: Path) -> list[Path]:
 
 
 def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
-    """Return the newest sound checkpoint if ``path`` is a run folder that has one, else ``path``.
+    """Return the first sound checkpoint of the run folder ``path``: the last, else an earlier one, else the best.
 
-    The last checkpoint comes first, then earlier ones, then the best. The log names those that are passed over.
+    If none is sound, return the first that exists; if ``path`` is not a run folder, return ``path``. Log the
+    checkpoints that are skipped.
 
     Args:
         path: A run folder, or a checkpoint.
@@ -65,7 +66,7 @@ def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
         try:
             verify_checkpoint(folder)
         except ValueError as error:
-            logger.warning("%s is passed over: %s", folder, error)
+            logger.warning("%s is skipped: %s", folder, error)
         else:
             return folder
     return next(iter(there), run)
@@ -87,7 +88,7 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
 
 
 def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
-    """Return what a checkpoint of ``algorithm`` holds. The tensors share its memory.
+    """Return the content of a checkpoint of ``algorithm``. The tensors share its memory.
 
     Raises:
         NotFinite: If a weight is NaN or infinite; names it.
@@ -105,7 +106,7 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
                 f"{module_id!r}. Load an earlier checkpoint."
             )
         spec = encode(RLModuleSpec.of(module))  # Policy.load() builds the module from it alone
-        # tensors that are no parameters are buffers
+        # tensors that are not parameters are buffers
         modules[module_id] = {"class": type(module).__name__, "parameters": [*named], "spec": spec}
     content = {
         "algorithm": name_of(algorithm.config),
@@ -118,13 +119,13 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     own = import_path(type(algorithm.config))
     if own is not None and registered_at(own) is None:
         content["config_class"] = own
-    if "replay" in content["state"]:  # which gets a separate file
+    if "replay" in content["state"]:  # the replay buffer gets a separate file
         content["replay"] = content["state"].pop("replay")
     return content
 
 
 def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callable[..., Path]:
-    """Return the function that writes a content; see :func:`prepare_checkpoint`."""
+    """Return a function that writes ``content`` as a checkpoint; see :func:`prepare_checkpoint`."""
     metrics = content["state"]["metrics"]
     about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
     return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
@@ -135,7 +136,7 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
     if names := config.modules_to_allow().get("__main__", []):
         warnings.warn(
             f"save(): expected code in modules, which other programs can import, got {', '.join(names)} of this "
-            "script. Move it to a module of its own, or pass it again: "
+            "script. Move it to a module that can be imported, or pass it again: "
             f"from_checkpoint(path, {', '.join(f'{name}=...' for name in names)}).",
             stacklevel=5,
         )
@@ -176,7 +177,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         raise ValueError(f"checkpoint {str(folder)!r}: {error}") from error
     lost = ""
     if config.run_dir is not None and "run_dir" not in objects:
-        lost = _write_only_where_it_lies(config, folder)
+        lost = _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
@@ -206,17 +207,17 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
 
 
 def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:
-    """Refuse saved settings that ask for more environments or units than the checkpoint has state of.
+    """Refuse saved settings that ask for more envs or units than the checkpoint has state for.
 
     Raises:
-        ValueError: If there is a setting that asks for more; names it.
+        ValueError: If a setting asks for more; names it.
     """
     state = content["state"]
     tensors = [leaf for leaf in tree.flatten(state.get("learners")) if isinstance(leaf, torch.Tensor)]
     envs = state.get("env_runners", {})
     most = {"units": max(10_000, sum(leaf.numel() for leaf in tensors)), "envs": len(envs)}
     if any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in envs.values()):
-        most["envs"] = MOST_TENSOR_ENVS  # they share one state
+        most["envs"] = MOST_TENSOR_ENVS  # such envs share one state
     got = dict[str, tuple[int, str]]()
     if not given.keys() & {"num_env_runners", "num_envs_per_env_runner"}:
         envs = max(1, config.num_env_runners) * config.num_envs_per_env_runner
@@ -227,39 +228,39 @@ def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConf
     for name, (count, what) in got.items():
         if count > most[what]:
             raise ValueError(
-                f"checkpoint {str(folder)!r}: expected settings for the {most[what]:,} {what} that it has state of, "
-                f"got {count:,} by {name}. Pass {name}= if you mean that."
+                f"checkpoint {str(folder)!r}: expected settings for the {most[what]:,} {what} that it has state for, "
+                f"got {count:,} from {name}. Pass {name}= if you mean that."
             )
 
 
 def _check_kinds(saved: Any, built: Any, path: str) -> None:
-    """Check that a saved state has what the state of a new algorithm has, of the same kinds.
+    """Check that a saved state has the entries of a new algorithm's state, with values of the same types.
 
     Raises:
-        ValueError: If something is missing or of another kind; names the first place.
+        ValueError: If an entry is missing or of another type; names the first one.
     """
     for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str):
         if isinstance(built, kind) and (
             not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool)
         ):
-            raise ValueError(f"{path}: expected the kind of {built!s:.50}, got {saved!s:.50}")
+            raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
     if isinstance(built, Mapping):
-        for name in built.keys() - {"replay"}:  # which checks its own state
+        for name in built.keys() - {"replay"}:  # the replay buffer checks its own state
             if str(name) in saved:
                 _check_kinds(saved[str(name)], built[name], f"{path}/{name}")
-            elif path in ("state", "state/learners", "state/metrics"):  # in others, the keys may change
-                raise ValueError(f"{path}/{name}: expected the kind of {built[name]!s:.50}, got nothing")
+            elif path in ("state", "state/learners", "state/metrics"):  # in other places, the keys may change
+                raise ValueError(f"{path}/{name}: expected a value like {built[name]!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
         for i, (one, other) in enumerate(zip(saved, built, strict=False)):
             _check_kinds(one, other, f"{path}/{i}")
 
 
 def _check_modules(saved: Mapping[str, Mapping[str, torch.Tensor]], algorithm: Algorithm) -> None:
-    """Check that every module has saved weights, of its types, and that these are finite.
+    """Check that every module has saved weights of the same dtypes, and that these are finite.
 
     Raises:
-        KeyError: If a module has none.
-        ValueError: If weights are of another type, NaN or infinite; names the first ones.
+        KeyError: If a module has no saved weights.
+        ValueError: If weights are of another dtype, NaN or infinite; names the first ones.
     """
     for module_id, module in algorithm.learner_group.module.items():
         weights = saved[module_id]
@@ -286,7 +287,7 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
             )
         return found
     if content["algorithm"].upper() not in ALGORITHMS:
-        for module in (one.partition(":")[0] for one in allow):  # one of them may register the algorithm
+        for module in (one.partition(":")[0] for one in allow):  # importing one of them may register the algorithm
             try:
                 import_module(module)
             except ImportError as error:
@@ -297,7 +298,7 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
     return config_class(content["algorithm"])
 
 
-def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> str:
+def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
     """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write.
 
     Returns:
@@ -306,7 +307,7 @@ def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> str:
     folder, lost = run_folder_of(checkpoint), ""
     if folder is None:
         lost = (
-            f"{checkpoint} has a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there "
+            f"{checkpoint} names the run_dir {config.run_dir!r}, but is not in it. Nothing is written there "
             f"unless you pass run_dir={config.run_dir!r}."
         )
         loggers = [one for one in config.loggers or () if not needs_folder(one)]

@@ -41,8 +41,8 @@ def evaluation_config(
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of range, ``num_episodes`` and ``num_env_steps`` are both given, or only one
-            of videos and their folder is asked for.
+        ValueError: If an argument is out of range, ``num_episodes`` and ``num_env_steps`` are both given, or
+            ``num_videos`` or ``video_dir`` lacks the other.
     """
     changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
@@ -171,7 +171,7 @@ class Evaluation:
 def play(
     runner: EnvRunner, count: int, *, in_episodes: bool, explore: bool, progress: bool
 ) -> tuple[list[FinishedEpisode], int]:
-    """Play ``count`` episodes or steps from new episodes on, and return the finished episodes and the number of steps.
+    """Begin new episodes, play ``count`` episodes or steps, and return the finished episodes and the number of steps.
 
     Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
     ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.

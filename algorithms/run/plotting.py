@@ -321,10 +321,11 @@ def mean_and_margin(values: Floats) -> tuple[Floats, Floats | None]:
 
 
 def student_t(freedom: int) -> float:
-    """Return the ``t`` for which 95 % of Student's distribution lie between ``-t`` and ``t``, to four decimals.
+    """Return the ``t`` for which 95 % of Student's distribution with ``freedom`` degrees of freedom lies between ``-t``
+    and ``t``, to four decimals.
 
-    Beyond the table, expand in ``1 / freedom`` about the normal quantile (Abramowitz and Stegun 1964,
-    26.7.5).
+    For more degrees than :data:`STUDENT_T` has, expand in ``1 / freedom`` about the normal quantile (Abramowitz and
+    Stegun 1964, 26.7.5).
     """
     if freedom <= len(STUDENT_T):
         return STUDENT_T[freedom - 1]

@@ -30,7 +30,7 @@ else:
 
 
 def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
-    """Return the error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
+    """Return the error for a call of ``learn`` with positional or unknown arguments, as other libraries have."""
     steps = args[0] if args else foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))

@@ -19,7 +19,7 @@ class TargetEntropy(nn.Module):
     """Computes the target entropy for observations.
 
     Args:
-        module: Knows the action space, the distribution and the mask.
+        module: The module, whose action space, distribution and mask determine the entropy.
         goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), and
             :data:`CHOICE_SHARE` of the entropy of uniform choices among those that are allowed.
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from algorithms.sac.sac import SACConfig
 
 MOST_LOG_ALPHA = 20.0
-"""Logarithm of the temperature above which it has diverged."""
+"""Logarithm of the temperature above which learning counts as diverged."""
 
 
 class Actions(NamedTuple):
-    """Actions of a policy: one drawn for each observation, or all of them.
+    """Actions of a policy: one drawn for each observation, or all joint actions.
 
     Attributes:
         drawn: The actions ``[B, ...]``, with a gradient; None for every joint action.
@@ -44,7 +44,7 @@ class Actions(NamedTuple):
 
     @classmethod
     def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
-        """Return an action for each row, drawn from ``noise``; without noise all actions."""
+        """Return an action for each row, drawn with ``noise``; without noise, all joint actions."""
         dist = module.action_dist_cls.from_logits(inputs)
         if noise is not None:
             return cls(*dist.rsample_with_logp(noise))
@@ -53,7 +53,8 @@ class Actions(NamedTuple):
         return cls(None, logp, logp.exp())
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation ``[B]`` of the ``values`` of these actions: exact for all, else those of the draws."""
+        """Return the expectation ``[B]`` of ``values`` under the policy: exact for all actions, estimated for drawn
+        ones."""
         return values if self.probs is None else (self.probs * values).sum(-1)
 
 
@@ -115,8 +116,8 @@ class SACLearner(ReplayLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the sum of the losses of critics (eq. 5), policy (eq. 9) and temperature (eq. 18), of which each has
-        its own parameters.
+        """Return the sum of the losses of critics (eq. 5), policy (eq. 9) and temperature (eq. 18). Each has a gradient
+        for its own parameters only.
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
@@ -137,7 +138,7 @@ class SACLearner(ReplayLearner):
 
         entropy = -actions.mean(actions.logp.detach())
         goal = self._target_entropy[module_id].forward(self.module[module_id].env_part(batch[Columns.OBS]))
-        # by log α, as in the authors' code: the size of α does not change how fast it adapts
+        # log α instead of α, as in the authors' code, so that α adapts at a rate that does not depend on its size
         alpha_loss = (log_alpha * (entropy - goal).detach()).mean()
         return qf_loss + policy_loss + alpha_loss, {
             "qf_loss": qf_loss,
@@ -151,7 +152,7 @@ class SACLearner(ReplayLearner):
         }
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw the state of the stream of noise, the same on all learners."""
+        """Seed the noise of this step, in the same way on all learners."""
         super().before_gradient_step(module_id)
         self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
         self._rng.bit_generator.state = self._rng_state
@@ -161,7 +162,7 @@ class SACLearner(ReplayLearner):
         return super().prepare_batch(module_id, batch | self._draw_noise(module_id, batch))
 
     def _draw_noise(self, module_id: str, batch: Batch) -> Batch:
-        """Return the noise for the rows or sequences of this learner: its part of the noise for those of all."""
+        """Return this learner's part of the noise that is drawn for the rows or sequences of all learners."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         assert isinstance(module, ActionValueAPI)
         if module.values_all_actions:
@@ -180,8 +181,9 @@ class SACLearner(ReplayLearner):
         return {Columns.NOISE: mine[0], Columns.NEXT_NOISE: mine[1]}
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value: its n-step reward plus the discounted soft value of what
-        follows (eq. 3 and 5), which is that of the target critics for the policy's action, plus the entropy.
+        """Return the target of each row's action value: its n-step reward plus the discounted soft value of the next
+        observation (eq. 3 and 5). That is the lesser value of the target critics for the policy's action, minus α times
+        the log-probability of the action.
 
         Args:
             module_id: The module that learns.
@@ -190,7 +192,7 @@ class SACLearner(ReplayLearner):
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
         """
-        # the policy of the target net is the one that learns
+        # the target net only copies the critics: its policy is the one in training
         target, module = self.target[module_id], self.module[module_id]
         assert isinstance(target, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)

@@ -38,7 +38,7 @@ class SACCatalog(ActionCriticCatalog):
     Raises:
         ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, or for autoregressive actions and
             action embeddings.
-        TypeError: If samples of the distribution have no gradient for given noise.
+        TypeError: If the distribution cannot draw samples with a gradient from given noise.
     """
 
     model_config_class = SACModelConfig
@@ -70,7 +70,7 @@ class SACCatalog(ActionCriticCatalog):
         if noise is None:
             raise TypeError(
                 f"distribution of the actions of {name}: expected one with draw_noise() and rsample_with_logp(), got "
-                f"{dist_cls.__name__}, which samples from no noise. Leave custom_action_dist out, or write them."
+                f"{dist_cls.__name__}, which cannot sample from noise. Leave custom_action_dist out, or write both."
             )
         if not self.values_all:
             dist_cls.from_logits(torch.zeros(1, width)).rsample_with_logp(noise)  # raises if there is no gradient

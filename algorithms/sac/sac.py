@@ -22,7 +22,7 @@ class SACTraining(SACNetSettings, ReplayTraining):
     )
     target_entropy: float | Literal["auto"] = setting(
         "auto",
-        "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action and "
+        "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action plus "
         "0.98 of the entropy of uniform choices.",
     )
 
@@ -48,7 +48,7 @@ class SACConfig(SACTraining, ReplayConfig):
 
 
 class SAC(ReplayAlgorithm):
-    """Soft actor-critic (Haarnoja et al. 2018): act by a policy of high entropy, store transitions, and learn from
-    samples of them."""
+    """Soft actor-critic (Haarnoja et al. 2018): act with a policy of high entropy, store transitions, and learn
+    from samples of them."""
 
     config: SACConfig

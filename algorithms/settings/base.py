@@ -55,7 +55,7 @@ class SettingsBase(Settings):
 
     @classmethod
     def overrides(cls, **values: Any) -> dict[str, Any]:
-        """Check settings given by keyword as assigning them would; return them as a dict for :meth:`update`."""
+        """Check settings as assigning them would, and return them as a dict for :meth:`update`."""
         return cls._checked(values, f"{cls.__name__}.overrides()")
 
     def copy(self) -> Self:

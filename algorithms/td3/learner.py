@@ -25,8 +25,8 @@ class TD3Learner(ReplayLearner):
     """Learns critics, and a deterministic policy that they guide, from one batch of replayed steps at a time (Fujimoto
     et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", Algorithm 1).
 
-    The policy learns in every ``policy_delay``-th step, in one backward pass with the critics, to which its loss gives
-    no gradient. The target nets move in these steps.
+    The policy learns in every ``policy_delay``-th step, in one backward pass with the critics, but its loss gives the
+    critics no gradient. The target nets move in these steps.
 
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
@@ -48,7 +48,7 @@ class TD3Learner(ReplayLearner):
         return {"critic": critic, "actor": Part(others, actor_lr, config.grad_clip)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return both parts in every ``policy_delay``-th step, and else the critics alone."""
+        """Return both parts in every ``policy_delay``-th step, else the critics alone."""
         is_due = (self.num_gradient_steps[module_id] + 1) % self.settings.policy_delay == 0
         return ("critic", "actor") if is_due else ("critic",)
 
@@ -58,7 +58,7 @@ class TD3Learner(ReplayLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the critics' squared errors, and in the steps of the policy minus the first critic's value of its
+        """Return the critics' squared errors; in steps of the policy, subtract the first critic's value of the policy's
         actions (Fujimoto et al. 2018, Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6).
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
@@ -78,23 +78,22 @@ class TD3Learner(ReplayLearner):
         return loss, metrics
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train`` as for all learners, but not in steps of the critics alone if nothing else reads it."""
+        """Run ``forward_train``, except in steps of the critics alone, whose loss does not read its outputs."""
         reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw the seed of the noise on the target's actions, the same on all learners."""
+        """Draw the seed of the noise on the target policy's actions, the same on all learners."""
         super().before_gradient_step(module_id)
         self._noise_seed = int(torch.randint(2**62, (), generator=self.generator))
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the noise on the target's actions, and the targets of the critics."""
+        """Add the noise on the target policy's actions, and the targets of the critics."""
         noise = {Columns.NEXT_NOISE: self._draw_noise(module_id, batch)} if self.settings.target_noise else {}
         return super().prepare_batch(module_id, batch | noise)
 
     def _draw_noise(self, module_id: str, batch: Batch) -> Tensor:
-        """Return clipped noise ``[..., W]`` for the rows of this learner, a part of that for the rows of all
-        learners."""
+        """Return this learner's part of the clipped noise ``[..., W]`` that is drawn for the rows of all learners."""
         module, settings = self.module[module_id], self.settings
         width = module.action_dist_cls.required_input_dim(module.action_space)
         *steps, rows = batch[Columns.STARTS if Columns.STARTS in batch else Columns.REWARDS].shape
@@ -105,9 +104,9 @@ class TD3Learner(ReplayLearner):
         return own.clamp_(-settings.target_noise_clip, settings.target_noise_clip).to(self.device)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``:
-        lesser of the target critics' values of the target policy's action with noise (Fujimoto et al. 2018, eq. 10 and
-        14).
+        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
+        That is the lesser of the target critics' values of the target policy's action with noise (Fujimoto et al. 2018,
+        eq. 10 and 14).
 
         Args:
             module_id: The module that learns.
@@ -126,7 +125,7 @@ class TD3Learner(ReplayLearner):
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net in the steps of the policy."""
+        """Move the target net, in steps that update the policy only."""
         if "actor" in self.stepping[module_id]:
             super().after_gradient_step(module_id)
 

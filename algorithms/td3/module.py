@@ -16,7 +16,7 @@ class TD3Catalog(ActionCriticCatalog):
     Override points: those of :class:`ActionCriticCatalog`.
 
     Raises:
-        ValueError: As :class:`Catalog`. Also if an action, or a part of it, is no Box of floats with finite bounds.
+        ValueError: As :class:`Catalog`. Also if an action, or a part of it, is not a Box of floats with finite bounds.
     """
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
@@ -30,7 +30,7 @@ class TD3Catalog(ActionCriticCatalog):
         if wrong:
             raise ValueError(
                 f"distribution of the actions of {type(self).__name__}: expected DeterministicAction for each part, "
-                f"since its policy has no other, got {wrong[0].__name__}. Leave custom_action_dist and "
+                f"since its policy supports no other, got {wrong[0].__name__}. Leave custom_action_dist and "
                 "autoregressive_actions out, or use SAC."
             )
 

@@ -22,15 +22,17 @@ class TD3Training(CriticSettings, ReplayTraining):
     grad_clip = None
     actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
     critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
-    policy_delay: int = setting(2, "Gradient steps of the critics for each one of policy and target nets.", ge=1)
-    target_noise: float = setting(
-        0.2, "Standard deviation of the noise on the target's actions, whose range is 2; 0 adds none.", ge=0
+    policy_delay: int = setting(
+        2, "Gradient steps of the critics per step of the policy and move of the target nets.", ge=1
     )
-    target_noise_clip: float = setting(0.5, "Bound of the noise on the target's actions.", gt=0)
+    target_noise: float = setting(
+        0.2, "Standard deviation of the noise on actions in targets, which lie in [-1, 1]; 0 adds none.", ge=0
+    )
+    target_noise_clip: float = setting(0.5, "Largest size of the noise on actions in targets.", gt=0)
     exploration_noise: Schedule | None = setting(
         None,
-        "Standard deviation of the noise on actions, whose range is 2: a number, or points [[0, value], [env_step, "
-        "value], ...]; None is 1 before learning starts, and 0.1 from then on.",
+        "Standard deviation of the noise on sampled actions, which lie in [-1, 1]: a number, or points [[0, value], "
+        "[env_step, value], ...]; None is 1 before learning starts, and 0.1 from then on.",
         ge=0,
     )
 
@@ -81,7 +83,7 @@ class TD3(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        self._set_noise(self._noise)  # learners in other processes do not know it, and returned their state
+        self._set_noise(self._noise)  # the state from learners in other processes has replaced it
         for numbers in result["learners"].values():
             numbers["exploration_noise"] = self._noise
         return result

@@ -161,8 +161,7 @@ def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy
 
 
 def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:
-    """Return for each leaf of ``action`` the sizes of its categorical parts, empty if none, and its number of
-    logits."""
+    """Return the sizes of the categorical parts (empty if none) and the number of logits of each leaf of ``action``."""
     parts = []
     for keys, leaf_cls in leaf_classes(dist_cls):
         leaf = at(action, keys)

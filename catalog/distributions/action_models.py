@@ -90,7 +90,7 @@ class MADE(ActionModel):
     ) -> None:
         super().__init__(action_space)
         parts = [*enumerate(dist_cls.parts, 1)]
-        # the number of the part of each number of the code and of each input; the context has 0, which all units see
+        # number of the part that each entry of the code and each input belongs to; all units see the context, number 0
         codes = torch.tensor([i for i, part in parts for _ in range(part.code.width)])
         outputs = torch.tensor([i for i, part in parts for _ in range(part.inputs.width)])
         context = torch.zeros(dist_cls.context_dim, dtype=torch.long)
@@ -112,7 +112,7 @@ class MADE(ActionModel):
     def of(
         cls, dist_cls: type[AutoregressiveDistribution], action_space: Space, model_config: DefaultModelConfig
     ) -> MADE:
-        """Make the net that the settings describe.
+        """Build the net that the settings describe.
 
         Log standard deviations depend on earlier parts only if they also depend on the state.
         """
@@ -134,8 +134,8 @@ class MADE(ActionModel):
 
 
 class _MaskedStack(DenseStack):
-    """Dense layers with one mask ``[outputs, inputs]`` each for the weights; the last layer starts at 0. There are no
-    norms, which would connect every unit to every other."""
+    """Dense layers, each with a mask ``[outputs, inputs]`` for its weights. The last layer starts at 0. Norm layers are
+    not supported, since they connect every unit to every other."""
 
     def __init__(self, masks: Sequence[Tensor], activation: Activation, init: Init) -> None:
         super().__init__(
@@ -172,7 +172,7 @@ def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation:
     """
     tried = copy.deepcopy(made)
     if isinstance(tried, nn.Module):
-        tried.eval()  # some draw random numbers or change state in training mode
+        tried.eval()  # some activations draw random numbers or change state in training mode
     units = torch.linspace(-1, 1, width).repeat(2, 1)
     units[1, 0] += 10
     out = tried(units)

@@ -228,7 +228,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw noise as for independent parts: if no part depends on others, it gives the same actions."""
+        """Draw noise as for independent parts, so that parts that do not depend on others get the same actions."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -290,7 +290,7 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return for each prefix its log-probability ``[K, ...]`` and the distribution of the last part."""
+        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
@@ -301,7 +301,7 @@ def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: 
 
     Args:
         terms: One term of each part, given the earlier parts of a sampled action.
-        given: The distributions of the parts, given these.
+        given: The distributions of the parts, given the same earlier parts.
         values: The sampled value of each part.
     """
     # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
@@ -315,7 +315,7 @@ def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: 
 
 def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
     """Yield the parts of all leaves, with consecutive ranges of inputs, noise and code."""
-    # of inputs, noise and code
+    # where the next part starts in the inputs, the noise and the code
     starts = [0, 0, 0]
     for keys, dist_cls in leaf_classes(independent):
         leaf, name = at(space, keys), ".".join(map(str, keys))
@@ -338,7 +338,7 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
     """Return the distribution of one choice or bit of a leaf with ``dist_cls``; None if the leaf is not split."""
-    # only these exact classes: a custom subclass may be no product of its components
+    # only these exact classes: a custom subclass need not be a product of its components
     unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
     return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)
 
@@ -364,14 +364,14 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
 
 
 @functools.cache
-@torch.inference_mode(False)  # acting may make this first, and training needs it too
+@torch.inference_mode(False)  # the first call may be in inference mode, but training uses the cached tensor too
 def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Return all combinations of choices of these sizes, ``[K, len(sizes)]``."""
     return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
-    """Arrange ``leaves`` like an action."""
+    """Arrange ``leaves`` in the structure of an action."""
     if not issubclass(dist_cls, MultiDistribution):
         return next(leaves)
     return dist_cls.tree([_nested(child, leaves) for child in dist_cls.children])

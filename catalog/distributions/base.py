@@ -26,7 +26,7 @@ class Distribution(Hooks, ABC):
     Override points:
         Every abstract method: always.
         ``draw_noise``, ``sample_from``: to sample from noise drawn ahead; without them the runner calls :meth:`sample`.
-        ``rsample_with_logp``: to be trained through its samples, as SAC does.
+        ``rsample_with_logp``: to train through samples, as SAC does.
         ``check``: in classes that fit some spaces only.
         ``bind``: in classes that need to know their space.
         ``for_module``: in classes that need the module that acts.
@@ -39,7 +39,7 @@ class Distribution(Hooks, ABC):
         bounded: Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so
             the catalog refuses ``normalize_actions=False`` unless the bounds are -1 and 1.
         noise: The standard distribution of the numbers that :meth:`draw_noise` returns: "gumbel", "logistic" or
-            "normal"; empty if there is another way to draw them, or none.
+            "normal"; empty if they follow another distribution, or none are drawn.
     """
 
     inputs_suffice: ClassVar[bool] = True
@@ -156,7 +156,8 @@ class Distribution(Hooks, ABC):
         raise NotImplementedError
 
     def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
-        """Make actions from ``noise`` as :meth:`sample_from` does, with a gradient; return their log-probabilities too.
+        """Make actions from ``noise`` as :meth:`sample_from` does, but with a gradient. Return their log-probabilities,
+        too.
 
         Choices are one-hot codes with a straight-through gradient, as in :meth:`rsample`. The gradient of their
         log-probability is that of its expectation, the negative entropy: at a fixed choice it would be 0 on average.
@@ -225,7 +226,7 @@ class ArrayDistribution(Distribution):
     """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape.
 
     Attributes:
-        expected: The spaces it supports, in words, for messages.
+        expected: The supported spaces in words, for messages.
         space_type: The class of these spaces.
         shape: Shape of one action; None fits any vector.
         inputs_per_entry: Number of inputs for each number of an action.

@@ -23,9 +23,9 @@ class Beta(BoxDistribution):
     """Independent Beta distributions over a float Box with finite bounds (Chou et al. 2017, "Improving stochastic
     policy gradients in continuous control with deep reinforcement learning using the Beta distribution").
 
-    Samples are scaled from (0, 1) to (-1, 1), the range of all bounded actions. From inputs ``[..., 2 · prod(shape)]``:
-    ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so that each has one peak. Inputs of 0 give
-    ``α = β = 1.69``, nearly uniform.
+    Samples are scaled from (0, 1) to (-1, 1), the range of all bounded actions. The inputs ``[..., 2 · prod(shape)]``
+    give ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so that each has one peak. Inputs of 0
+    give ``α = β = 1.69``, nearly uniform.
     """
 
     bounded = True
@@ -37,7 +37,7 @@ class Beta(BoxDistribution):
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions with the gradient through both gamma variates (implicit reparameterisation, Figurnov et al.
         2018)."""
-        # torch.distributions.Beta takes no generator, so make it of two gamma variates
+        # torch.distributions.Beta takes no generator, so compute the variate from two gamma variates
         shapes = torch.stack([self.alpha, self.beta])
         gammas = torch._standard_gamma(shapes, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         return self._shaped(_stretched(gammas))
@@ -60,7 +60,7 @@ class Beta(BoxDistribution):
         actions = self._flat(actions)
         eps = torch.finfo(actions.dtype).eps
         actions = actions.clamp(-1 + eps, 1 - eps).double()
-        # below = log(u), above = log(1 - u) for the action 2u - 1, whose slope is the last term, log(2)
+        # below = log(u), above = log(1 - u) for the action 2u - 1; the slope of that map adds the last term, -log(2)
         below, above = (actions.log1p() - _LOG_2), ((-actions).log1p() - _LOG_2)
         less_a, less_b = self._doubles()
         each = less_a * below + less_b * above - _log_beta(1 + less_a, 1 + less_b) - _LOG_2
@@ -79,7 +79,7 @@ class Beta(BoxDistribution):
         return (_log_beta(1 + theirs_a, 1 + theirs_b) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)
 
     def to_deterministic(self) -> Deterministic:
-        # the mode, (α - 1) / (α + β - 2); if both round to 1, every action is as likely: take the middle
+        # the mode, (α - 1) / (α + β - 2); if both round to 1, all actions are equally likely: take the middle
         a, b = self._over_one.clamp_min(torch.finfo(self._over_one.dtype).tiny).chunk(2, dim=-1)
         return Deterministic(self._shaped((a - b) / (a + b)))
 
@@ -93,8 +93,8 @@ def _stretched(gammas: Tensor) -> Tensor:
 def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
     """Draw gamma variates with the parameters ``shape`` ``[..., D]``, which must be at least 1.
 
-    Each is its first accepted candidate. Candidates come from ``normal`` and ``uniform`` noise ``[..., tries, D]``
-    (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
+    Each variate is the first accepted one of its candidates, which come from ``normal`` and ``uniform`` noise
+    ``[..., tries, D]`` (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
     """
     d = shape.unsqueeze(-2) - 1 / 3
     v = (1 + normal / (9 * d).sqrt()) ** 3

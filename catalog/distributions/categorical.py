@@ -21,7 +21,7 @@ from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 
 MOST_CHOICES = 10_000
-"""How many numbers an integer Box may hold in all."""
+"""Most choices of an integer Box, summed over its entries."""
 # lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -50,7 +50,7 @@ class Choices(Scored):
         self._log_probs: Tensor | None = None
 
     @classmethod
-    def from_logits(cls, logits: Tensor) -> Self:  # as in the base; here acting reads one file less
+    def from_logits(cls, logits: Tensor) -> Self:  # repeats the base class, which keeps acting in this file
         return cls(logits)
 
     @classmethod
@@ -237,7 +237,7 @@ class Bernoulli(Scored):
 
 
 def choice_counts(space: Space) -> tuple[int, ...]:
-    """Return the number of choices of each part of ``space``, in the order of their logits; empty without choices."""
+    """Return the number of choices of each part of ``space``, in the order of their logits; empty if it has none."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
@@ -268,7 +268,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 @functools.cache
-@torch.inference_mode(False)  # acting may make this first, and training needs it too
+@torch.inference_mode(False)  # the first call may be in inference mode, but training uses the cached tensor too
 def part_starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the index of the first logit of each part."""
     return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)

@@ -13,7 +13,7 @@ from catalog.distributions.gaussian import DiagGaussian
 from catalog.registry import register_distribution
 
 SCALE = 0.1
-"""Standard deviation of the noise where no module has another, as published for TD3."""
+"""Default standard deviation of the exploration noise, as published for TD3."""
 
 
 class ExplorationNoise(nn.Module):

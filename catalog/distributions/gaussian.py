@@ -153,7 +153,7 @@ def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = No
 
 
 @functools.cache
-@torch.inference_mode(False)  # acting may make these first, and training needs them too
+@torch.inference_mode(False)  # the first call may be in inference mode, but training uses the cached tensor too
 def _hermite(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return nodes and weights ``[2, 32]`` of the Gauss-Hermite quadrature of ``f(x) exp(-x²)``."""
     both = np.stack(np.polynomial.hermite.hermgauss(32))

@@ -119,7 +119,7 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def tree(cls, values: Sequence[Tree]) -> Tree:
-        """Arrange the ``values`` of the parts like an action."""
+        """Arrange the ``values`` of the parts in the structure of an action."""
         return tuple(values) if cls.as_tuple else dict(zip(cls.keys, values, strict=True))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
@@ -176,7 +176,7 @@ def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
 
 
 def total(terms: Iterable[Tensor]) -> Tensor:
-    """Return the sum of ``terms``, at least one."""
+    """Return the sum of ``terms``, which must not be empty."""
     return functools.reduce(operator.add, terms)
 
 

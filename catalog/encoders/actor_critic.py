@@ -162,7 +162,7 @@ class ActorCriticEncoder(nn.Module):
         return run(obs, None if state is None else state[function], starts=starts)
 
     def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
-        """Return the state of both encoders as one, from the state of each."""
+        """Join the states of both encoders into one."""
         states = {"actor": actor} if self.actor_is_stateful else {}
         if self.critic_is_stateful:
             states["critic"] = critic

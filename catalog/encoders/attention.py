@@ -56,7 +56,7 @@ class AttentionEncoder(MemoryEncoder):
 
     The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps, as
     in Transformer-XL (Dai et al. 2019), and the number of these steps. The newest step is the last one, and slots
-    without a step are zeros. There is no synchronisation with a GPU.
+    without a step are zeros. The layers never wait for a GPU.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:
@@ -213,7 +213,8 @@ class AttentionLayer(nn.Module):
         return window.steps(y.transpose(1, 2).flatten(2))
 
     def _one_step(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """Do the same as :meth:`_steps` for one step, ``[B, 1, heads * head_dim]``, without all keys and values.
+        """Do the same as :meth:`_steps` for one step, ``[B, 1, heads * head_dim]``, without computing all keys and
+        values.
 
         Since ``q · (W_k x) = (W_kᵀ q) · x`` and ``Σ aᵢ W_v xᵢ = W_v Σ aᵢ xᵢ``, the weights multiply one query and one
         weighted sum instead of ``M + 1`` steps.

@@ -193,8 +193,8 @@ class CNNEncoderConfig(ImageEncoderConfig):
         filters: ``[[channels, kernel, stride], …]`` with the padding as an optional fourth entry; kernels and strides
             are numbers or pairs (height, width). "nature" stands for :data:`NATURE`, None for
             :func:`default_filters`. Stored as a tuple of :data:`Filter`.
-        padding: Padding of filters that name none. "same" gives ``ceil(size / stride)``, with an odd zero at the right
-            and the bottom; "valid" adds no padding.
+        padding: Padding of filters that name none. "same" gives ``ceil(size / stride)``, where an odd number of zeros
+            has the extra one at the right or the bottom; "valid" adds no padding.
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:

@@ -16,15 +16,15 @@ EXPANSION = 4
 
 
 class Layer(NamedTuple):
-    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each None if there is none.
+    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each of which may be None.
 
     Attributes:
         linear: Weights of the linear layer.
         norm: Weights of the norm.
         activation: The activation; None also stands for "linear".
         drops: Whether dropout follows.
-        keeps: Whether the input of this layer is kept for the next one that adds.
-        adds: Whether what was kept is added to the output.
+        keeps: Whether to keep the input of this layer, for the next layer with ``adds``.
+        adds: Whether to add the kept input to the output, as residual blocks do.
     """
 
     linear: dict[str, Any] | None
@@ -90,7 +90,7 @@ class DenseStack(nn.Module):
         return self.normalize(x, x.shape[-1:], **weights)
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
-        """Map ``[..., input_dim] → [..., width of the last layer]`` by ``layers``; None stands for ``self.layers``.
+        """Map ``[..., input_dim] → [..., width of the last layer]`` through ``layers``; None uses ``self.layers``.
 
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.
@@ -145,7 +145,7 @@ class DenseStack(nn.Module):
 def _widths(
     input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the inputs and outputs of each linear layer but the output layer, and the width of each norm."""
+    """Return the numbers of inputs and outputs of each linear layer except the last, and the width of each norm."""
     if blocks is None:
         return [*pairwise((input_dim, *hidden_dims))], [*hidden_dims] if norm else []
     first, *others = hidden_dims
@@ -158,7 +158,7 @@ def _widths(
 def _hidden_layers(
     linears: Sequence[nn.Module], norms: Sequence[nn.Module], blocks: Blocks | None, activation: Activation
 ) -> Iterator[Layer]:
-    """Arrange all layers but the output layer, each with its own activation."""
+    """Return all layers except the output layer, each with its own activation."""
     weights, scales = iter([net._parameters for net in linears]), iter([net._parameters for net in norms])
     plain = len(linears) if blocks is None else 0 if blocks == "simba" else 1
     for _ in range(plain):
@@ -179,7 +179,7 @@ def _hidden_layers(
 
 
 class DenseEnsemble(DenseStack):
-    """Several equal dense nets with weights of their own, computed together: one batched product for each layer.
+    """Several equal dense nets with separate weights, computed together: one batched product for each layer.
 
     Maps ``[members, B, input_dim] → [members, B, width of the last layer]``. Each member starts with its own draws of
     the initialisers. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.

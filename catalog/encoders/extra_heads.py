@@ -58,6 +58,6 @@ class ExtraOutputs(nn.Module):
 
 
 def _key(name: str) -> str:
-    """Return ``name`` as a key of a ModuleDict: without dots, and in quotes, since it refuses names such as
+    """Return ``name`` as a key of a ModuleDict: without dots, and in quotes, since a ModuleDict refuses names such as
     "values"."""
     return f"'{name.replace('%', '%25').replace('.', '%2E')}'"

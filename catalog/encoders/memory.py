@@ -27,7 +27,7 @@ class MemoryEncoderConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltEncoderConfig(ModelConfig):
-    """Config around a module that is built already, with the width of its latents."""
+    """Config around a module that is already built, with the width of its latents."""
 
     net: nn.Module
     width: int

@@ -123,7 +123,8 @@ class MLPHeadConfig(ModelConfig):
 
     @property
     def log_stds(self) -> tuple[int, ...]:
-        """Indices of the outputs that are log standard deviations, for heads that clip them or have them free."""
+        """Indices of the outputs that are log standard deviations, for heads that clip them or learn them as free
+        parameters."""
         if self.log_std_indices is not None:
             return self.log_std_indices
         half, odd = divmod(self.output_layer_dim, 2)

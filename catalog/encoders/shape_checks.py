@@ -41,7 +41,8 @@ def check_encoder(
 
     Raises:
         ValueError: If the encoder does not take observations of ``space``, does not return one vector for each in the
-            dtype of a new head, has an initial state that is not of tensors, or returns a next state of another form.
+            dtype of a new head, has an initial state that does not consist of tensors, or returns a next state of
+            another form.
     """
     initial = encoder.get_initial_state()
     leading = (2,) if initial is None else (2, 3)
@@ -172,7 +173,7 @@ def untouched(net: nn.Module) -> Iterator[None]:
 
 
 def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
-    """Return the result of ``call``, which reads ``samples``.
+    """Try ``call``, which reads ``samples``, and return its result.
 
     Args:
         call: The trial.

@@ -47,7 +47,8 @@ class Built:
         parts: Every net by name.
         mask: The module that masks forbidden actions.
         normalizer: The module that standardises observations.
-        module: The module that has these nets; None if they were built only to be measured, the encoder first.
+        module: The module that has these nets; None if the nets were only built to be measured, in which case the first
+            one is the encoder.
     """
 
     parts: Mapping[str, nn.Module]
@@ -321,7 +322,7 @@ def _converter(catalog: Catalog) -> Iterator[Line]:
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
-    """Return name and value of a setting, and the origin of the value unless it is the default."""
+    """Return the name and value of a setting, and the origin of the value unless it is the default."""
     node = node or catalog.encoder_node
     value = getattr(node.model_config, name)
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"

@@ -35,7 +35,7 @@ def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
 
 def check_settings_are_read(catalog: Catalog) -> None:
     """Log a warning that names the settings without effect, if any, and one if a custom encoder turns standardisation
-    off; the same warning only once per process.
+    off. Each text is logged once per process.
 
     Raises:
         ValueError: If nothing reads ``custom_model_config``.

@@ -1,8 +1,8 @@
-"""AgentColumns: the rows of one module in the time of its agents, filled while they act.
+"""AgentColumns: the rows of one module, in one column per agent, filled while the agents act.
 
-The rows of an agent are its own steps, without gaps. A row opens when the agent acts, and is complete when the agent
-next observes or ends; rewards in between belong to it. A row that is open at the end of a fragment becomes row 0 of the
-next one.
+The rows of a column are the agent's own steps, without gaps. A row opens when the agent acts, and is complete when the
+agent next observes or ends; rewards in between belong to it. A row that is open at the end of a fragment becomes row 0
+of the next one.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _NONE = np.empty(0, np.int64)
 class AgentColumns:
     """Acts with one module for all its agents, and collects their rows.
 
-    Each column belongs to a slot: one agent of one env. In every step of the envs, the runner puts what agents observed
-    into the lists, and calls :meth:`advance`, then :meth:`act`.
+    Each column belongs to a slot: one agent of one env. In every step of the envs, the runner appends the observations
+    and ends of agents to the lists below, and then calls :meth:`advance` and :meth:`act`.
 
     Args:
         module: The module.
-        slots: Slot of each column, ``[S]``.
+        slots: Slot of each of the ``S`` columns, ``[S]``.
         owners: Env (its index in the run) and agent of each column.
         noise: The action noise of each column.
         records_action_dist: Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``.
 
     Attributes:
-        column_of: The column of each slot.
+        column_of: Slot → its column.
         cursor: Number of complete rows of each column, ``[S]``: the index of its current row.
         began: Row at which the agent's episode began, ``[S]``; negative if in an earlier fragment.
-        in_play: Whether the agent is in play, ``[S]``.
+        in_play: Whether the agent of each column is in play, ``[S]``.
         ready: Columns of the agents that act next.
         observers, seen: Columns and observations of the agents that observed in this step.
         ended, flags: Columns of the agents that end in this step, each with ``(terminated, truncated)``.
@@ -81,7 +81,7 @@ class AgentColumns:
         noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
         self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
         self.in_play = np.zeros(num, bool)
-        # made once, since in most steps all agents of all envs observe and act
+        # built once, since in most steps all agents of all envs observe and act
         self._all, self._every = np.arange(num), list(range(num))
         self.observers, self.seen = list[int](), list[Tree]()
         self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
@@ -124,11 +124,11 @@ class AgentColumns:
         self.cursor[:] = 0
         self._is_aligned = True  # all columns are at the same row
         self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
-        self._when = np.zeros((length, num), np.int64)  # steps of the fragment before an observation
+        self._when = np.zeros((length, num), np.int64)  # number of steps before each observation
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
-            # of agents with an open row; those that are ready record theirs when they act
+            # of agents with an open row; agents that are ready record theirs when they act
             who = torch.from_numpy(np.flatnonzero(self.in_play))
             self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 
@@ -140,11 +140,11 @@ class AgentColumns:
     # --- step by step -------------------------------------------------------------------------------------------------
 
     def advance(self, t: int, earned: np.ndarray) -> None:
-        """Complete the rows of agents that observed, and begin new ones.
+        """Complete the rows of agents that observed, and begin their next ones.
 
         Args:
             t: Number of steps in this fragment so far.
-            earned: Rewards of each slot since its last complete row. Those of complete rows are set to 0.
+            earned: Rewards of every slot of the runner since its last complete row; set to 0 where a row is completed.
         """
         if not self.observers:
             return
@@ -173,17 +173,18 @@ class AgentColumns:
         self._empty_lists()
 
     def _at(self, who: np.ndarray) -> Any:
-        """Return the index of the current rows of the columns ``who``: a single row if all are at the same one."""
+        """Return an index of the current rows of the columns ``who``: a row number if all columns are at the same row,
+        so that indexing returns a view, else rows and columns."""
         return int(self.cursor[0]) if self._is_aligned and who is self._all else (self.cursor[who], who)
 
     def _column(self, name: str) -> Tree:
-        """Return the column whose entries the field ``name`` of the view of the past shows later."""
+        """Return the column from which later observations copy their field ``name``, such as the last action."""
         if name == PREV_OBS:
             return self._env_obs
         return self._rows[Columns.ACTIONS if name == PREV_ACTION else Columns.REWARDS]
 
     def _start(self, who: np.ndarray) -> None:
-        """Start episodes of the agents ``who``."""
+        """Start episodes in the columns ``who``, at their current rows."""
         at = self.cursor[who], who
         self.in_play[who], self.began[who] = True, self.cursor[who]
         self._rows[Columns.STARTS][at] = True
@@ -192,7 +193,8 @@ class AgentColumns:
                 leaf[at] = 0
 
     def _end(self, t: int) -> None:
-        """End the episodes of the agents in ``ended``, and keep the final observations of those truncated."""
+        """End the episodes of the agents in ``ended`` after ``t`` steps, and keep the final observations of those that
+        were truncated."""
         ended, (terminated, truncated) = np.array(self.ended), np.array(self.flags).T
         self.in_play[ended] = False
         acted = self.cursor[ended] > self.began[ended]  # an agent may end in the step in which it starts
@@ -204,8 +206,8 @@ class AgentColumns:
             self._keep_finals(t, cut)
 
     def cut(self, t: int, column: int) -> None:
-        """End the episode of an agent whose env raised in step ``t``, and drop its open row: the row before is
-        truncated, and the last observation the final one. If that row is in the last rollout, so is the observation."""
+        """End the episode of an agent whose env raised in step ``t``, and drop its open row. Truncate the row before
+        it, with the last observation as the final one; if that row is in the previous rollout, leave it unchanged."""
         self.in_play[column] = False
         row = self.cursor[column]
         if row > max(self.began[column], 0):
@@ -213,12 +215,13 @@ class AgentColumns:
             self._keep_finals(t, np.array([column]))
 
     def _keep_finals(self, t: int, who: np.ndarray) -> None:
-        """Keep the current observations of ``who``, whose episodes were truncated in step ``t``."""
+        """Keep the current observations of the columns ``who``, whose episodes step ``t`` truncated, as final ones."""
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
     def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
-        """Choose the actions of the agents that are ready. Return their columns, and an action of the env for each."""
+        """Choose the actions of the agents that are ready. Return their columns, and for each the action to pass to its
+        env."""
         who, module = self.ready, self.module
         at = self._at(who)
         batch = {Columns.OBS: map_leaves(lambda x: torch.from_numpy(x[at]), self._obs)}
@@ -241,15 +244,15 @@ class AgentColumns:
         return who.tolist(), sent.tolist() if self._lists_actions else unbind_rows(sent)
 
     def _write(self, name: str, at: Any, entries: Tree) -> None:
-        """Write ``entries`` ``[k, ...]`` to the column ``name``; make it if they are the first."""
+        """Write ``entries`` ``[k, ...]`` to the rows ``at`` of the column ``name``, which is allocated if it is new."""
         if name not in self._rows:
             shape = self._rows[Columns.STARTS].shape
             self._rows[name] = map_leaves(lambda x: np.zeros((*shape, *x.shape[1:]), x.dtype), entries)
         write_row(self._rows[name], at, entries)
 
     def _step_states(self, forward: Any, batch: dict[str, Tree], who: np.ndarray) -> Tensor:
-        """Run ``forward`` of a recurrent module with the states of the columns ``who``, pass the states on, and record
-        those at the start of each training sequence."""
+        """Run ``forward`` of a recurrent module with the states of the columns ``who``, and keep the new states. Record
+        the states before the rows at which training sequences start."""
         is_all, index = who is self._all, torch.from_numpy(who)
         states = self._state if is_all else map_leaves(lambda x: x[index], self._state)
         rows, length = torch.from_numpy(self.cursor[who]), self.module.max_seq_len
@@ -272,21 +275,22 @@ class AgentColumns:
         return out[_INPUTS][0]
 
     def _record_states(self, rows: Tensor, who: Tensor, states: Tree) -> None:
-        """Record the ``states`` at the start of sequences number ``rows`` of the columns ``who``."""
+        """Record ``states`` ``[k, ...]`` as the initial states of the training sequences ``rows`` ``[k]`` of the
+        columns ``who`` ``[k]``."""
         if len(who):
             map_leaves(lambda kept, new: kept.index_put_((rows, who), new), self._state_in, states)
 
-    # --- once all steps are there -------------------------------------------------------------------------------------
+    # --- after the last step ------------------------------------------------------------------------------------------
 
     def carry(self) -> None:
-        """Keep the current rows of the agents in play, which wait for an action or for its results: the next fragment
-        begins with them."""
+        """Keep the current rows of the agents in play, which still wait for an action or for its reward. The next
+        fragment begins with them."""
         current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that
-        it has; None if no row is complete. Call :meth:`carry` before."""
+        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. With
+        ``explore``, the actions were sampled, so it has their log-probabilities. Call :meth:`carry` first."""
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
@@ -316,7 +320,7 @@ class AgentColumns:
         return rollout, self.slots[used]
 
     def _fill_behind(self, valid: np.ndarray) -> None:
-        """Fill the rows behind the last complete one of each column: with its current observation, and zeros."""
+        """Fill the rows after the last complete one of each column with its current observation and zeros."""
         rows, columns = (np.arange(len(valid) + 1)[:, None] > self.cursor).nonzero()
         for leaf in tree.flatten(self._obs):
             leaf[rows, columns] = leaf[self.cursor[columns], columns]
@@ -325,8 +329,8 @@ class AgentColumns:
                 leaf[: len(valid)][~valid] = 0
 
     def _all_finals(self, used: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return row and column ``[K, 2]`` of the truncated episodes, counting the columns ``used`` alone, and their
-        final observations, in order of the rows."""
+        """Return the row and the column of the last step of each truncated episode, ``[K, 2]`` in ascending order, and
+        the final observations ``[K, ...]``. Columns are counted among ``used``."""
         if not self._finals:
             none = map_leaves(lambda x: torch.from_numpy(x[0, :0]), self._obs)
             return torch.empty(0, 2, dtype=torch.int64), none
@@ -337,12 +341,12 @@ class AgentColumns:
         return torch.from_numpy(index[order]), final_obs
 
     def check(self, first_step: int, is_finished: bool) -> None:
-        """Check that all observations of the fragment are finite, and that no action lacked a choice. Call it before
-        :meth:`finish`.
+        """Check that all observations of the fragment are finite, and that masks allowed an action at each of them
+        that was acted on. Call it before :meth:`finish`.
 
         Args:
             first_step: Number of steps before the fragment.
-            is_finished: Whether the fragment is complete, so that the agents that are ready do not act in it.
+            is_finished: Whether all steps are done, so that agents that are ready do not act in this fragment.
 
         Raises:
             ValueError: If an observation is not finite, or a mask allows no action; names env, step and agent.
@@ -363,7 +367,8 @@ class AgentColumns:
             raise nothing_to_choose(where, mask)
 
     def _check_finite(self, obs: Tree, who: np.ndarray, steps: np.ndarray) -> None:
-        """Check observations ``[R, k, ...]`` of the columns ``who`` ``[k]``, returned by ``steps`` ``[R, k]``."""
+        """Raise ValueError unless the observations ``[R, k, ...]`` of the columns ``who`` ``[k]`` are finite. The steps
+        ``[R, k]`` that returned them are for the message."""
         for leaf in tree.flatten(obs):
             if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
                 row, i = np.argwhere(~finite)[0][:2]

@@ -35,7 +35,8 @@ class MultiAgentEpisode:
         number: Number of earlier episodes of the env.
         agents: All agents that may be in play.
         policy_map: Maps agents to modules.
-        returns: Sum of the rewards of each agent since it last ended, or since the episode began: a view ``[A]``.
+        returns: Sum of the rewards of each agent since it last ended, or since the episode began, ``[A]``; the runner
+            updates it in place.
 
     Attributes:
         env_index: Index of the env in the run.
@@ -60,7 +61,7 @@ class MultiAgentEpisode:
 
     @property
     def id(self) -> str:
-        """Name of the episode, which no other episode of the run has: index of the env and number."""
+        """Name of the episode, unique in the run: ``"<env_index>-<number>"``."""
         return f"{self.env_index}-{self.number}"
 
     @property
@@ -87,12 +88,12 @@ class MultiAgentEpisode:
         return self._policies[agent]
 
     def join(self, agent: AgentID) -> str:
-        """Add ``agent``, which starts. Return the id of its module."""
+        """Add ``agent`` to the agents in play, and return the id of its module."""
         module_id = self.policy_of(agent)
         self._in_play[agent] = None
         return module_id
 
     def leave(self, one: AgentEpisode) -> None:
-        """Remove the agent of ``one``, whose episode has ended."""
+        """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""
         del self._in_play[one.agent]
         self.finished.append(one)

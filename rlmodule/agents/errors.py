@@ -13,7 +13,7 @@ def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) 
 
     Args:
         where: Where the name was found.
-        what: The known things, in the plural.
+        what: What the names are of, in the plural, such as "agents".
         known: Their names.
         got: The unknown name.
         remedy: Sentence that says what to do.
@@ -25,6 +25,6 @@ def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) 
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names as text, at most 200 characters of them."""
+    """Return names as a text of about 200 characters at most."""
     text = ", ".join(map(repr, names))
     return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"

@@ -31,8 +31,8 @@ class AgentEnvGuard(Guard):
     """Checks the values that one env of several agents returns; errors name the env, the step and the agent.
 
     Observations and `possible_agents` are checked as often as observations are by an `EnvGuard`: in the first 100
-    calls, and then in 1 of 100; all else in every call. Errors of the env itself, including ``sys.exit()``, are raised
-    again as EnvError. Every call of the env's ``step`` is counted before it is made.
+    calls, and then in 1 of 100. Everything else is checked in every call. Errors of the env itself, including
+    ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step`` is counted before it is made.
 
     Two values are corrected: a reward that is an array with one entry becomes a number, and the final observation of an
     agent is copied, since the next reset may overwrite it.
@@ -45,8 +45,8 @@ class AgentEnvGuard(Guard):
         action_spaces: Action space of each of them, in the same order.
         acting: Agents that act next, in the order of the observations.
         ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
-            ``"__all__"`` counts for each of them.
-        is_over: Whether the episode of the env has ended, or has not begun: then ``reset`` must follow.
+            a flag for ``"__all__"`` applies to every agent in play.
+        is_over: Whether the episode of the env has ended, or has not begun, so that ``reset`` must be called next.
 
     Raises:
         TypeError, ValueError: From ``__init__``, if an attribute of the env is wrong; from ``reset`` and ``step``, if a
@@ -67,7 +67,7 @@ class AgentEnvGuard(Guard):
         known = frozenset(self.possible_agents)
         self._allowed = dict.fromkeys(_STEP, known) | dict.fromkeys(("terminateds", "truncateds"), known | {ALL})
         self._steps = self._resets = 0
-        self._last: tuple[Mapping[AgentID, Any], str] = {}, ""  # observations, and where they came from
+        self._last: tuple[Mapping[AgentID, Any], str] = {}, ""  # observations, and the env and step they are from
         self.acting: list[AgentID] = []
         self.ended: dict[AgentID, tuple[bool, bool]] = {}
         self.is_over = True
@@ -83,7 +83,7 @@ class AgentEnvGuard(Guard):
             remedy = "Name all agents that may ever be in play, in an order that is always the same."
             raise TypeError(f"{where}: expected a list of str or int, got {describe(agents)}. {remedy}")
         if len({*map(str, names)}) < len(names) or ALL in names:  # metrics and policies have their names as text
-            remedy = f"Name each agent once, counting 1 and '1' as one name, and none {ALL!r}."
+            remedy = f"Name each agent once, as 1 and '1' count as the same name, and none {ALL!r}."
             raise ValueError(f"{where}: expected names that differ, got {listed(names)}. {remedy}")
         return names
 
@@ -113,7 +113,7 @@ class AgentEnvGuard(Guard):
         obs, infos = self._checked(where, "reset()", _RESET, result)
         if not obs:
             remedy = "Return the observations of the agents that act first."
-            raise ValueError(f"{where}, obs: expected that of an agent at least, got none. {remedy}")
+            raise ValueError(f"{where}, obs: expected that of at least one agent, got none. {remedy}")
         self._check_possible(where)
         if is_due(self._resets):
             self.check_last()
@@ -149,13 +149,14 @@ class AgentEnvGuard(Guard):
                     f"{where}, rewards: expected none for agent {agent!r}, which ended at step {self._gone[agent]}, "
                     f"got {rewards[agent]}. Add it to the rewards of the step in which the agent ends."
                 )
-        self._follow(where, obs, terminateds, truncateds)
+        self._update_agents(where, obs, terminateds, truncateds)
         if self.ended:
             obs = {agent: copy.deepcopy(value) if agent in self.ended else value for agent, value in obs.items()}
         return obs, rewards, terminateds, truncateds, infos
 
     def _checked(self, where: str, call: str, names: Sequence[str], result: Any) -> Any:
-        """Return the ``result`` of a call: a dict by agent for each of ``names``."""
+        """Return the ``result`` of a call, after checking that it is a tuple with a dict by agent for each of
+        ``names``."""
         if not isinstance(result, tuple) or len(result) != len(names):
             got = f"{describe(result)}. Return {'two' if names is _RESET else 'five'} dicts by agent."
             raise TypeError(f"{where}, {call}: expected a tuple ({', '.join(names)}), got {got}")
@@ -175,19 +176,23 @@ class AgentEnvGuard(Guard):
     def _check_possible(self, where: str) -> None:
         if (now := tuple(self.env.possible_agents)) != self.possible_agents:
             raise ValueError(
-                f"{where}, possible_agents: expected those of the start, {listed(self.possible_agents)}, got "
+                f"{where}, possible_agents: expected the same as at the start, {listed(self.possible_agents)}, got "
                 f"{listed(now)}. Name all agents that may ever be in play from the start: those in the observations "
                 "may differ from step to step."
             )
 
     def check_last(self) -> None:
-        """Check the last observations even if no check was due; for callers that failed on them."""
+        """Check the last observations even if no check was due, for callers that failed on them."""
         observations, where = self._last
         for agent, value in observations.items():
             check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
 
-    def _follow(self, where: str, obs: dict[AgentID, Any], terminateds: Any, truncateds: Any) -> None:
-        """Note who ended and who acts next."""
+    def _update_agents(self, where: str, obs: dict[AgentID, Any], terminateds: Any, truncateds: Any) -> None:
+        """Update ``ended``, ``acting`` and ``is_over`` from the observations and flags that a step returned.
+
+        Raises:
+            TypeError, ValueError: If a flag is not a bool, or the dicts do not agree on which agents end or act.
+        """
         flagged: list[AgentID] = []
         for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
             for agent, flag in flags.items():
@@ -201,8 +206,8 @@ class AgentEnvGuard(Guard):
         for agent in flagged:
             if agent in self._gone:
                 raise ValueError(
-                    f"{where}: expected nothing of agent {agent!r}, which ended at step {self._gone[agent]}, got its "
-                    "end again. Leave it out of all dicts; an observation without a flag lets it return."
+                    f"{where}: expected nothing of agent {agent!r}, which ended at step {self._gone[agent]}, got "
+                    "another flag. Leave it out of all dicts; an observation without a flag lets it return."
                 )
         if ALL in flagged:
             flagged += [*obs, *self._in_play]
@@ -223,7 +228,7 @@ class AgentEnvGuard(Guard):
         self.is_over = not self._in_play
         if not self.acting and not self.is_over:
             raise ValueError(
-                f"{where}, obs: expected that of an agent at least, since {listed(self._in_play)} are in play, got "
+                f"{where}, obs: expected that of at least one agent, since {listed(self._in_play)} are in play, got "
                 "none. Return the observations of those that act next, or end the episode with '__all__'."
             )
 
@@ -235,6 +240,6 @@ class AgentEnvGuard(Guard):
         for agent in actions.keys() - self._actors:
             why = "does not act now" if agent in self.possible_agents else "is not one of possible_agents"
             why = f"ended at step {self._gone[agent]}" if agent in self._gone else why
-            return ValueError(f"{where}: expected {agents}, got one of {agent!r}, which {why}. Leave it out.")
+            return ValueError(f"{where}: expected {agents}, got one for {agent!r}, which {why}. Leave it out.")
         missing = next(agent for agent in self.acting if agent not in actions)
-        return ValueError(f"{where}: expected {agents}, got none of {missing!r}. Add it.")
+        return ValueError(f"{where}: expected {agents}, got none for {missing!r}. Add it.")

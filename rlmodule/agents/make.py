@@ -1,4 +1,4 @@
-"""Function that makes envs of several agents from a class, a factory, or a name of PettingZoo."""
+"""Function that makes envs of several agents from a class, a factory, or a name from PettingZoo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 AgentEnvSource: TypeAlias = str | Callable[..., Any]
 """A class that is called as ``cls(**env_config)``; a factory ``fn(env_config)``; an id of ``pettingzoo.make``
 (``"butterfly/pistonball-v6"``); or an import path of a module with ``parallel_env`` or ``env``
-(``"mpe2.simple_spread_v3"``). They make a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
+(``"mpe2.simple_spread_v3"``). Each makes a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
 
 _EXTRA = ("pettingzoo", "mpe2")
 """Packages that the extra "multiagent" of catalog-rl installs."""
@@ -32,7 +32,7 @@ def make_agent_envs(
     step_counter: SharedCounter | None = None,
     like: AgentEnvGuard | None = None,
 ) -> list[AgentEnvGuard]:
-    """Make `num_envs` envs of several agents, each in an adapter where it needs one, and in a guard.
+    """Make `num_envs` envs of several agents, each in a guard, and in an adapter if it is an env of PettingZoo.
 
     Args:
         source: See `AgentEnvSource`. It is called once per env, each time with a new deep copy of ``env_config``.
@@ -40,7 +40,7 @@ def make_agent_envs(
         num_envs: Number of envs.
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of the envs.
-        like: An env whose agents and spaces the envs must have; None takes the first of them.
+        like: Env whose agents and spaces all envs must have; None compares with the first one made.
 
     Raises:
         ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
@@ -100,10 +100,10 @@ def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
 def _unknown_name(name: str, where: str) -> ValueError:
     if is_of_gymnasium(name):
         remedy = "Leave .multi_agent() out: it is for envs of several agents."
-        return ValueError(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
+        return ValueError(f"{where}: expected an env of several agents, got an id of Gymnasium. {remedy}")
     remedy = (
-        "Use an id of pettingzoo.make(), as 'classic/rps-v2', or the path of a module with parallel_env() or env(), as "
-        "'mpe2.simple_spread_v3'."
+        "Use an id of pettingzoo.make(), such as 'classic/rps-v2', or the path of a module with parallel_env() or "
+        "env(), such as 'mpe2.simple_spread_v3'."
     )
     hint = ""
     if "/" in name:

@@ -17,12 +17,12 @@ class AgentMasksFromInfo(AgentEnvWrapper):
     observation gets the mask as an additional field. Infos stay as they are.
 
     Args:
-        env: A `MultiAgentEnv`, or an env of PettingZoo, as the games of OpenSpiel are in Shimmy. The actions of its
-            agents are Discrete. An agent's info has its mask whenever the agent observes.
+        env: A `MultiAgentEnv`, or an env of PettingZoo, such as Shimmy's games of OpenSpiel. The actions of its agents
+            must be Discrete, and an agent's info must have its mask whenever the agent observes.
         mask_key: Name of the mask in the infos and in the observations.
 
     Raises:
-        ValueError: If an action space is not Discrete, an observation space has a field `mask_key` already, or, from
+        ValueError: If an action space is not Discrete, an observation space already has a field `mask_key`, or, from
             ``reset`` and ``step``, if an info lacks the mask.
     """
 

@@ -14,7 +14,7 @@ AgentID: TypeAlias = str | int
 ALL = "__all__"
 """Key of ``terminateds`` and ``truncateds`` that ends the episode of the env, for all agents in play."""
 
-# keys are Any, so that a subclass may say dict[str, ...] or dict[int, ...]: type checkers take dict as invariant
+# keys are Any, so that a subclass may declare dict[str, ...] or dict[int, ...]: type checkers treat dict as invariant
 Start: TypeAlias = tuple[dict[Any, Any], dict[Any, dict[str, Any]]]
 """Observations and infos of a reset, by agent."""
 
@@ -23,7 +23,7 @@ Step: TypeAlias = tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], dict[
 
 
 class MultiAgentEnv(ABC):
-    """An env with several agents, which exchanges dicts by agent.
+    """Base class of envs with several agents, whose actions and results are dicts by agent.
 
     The agents in the observations that ``reset`` and ``step`` return act next, except those whose flags say that they
     ended. An agent is *in play* from its first observation to its end. It may pause: one that is in play and not in the
@@ -37,11 +37,11 @@ class MultiAgentEnv(ABC):
     A subclass sets `possible_agents`, `observation_spaces` and `action_spaces`, at the latest in ``__init__``.
 
     Attributes:
-        possible_agents: All agents that may ever be in play. They never change; any of them may be in play.
+        possible_agents: All agents that may ever be in play. The list never changes.
         observation_spaces: Observation space of each possible agent.
         action_spaces: Action space of each possible agent.
-        metadata: As of a ``gymnasium.Env``: ``render_modes``, ``render_fps``.
-        render_mode: As of a ``gymnasium.Env``.
+        metadata: As in ``gymnasium.Env``: ``render_modes``, ``render_fps``.
+        render_mode: As in ``gymnasium.Env``.
     """
 
     possible_agents: Sequence[AgentID]
@@ -55,11 +55,11 @@ class MultiAgentEnv(ABC):
         """Start an episode.
 
         Args:
-            seed: Seed of the env's random numbers; None continues with those it has.
+            seed: Seed of the env's random numbers; None continues the current ones.
             options: Options of the env.
 
         Returns:
-            The observations of the agents that act first, and infos, which may be of any agents.
+            The observations of the agents that act first, and infos, which may be for any agents.
         """
 
     @abstractmethod
@@ -70,8 +70,8 @@ class MultiAgentEnv(ABC):
             actions: The action of each agent that acts, and of no other.
 
         Returns:
-            Observations, rewards, terminateds, truncateds and infos. Rewards may be of any agent that is in play or
-            has not been yet; agents that are not named get 0, no flag and no info.
+            Observations, rewards, terminateds, truncateds and infos. Rewards may be for any agent that has not
+            ended. An agent that a dict leaves out gets the reward 0, no flag or no info.
         """
 
     def state(self) -> Any:
@@ -83,11 +83,11 @@ class MultiAgentEnv(ABC):
         return None
 
     def close(self) -> None:
-        """Free what the env holds."""
+        """Free the resources of the env."""
 
 
 class AgentEnvWrapper(MultiAgentEnv):
-    """Base class of wrappers and adapters, which pass all calls but ``reset`` and ``step`` on to ``env``."""
+    """Base class of wrappers and adapters. It forwards all calls except ``reset`` and ``step`` to ``env``."""
 
     env: Any
 

@@ -1,4 +1,4 @@
-"""MultiRollout: what a runner of several agents returns, a rollout for each module."""
+"""MultiRollout: the rollouts that a runner of several agents returns, one for each module."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rlmodule.data.rollout import Rollout, map_leaves
 
 @dataclass(kw_only=True)
 class MultiRollout(Mapping[str, Rollout]):
-    """Maps the id of each module to its rollout, in the time of its agents: the rows of a slot are the steps of one
-    agent of one env, without gaps. The rows behind its last one are invalid: they hold the observation that followed,
+    """Maps the id of each module to its rollout. A slot of a rollout is one agent of one env, and its rows are that
+    agent's own steps, without gaps. The rows after its last step are invalid: they hold the observation that followed,
     and zeros.
 
     Attributes:
         modules: The rollouts of trained modules by id. A module has one only if one of its agents completed a row.
-        slots: For each of them the env (its index in the run) and the agent (its place among the possible agents) of
+        slots: For each rollout, the env (its index in the run) and the agent (its index among the possible agents) of
             every slot, ``[N, 2]`` int64.
-        num_env_steps: Number of steps of all envs. Each counts once, whatever the number of its agents.
-        policy_version: Number of updates that the acting weights had had.
+        num_env_steps: Number of steps of all envs. A step counts once, regardless of how many agents act in it.
+        policy_version: Number of updates of the weights that chose the actions.
         first_env_index: Index of the runner's first env in the run.
         stats: Measurements of the runner; see :meth:`AgentRunner.sample`.
     """
@@ -51,8 +51,8 @@ class MultiRollout(Mapping[str, Rollout]):
 
     @classmethod
     def concat(cls, rollouts: Sequence[MultiRollout]) -> MultiRollout:
-        """Concatenate rollouts along the slots, without ``stats``. Those of a module are padded to the longest; the
-        lowest policy version counts."""
+        """Concatenate rollouts along the slots, without ``stats``. The rollouts of a module are padded to the longest;
+        the policy version is the lowest."""
         if len(rollouts) == 1:
             return rollouts[0]
         modules, slots = {}, {}
@@ -70,7 +70,7 @@ class MultiRollout(Mapping[str, Rollout]):
         )
 
     def map(self, function: Callable[[Rollout], Rollout]) -> MultiRollout:
-        """Return this rollout with ``function`` applied to that of each module."""
+        """Return a copy with ``function`` applied to the rollout of each module."""
         return dataclasses.replace(self, modules={name: function(one) for name, one in self.modules.items()})
 
 
@@ -84,7 +84,7 @@ def _padded(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def _pad(rollout: Rollout, num_rows: int, num_states: int) -> Rollout:
-    """Append invalid rows with the last observation, and rows of states that belong to none."""
+    """Append ``num_rows`` invalid rows with the last observation, and ``num_states`` recurrent states of zeros."""
     if not num_rows:
         return rollout
 

@@ -1,7 +1,7 @@
 """Adapters for the two kinds of env of PettingZoo (https://pettingzoo.farama.org/api), which is not imported.
 
 A parallel env steps all live agents at once, an AEC env steps one agent after the other. Each becomes a `MultiAgentEnv`
-of which a step is one call of the env's ``step`` with actions.
+whose step is one call of the env's ``step`` with actions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
         where: Name of the env, for the error text.
 
     Raises:
-        TypeError: If it is no env of several agents.
+        TypeError: If ``made`` is not an env of several agents.
     """
     if isinstance(made, MultiAgentEnv):
         return made
-    names = set(dir(made))  # wrappers of PettingZoo have only what their class defines
+    names = set(dir(made))  # for wrappers of PettingZoo, dir() lists only what their class defines
     remedy = "Return a MultiAgentEnv, or a parallel or AEC env of PettingZoo."
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     if isinstance(made, gym.Env | VectorEnv):
@@ -44,7 +44,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
 
 
 class _Adapter(AgentEnvWrapper):
-    """Base class of the adapters: agents, spaces and all methods but ``reset`` and ``step``.
+    """Base class of the adapters, with the agents, the spaces and all methods except ``reset`` and ``step``.
 
     Args:
         env: An env with the methods of PettingZoo.
@@ -63,7 +63,7 @@ class _Adapter(AgentEnvWrapper):
             raise ValueError(f"{self._name}: expected the attribute possible_agents, got {got}") from error
         self.observation_spaces = {agent: self._space("observation_space", agent) for agent in self.possible_agents}
         self.action_spaces = {agent: self._space("action_space", agent) for agent in self.possible_agents}
-        # PettingZoo asks for neither
+        # PettingZoo requires neither
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
 
@@ -128,17 +128,17 @@ class ParallelAdapter(_Adapter):
         except KeyError as error:
             raise ValueError(
                 f"{self._name}, observations: expected one of each agent in env.agents and of each that ended in the "
-                f"step, got none of {error}. Return the final observation of an agent on the step of its end."
+                f"step, got none for {error}. Return the final observation of an agent on the step of its end."
             ) from None
 
 
 class AECAdapter(_Adapter):
     """An AEC env of PettingZoo: one agent acts in each step.
 
-    An agent ends in the step after which ``terminations`` or ``truncations`` name it, whenever its turn would be. The
-    rewards of a step are ``env.rewards`` after it; those that an agent receives between its turns add up where the data
-    are collected. An agent that ended is stepped with None as soon as the env selects it; rewards are not read after
-    that, since some envs (Shimmy's of OpenSpiel) still hold those of the step before.
+    An agent ends in the step after which ``terminations`` or ``truncations`` name it, even if it is not its turn. The
+    rewards of a step are ``env.rewards`` after it; the env runner sums those that an agent receives between its turns.
+    An agent that ended is stepped with None as soon as the env selects it. Rewards are not read after such a step,
+    since some envs (Shimmy's games of OpenSpiel) still hold those of the step before.
 
     Raises:
         TypeError: If `env` is a parallel env.
@@ -183,7 +183,7 @@ class AECAdapter(_Adapter):
             if len(env.agents) >= num_agents:
                 raise ValueError(
                     f"{self._name}.step(None): expected it to remove {selected!r}, which ended, got the agents "
-                    f"{env.agents}. Call _was_dead_step(action) in step(), as PettingZoo asks for."
+                    f"{env.agents}. Call _was_dead_step(action) in step(), as PettingZoo requires."
                 )
             self._ended.discard(selected)
         return obs, rewards, terminated, truncated, infos

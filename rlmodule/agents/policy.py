@@ -17,7 +17,7 @@ from rlmodule.modules.policy import Policy
 from rlmodule.modules.rl_module import MultiRLModule
 
 State = Mapping[AgentID, tuple[str, Any]]
-"""Of each agent that has acted, the id of its policy and the state of that policy."""
+"""Agent → the id of its policy and the state of that policy, for each agent that has acted."""
 
 
 class MultiAgentPolicy(dict[str, Policy]):
@@ -68,7 +68,7 @@ class MultiAgentPolicy(dict[str, Policy]):
             The actions by agent, and the next state.
 
         Raises:
-            ValueError: If an agent is unknown, or see :meth:`Policy.act`.
+            ValueError: If an agent is unknown, and as for :meth:`Policy.act`.
         """
         after, actions = dict(state or {}), dict[AgentID, Tree]()
         episode = MultiAgentEpisode(0, 0, self._agents, self._policy_map, np.zeros(len(self._agents)))

@@ -1,4 +1,4 @@
-"""PolicyMap: which module each agent acts with."""
+"""PolicyMap: maps each agent to the module that it acts with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class PolicyMap:
     Args:
         agents: All agents.
         policy_ids: Ids of the modules.
-        mapping_fn: A function of agent and episode, called once for each agent of an episode; ids by agent; or None,
-            if there is a single module, or one for each agent, named like it.
+        mapping_fn: A function of agent and episode, called once for each agent of an episode; or ids by agent. With
+            None, all agents use the only module, or each agent uses the module that has its name.
 
     Attributes:
         static: Ids by agent; None if they depend on the episode.
 
     Raises:
-        ValueError: If an agent has no id, an id or an agent is unknown, or None does not suffice.
+        ValueError: If an agent has no module, or an id or an agent is unknown.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class PolicyMap:
         self.static = {agent: self._checked(agent, mapping_fn[agent]) for agent in agents}
 
     def _by_name(self, agents: Sequence[AgentID]) -> dict[AgentID, str]:
-        """Return the only id for all agents, or for each agent the id that is its name."""
+        """Return the module ids by agent: the only id, or else the id that equals the agent's name."""
         if len(self._ids) == 1:
             return dict.fromkeys(agents, self._ids[0])
         if missing := [agent for agent in agents if str(agent) not in self._ids]:
             raise ValueError(
                 f"policy_mapping_fn: expected a function or a dict, since the policies {', '.join(self._ids)} do not "
-                f"have the names of the agents, got None for {missing}. Set policy_mapping_fn=lambda agent, "
-                f"episode: {self._ids[0]!r}, say."
+                f"have the names of the agents, got None for {missing}. Set it, for example "
+                f"policy_mapping_fn=lambda agent, episode: {self._ids[0]!r}."
             )
         return {agent: str(agent) for agent in agents}
 

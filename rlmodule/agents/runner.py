@@ -38,15 +38,15 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
 _ROWS_KEPT = 64
-"""Rows of modules that only act. Nobody reads them, but memories and checks need the latest."""
+"""Number of rows kept of a module that only acts: no rollout has them, but memories and checks read the latest."""
 
 
 class AgentRunner(Accounts):
     """Collects rollouts from ``num_envs_per_env_runner`` envs with several agents. Their episodes continue from one
     call to the next.
 
-    A *slot* is an agent of an env: number ``env · A + agent``, for ``A`` possible agents. The interface is that of
-    :class:`EnvRunner`.
+    A *slot* is one agent of one env. Its number is ``env · A + agent``, for ``A`` possible agents. The interface is
+    that of :class:`EnvRunner`.
 
     Args:
         settings: The env, the number of envs, whether action distributions are recorded; ``policy_mapping_fn``.
@@ -54,12 +54,13 @@ class AgentRunner(Accounts):
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
         on_env: Called with each new env. All envs are closed if a call raises.
-        incarnation: How many runners of these envs came before this one; the random streams of each differ.
+        incarnation: Number of earlier runners of these envs, such as before restarts of the worker. Each draws
+            different random numbers.
         step_counter: See :class:`Accounts`.
 
     Attributes:
-        device: The device it acts on, the CPU.
-        envs: The envs, each in a guard.
+        device: The device of the modules, the CPU.
+        envs: The envs, each in an :class:`AgentEnvGuard`.
         agents: The possible agents of each env.
         observation_space, action_space: Spaces by agent.
         module: The modules that act; set by :meth:`set_module`.
@@ -112,7 +113,7 @@ class AgentRunner(Accounts):
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
         self._num_episodes = [0] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
-        self._earned = np.zeros(num_slots)  # since the last complete row
+        self._earned = np.zeros(num_slots)  # reward of each slot since its last complete row
         self._returns = np.zeros(num_slots)
         self._warned = False
         self._joined: list[int] = []  # slots of agents that started in this step
@@ -138,7 +139,7 @@ class AgentRunner(Accounts):
             check_acting(f"module {module_id!r}", one, self.device)
             own = one.observation_space, one.action_space
             fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
-            # a function may map an agent differently in each episode: then all agents whose spaces fit may come
+            # a function may map an agent differently in each episode: then any agent whose spaces fit may need a column
             its = fits if static is None else [static[agent] == module_id for agent in self.agents]
             if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
                 raise self._misfit(self.agents[misfits[0]], module_id)
@@ -155,7 +156,7 @@ class AgentRunner(Accounts):
         return list(self._episode_of.values())
 
     def _place(self, slot: int) -> tuple[int, int]:
-        """Return env and agent of a slot, both by their places in this runner."""
+        """Return the index of the env of a slot in ``envs``, and of its agent in ``agents``."""
         return divmod(slot, len(self.agents))
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
@@ -176,7 +177,7 @@ class AgentRunner(Accounts):
         self._totals.begin(self._steps)
 
     def _reset(self, e: int, seed: int | None = None) -> dict[AgentID, Any]:
-        """Reset env ``e``, or a new one if it raised. Return what its agents observe."""
+        """Reset env ``e``, which is replaced first if it raised. Return the observations, by agent."""
         if not self._restarts:
             return self.envs[e].reset(seed=seed)[0]
         try:
@@ -199,7 +200,7 @@ class AgentRunner(Accounts):
               time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
             - ``agent_episodes``: the finished episodes of agents, each an :class:`AgentEpisode`. An agent that ended
               and returned has several in one episode of its env.
-            - ``episode_agents``: of each finished episode of an env, a list of those of its agents.
+            - ``episode_agents``: for each finished episode of an env, the list of its agents' episodes.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
               are part of returns, but no action led to them.
@@ -207,7 +208,7 @@ class AgentRunner(Accounts):
             - ``episode_infos``: the ``info`` of the last step of each finished episode of an env, by agent, if the
               settings record it.
             - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
-              by what its agents last observed, and counts as finished neither for the env nor for them.
+              at the last observations of its agents, and is not among the finished ones, of the env or of agents.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite, an action mask allows no action, or an
@@ -232,12 +233,12 @@ class AgentRunner(Accounts):
         return self._complete(rollout, policy_version, start, seconds)
 
     def _begin(self, num_steps: int) -> None:
-        """Prepare a fragment. After a reset, begin its episodes."""
+        """Prepare a fragment of ``num_steps`` steps. After a reset, begin the episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
         self._stats: dict[str, Any] = {"agent_episodes": [], "episode_agents": [], "module_steps": {}}
         self._stats["rewards_before_acting"] = {}
-        self._faults: list[tuple[int, int]] = []  # step and env
+        self._faults: list[tuple[int, int]] = []  # step and env of each error
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         first_obs, self._first_obs = self._first_obs, {}
@@ -290,8 +291,8 @@ class AgentRunner(Accounts):
         return actions
 
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
-        """Step env ``e``. If it raises and its next reset restarts it, end its episode, and drop what its agents did in
-        that step."""
+        """Step env ``e``. If it raises and restarts are enabled, end its episode and drop the actions of this step; the
+        next reset restarts it."""
         if not self._restarts:
             return self.envs[e].step(actions)
         try:
@@ -326,7 +327,7 @@ class AgentRunner(Accounts):
                 left.append((e, agent))
             if env.is_over:
                 self._ended[t, e] = True
-                self._stats["episode_agents"].append(episode.finished)  # filled below
+                self._stats["episode_agents"].append(episode.finished)  # _leave() adds to this list
                 if self._settings.records_episode_infos:
                     self._stats.setdefault("episode_infos", []).append(own_value(result[4]))  # reset() may change it
         if self._joined:
@@ -337,7 +338,7 @@ class AgentRunner(Accounts):
             self._leave(e, agent)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
-        """Add the rewards of step ``t``, of each env by agent."""
+        """Add the rewards of step ``t``, given for each env by agent, to the sums of the slots and of the env."""
         slots: list[int] = []
         rewards: list[float] = []
         for slot_of, of_agents in zip(self._slot_of, by_env, strict=True):
@@ -349,7 +350,7 @@ class AgentRunner(Accounts):
         self._rewards[t] = np.bincount(where // len(self.agents), amounts, self.num_envs)
 
     def _observe(self, e: int, obs: Mapping[AgentID, Any]) -> None:
-        """Pass the observations of env ``e`` on to the modules of the agents."""
+        """Pass the observations of env ``e``, by agent, to the columns of the agents' modules."""
         routes = self._routes[e]
         for agent, seen in obs.items():
             columns, column = routes[agent] if agent in routes else self._join(e, agent)
@@ -357,7 +358,8 @@ class AgentRunner(Accounts):
             columns.seen.append(seen)
 
     def _join(self, e: int, agent: AgentID) -> tuple[AgentColumns, int]:
-        """Let ``agent`` of env ``e`` start. Return the columns of its module, and which of them is its own."""
+        """Start an episode of ``agent`` in env ``e``. Return the columns of its module, and the agent's column in
+        them."""
         module_id, slot = self._episode_of[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
@@ -367,7 +369,7 @@ class AgentRunner(Accounts):
         return route
 
     def _leave(self, e: int, agent: AgentID) -> None:
-        """Note return and length of the episode of ``agent`` of env ``e``, which has ended."""
+        """Record the return and length of the episode of ``agent`` in env ``e``, which has ended."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
         length = self._columns[module_id].length_of(slot)
         one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
@@ -376,7 +378,7 @@ class AgentRunner(Accounts):
         self._stats["agent_episodes"].append(one)
 
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
-        """Begin new episodes of the envs whose resets returned ``observations`` after ``t`` steps."""
+        """Begin new episodes, after ``t`` steps, in the envs whose resets returned ``observations``."""
         for e, obs in observations.items():
             slots, number = self._slots_of_env[e], self._num_episodes[e]
             self._set_aside(slots)
@@ -389,16 +391,16 @@ class AgentRunner(Accounts):
             columns.advance(t, self._earned)
 
     def _set_aside(self, slots: np.ndarray) -> None:
-        """Move the rewards of ``slots``, which no row has, to ``rewards_before_acting``."""
+        """Move rewards of ``slots`` that belong to no row to the statistic ``rewards_before_acting``."""
         for slot in slots[self._earned[slots] != 0].tolist():
             agent, early = self.agents[slot % len(self.agents)], self._stats["rewards_before_acting"]
             early[agent] = early.get(agent, 0.0) + float(self._earned[slot])
             self._earned[slot] = 0.0
 
-    # --- after it -----------------------------------------------------------------------------------------------------
+    # --- after the loop -----------------------------------------------------------------------------------------------
 
     def _check(self, is_finished: bool) -> None:
-        """Check all observations and rewards of the fragment, whose steps are complete if it ``is_finished``."""
+        """Check all observations and rewards of the fragment; ``is_finished`` is True once all its steps are done."""
         for columns in self._columns.values():
             columns.check(self._steps, is_finished)
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
@@ -422,8 +424,7 @@ class AgentRunner(Accounts):
         if stats["rewards_before_acting"] and not self._warned:
             self._warned = True
             logger.warning(
-                "agents %s got rewards while they had not acted yet. These count in returns, but nothing learns from "
-                "them.",
+                "agents %s got rewards before they had acted. These count in returns, but no module learns from them.",
                 [*stats["rewards_before_acting"]],
             )
         self._steps += num_steps
@@ -436,7 +437,7 @@ class AgentRunner(Accounts):
         )
 
     def _close(self, module_id: str) -> AgentColumns:
-        """Count the complete rows of a module, and carry its open ones on. Return its columns."""
+        """Count the complete rows of a module, and keep its open rows for the next fragment. Return its columns."""
         columns = self._columns[module_id]
         if num := int(columns.cursor.sum()):
             np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
@@ -444,10 +445,11 @@ class AgentRunner(Accounts):
         columns.carry()
         return columns
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException) -> BaseException:
-        """Return the error to raise for ``error``: that of a wrong value on which a module or an env failed, if any."""
+        """Return the error to raise in place of ``error``: that of a wrong value, if one made a module or an env fail,
+        else ``error`` itself."""
 
         def check() -> None:
             self._check(is_finished=False)
@@ -456,11 +458,11 @@ class AgentRunner(Accounts):
 
         return error if self._is_complete else wrong_value_or(error, check)
 
-    # --- the rest -----------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     def _noise_of(self, module_id: str, slots: list[int]) -> ActionNoise:
-        """Return the noise of ``slots``, as it was saved or at its start. If the module of an agent depends on the
-        episode, so do the keys of the streams: no two modules draw the same noise."""
+        """Return the action noise of ``slots``, in its saved state or in that of new streams. If the module of an agent
+        may change by episode, the streams differ by module, so that no two modules draw the same noise."""
         more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
         keys = [(self._first * len(self.agents) + slot, *more) for slot in slots]
         saved = [self._saved_noise[e].get(f"{module_id}/{i}") for e, i in map(self._place, slots)]
@@ -469,7 +471,7 @@ class AgentRunner(Accounts):
         return noise
 
     def _noise_by_env(self) -> list[dict[str, Any]]:
-        """Return the state of the noise of each env, by module and number of the agent."""
+        """Return the state of the noise for each env, under the keys ``module_id/i`` for agent number ``i``."""
         noise = [dict(of_env) for of_env in self._saved_noise]
         for module_id, columns in self._columns.items():
             for slot, state in zip(columns.slots.tolist(), columns.noise.get_state(), strict=True):
@@ -478,8 +480,8 @@ class AgentRunner(Accounts):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters and random streams by index of the env in the run. Envs are not saved: ``set_state`` starts
-        new episodes."""
+        """Return the counters and random streams, by the index of the env in the run. Envs are not saved: ``set_state``
+        starts new episodes."""
         by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
         return {
             index: one | {"steps": self._steps, "episodes": number, "noise": noise}

@@ -7,7 +7,8 @@ Batch = dict[str, Tree]
 
 
 class Columns:
-    """Names the columns: ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch, ``[T, B, ...]`` in one of sequences."""
+    """Names the columns: ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch, ``[T, B, ...]`` in a batch of
+    sequences."""
 
     OBS = "obs"
     """Observation that the action was chosen for; a tree with the structure of the module's ``input_space``."""

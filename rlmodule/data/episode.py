@@ -273,7 +273,7 @@ class Episode:
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
 
     def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
-        """Return an episode with the same id and ``columns``, which must fit together."""
+        """Return an episode with the id of this one and other ``columns``, whose lengths must fit together."""
         episode = Episode(id=self.id, t_started=t_started)
         episode._columns, episode._length = dict(columns), len(columns[Columns.REWARDS])
         episode.terminated, episode.truncated = terminated, truncated

@@ -59,7 +59,7 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of equal length along the slots, without ``stats``. The lowest policy version counts."""
+        """Concatenate rollouts of equal length along the slots, without ``stats``; the policy version is the lowest."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -238,8 +238,8 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
-    """Return ``column`` with ``function`` applied to each leaf, and to those of ``others`` in its place. Faster than
-    ``tree`` for tensors and arrays, and dicts and tuples of them."""
+    """Return ``column`` with ``function`` applied to each leaf and the same leaves of ``others``. Faster than ``tree``
+    for tensors and arrays, and dicts and tuples of them."""
     if isinstance(column, _LEAF):
         return function(column, *others)
     if type(column) is dict:

@@ -36,7 +36,7 @@ class CrashReport:
         return self._file.read().strip()
 
     def ask_where(self, process: psutil.Process) -> list[str]:
-        """Return the calls that the worker in ``process`` is in, most recent first: ``step (/a/file.py:12)``.
+        """Return the current calls of the worker in ``process``, innermost first: ``step (/a/file.py:12)``.
 
         Empty if the process does not answer, for example because SIGSTOP stopped it.
         """

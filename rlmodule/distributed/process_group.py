@@ -37,7 +37,7 @@ class Rendezvous:
 
 
 class ProcessGroupCollective(Collective):
-    """Connects learners in several processes, by gloo on the CPU or NCCL on GPUs. Waits until all have connected.
+    """Connects learners in several processes, with gloo on the CPU or NCCL on GPUs. Waits until all have connected.
 
     A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
     raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither: a GPU waits without
@@ -47,7 +47,7 @@ class ProcessGroupCollective(Collective):
         rank, size: Number of this learner, from 0, and number of all learners.
         host, port: Address of the :class:`Rendezvous`.
         timeout_s: Seconds to wait for the others.
-        device: Where most of the tensors are.
+        device: Device of most tensors.
 
     Raises:
         CollectiveError: If the others do not connect.
@@ -90,7 +90,7 @@ class ProcessGroupCollective(Collective):
         return self.device.type == "cpu" and here.nbytes * (self.size - 1) <= _SENT_TO_ALL
 
     def _gather(self, here: Tensor) -> list[Tensor]:
-        """Return the tensors of all learners, which have one shape, by rank."""
+        """Return the tensors of all learners by rank; all have the same shape."""
         parts = [torch.empty_like(here) for _ in range(self.size)]
         if not self._is_exchanged(here):
             self._attempt(lambda: self._members().allgather([parts], [here]).wait())

@@ -89,9 +89,9 @@ def start_ray() -> None:
 
 
 def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
-    """Check that the cluster is large enough for the workers; start Ray if there are any.
+    """Check that the cluster is large enough for the workers. Start Ray if any are asked for.
 
-    Resources that others use at the moment count as well.
+    Resources that other programs use at the moment count as available.
 
     Args:
         settings: The settings that ask for the workers; they begin the error.
@@ -181,7 +181,7 @@ class _State:
         return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
 
     def hang(self, timeout_s: float) -> Failure:
-        """Describe the failure of a worker without progress for ``timeout_s``, with the calls it is in if known."""
+        """Describe the failure of a worker that made no progress for ``timeout_s`` seconds, with its calls if known."""
         where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
         message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
         calls = "".join(f"\n  {call}" for call in where)
@@ -214,7 +214,7 @@ class RayWorkers:
         num_cpus, num_gpus: CPUs and GPUs that Ray reserves for each worker.
         num_threads: Threads of torch in each worker; None takes its whole CPUs, at least 1.
         timeout_s: Seconds without progress after which a worker counts as hung.
-        max_restarts: Restarts of one worker in a row, without an answer in between.
+        max_restarts: Most restarts of one worker in a row, without an answer in between.
 
     Attributes:
         num_restarts: Restarts so far, of all workers.
@@ -454,7 +454,7 @@ class RayWorkers:
     def _take_reply(self, worker: int) -> list[Answer]:
         """Return the answer to the worker's oldest call; if its process ended, an answer to each of its calls.
 
-        The reply to the call that built the worker is no answer.
+        The reply to the call that built the worker is not an answer.
         """
         state = self._states[worker]
         failure, made_progress, value = self._unpacked(state, state.calls[0])
@@ -472,7 +472,7 @@ class RayWorkers:
         return [Answer(worker, value, failure)]
 
     def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
-        """Return why a call failed or None, whether the worker made progress, and the value of the call."""
+        """Return the failure of a call or None, whether the worker made progress, and the value of the call."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 

@@ -78,7 +78,8 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer]) -> bool:
-    """Return True to let pickle write ``buffer`` into the structure; else append it to ``buffers``."""
+    """Let pickle write a ``buffer`` of fewer than SMALL bytes into the structure (True), or append it to ``buffers``
+    (False)."""
     if buffer.raw().nbytes < SMALL:
         return True
     buffers.append(buffer)

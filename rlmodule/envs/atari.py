@@ -1,4 +1,4 @@
-"""Atari games with the preprocessing of Mnih et al. 2015, by ale-py's vector env, which steps them in threads.
+"""Atari games with the preprocessing of Mnih et al. 2015, through ale-py's vector env, which steps them in threads.
 
 Only functions that need a game import ale-py.
 """
@@ -40,8 +40,8 @@ def importing_id(env: Any) -> Any:
 
 
 def current_id(env_id: str) -> str | None:
-    """Return the current id for an old id of a game, as ``"ALE/Breakout-v5"`` for ``"BreakoutNoFrameskip-v4"``; None
-    for other ids."""
+    """Return the current id for an old id of a game, such as ``"ALE/Breakout-v5"`` for ``"BreakoutNoFrameskip-v4"``;
+    None for other ids."""
     old = re.fullmatch(r"(ale_py:)?([A-Z][A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]", env_id)
     if old is None:
         return None
@@ -76,7 +76,7 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
 
 
 class AtariGame(gym.Env):
-    """Plays one game by the vector env, for rendering: pictures show the newest frame, enlarged.
+    """Plays one game through the vector env, for rendering: pictures show the newest frame, enlarged.
 
     Args:
         env_id: The id of the game.

@@ -168,7 +168,7 @@ def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, inf
 
 
 def real_number(reward: Any, where: str) -> Any:
-    """Return a reward as a number; one that is an array may have one entry.
+    """Return a reward as a number; an array must have exactly one entry.
 
     Raises:
         TypeError: If ``reward`` is not one real number.
@@ -271,7 +271,7 @@ class EnvGuard(Guard, gym.Wrapper):
         self._last_reset: Any = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env, and check the results: the observation if it is due, the others always."""
+        """Step the env. Check the observation if a check is due, and the other results always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
         self._actions.append(action if type(action) is np.int64 else _own(action))
@@ -304,7 +304,7 @@ class EnvGuard(Guard, gym.Wrapper):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, and check the results: the observation if it is due, the others always.
+        """Reset the env. Check the observation if a check is due, and the info always.
 
         A reset without a seed gets one that derives from the last one passed, so that any episode can be repeated.
         """
@@ -339,8 +339,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return episode | {"actions": [torch.as_tensor(np.stack(leaf)) for leaf in leaves]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
-        returns the observation; else by the seed and the actions since. None of these steps counts.
+        """Bring the env to the point at which an episode was saved: through its ``set_episode_state(state)``, which
+        returns the observation, if it has that method; else by a reset with the seed and the actions since. These steps
+        are not counted.
 
         The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
         begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
@@ -348,7 +349,7 @@ class EnvGuard(Guard, gym.Wrapper):
 
         Args:
             episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
-                :meth:`get_open_episode` and ``obs`` as leaves.
+                result of :meth:`get_open_episode` and the leaves of the last observation as ``obs``.
 
         Returns:
             The observation, and whether the episode continues.
@@ -418,7 +419,7 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
 
 
 def _own(value: Any) -> Any:
-    """Return a copy of an observation or action, which the env may change later."""
+    """Copy an observation or action, since the env may change it later."""
     return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
 
 
@@ -445,8 +446,8 @@ class VectorGuard:
         self._steps = self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check one vector step: `info` always; the others if they are due or a dtype has changed. The leaves of `obs`
-        are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
+        """Check one vector step: `info` always, the others if a check is due or a dtype has changed. The leaves of
+        `obs` are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
 
         Raises:
             TypeError, ValueError: If a value is wrong; names the first env with one, the step, and the leaf.
@@ -528,7 +529,7 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def describe(value: Any) -> str:
-    """Describe a value in few words: shape and dtype of arrays, type and first characters of others."""
+    """Describe a value in a few words: the shape and dtype of an array, the type and first characters of others."""
     if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
         return f"{text}: {value}" if value.ndim == 0 else text

@@ -45,8 +45,8 @@ def _is_by_env(value: Any, num_envs: int) -> bool:
 
 
 def own_value(value: Any) -> Any:
-    """Return a copy of ``value`` that no env can change, with Python numbers. Objects of other classes are not
-    copied."""
+    """Copy the arrays, tensors, lists, tuples and dicts in ``value``, so that no env can change them. Scalars become
+    Python numbers; other objects are not copied."""
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, Tensor):

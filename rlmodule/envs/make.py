@@ -131,7 +131,7 @@ def check_num_envs(num_envs: int) -> None:
 
 
 def name_of(env: EnvSource) -> str:
-    """Return the name of what makes an env, for error texts."""
+    """Return the name of an env's id, class or factory, for error texts."""
     # ids, partials and callable objects have no __qualname__
     return getattr(env, "__qualname__", None) or repr(env)
 
@@ -169,7 +169,7 @@ def _make(
 
 
 def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
-    """Raise unless a ready vector env fits the settings."""
+    """Raise ValueError unless a ready vector env, which a factory returned, fits the settings."""
     if restart or mode == "async":
         setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
         raise ValueError(

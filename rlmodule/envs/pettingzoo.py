@@ -14,7 +14,7 @@ from rlmodule.envs.atari import is_atari
 
 
 def maker_of(name: str) -> Callable[..., Any] | None:
-    """Return the function that makes the env ``name``, an id of ``pettingzoo.make`` or a module; None if there is none.
+    """Return the function that makes the env ``name``, an id of ``pettingzoo.make`` or a module; None if no env has it.
 
     Raises:
         ImportError: If a package is missing, or any other error of the import.
@@ -32,12 +32,12 @@ def maker_of(name: str) -> Callable[..., Any] | None:
 
 
 def is_known(name: str) -> bool:
-    """Return whether ``name`` is that of an env whose package is installed."""
+    """Return whether an env has this name, in a package that is installed."""
     with contextlib.suppress(Exception):
         return maker_of(name) is not None
     return False
 
 
 def is_of_gymnasium(name: str) -> bool:
-    """Return whether ``name`` is an id of Gymnasium's."""
+    """Return whether ``name`` is an id of Gymnasium."""
     return name in gym.registry or is_atari(name)

@@ -1,4 +1,5 @@
-"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts: how."""
+"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue; Restarts does the
+replacement."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,15 +19,15 @@ FAULT = "rlmodule.env_raised"
 
 
 class Restarts:
-    """Replaces an env in its guard by a new one after it has raised, in the next reset.
+    """Replaces a guarded env that has raised by a new one, at the next reset.
 
     Args:
-        guard: The first env.
-        make: Makes another env.
+        guard: The first env, in its guard.
+        make: Makes another env, in a guard.
 
     Attributes:
-        guard: The current env.
-        has_stepped: Whether it has done a step.
+        guard: The current env, in its guard.
+        has_stepped: Whether the current env has completed a step.
     """
 
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
@@ -60,7 +61,7 @@ class Restarts:
         return [self._seed, self._num_made]
 
     def continue_seeds(self, episode: Mapping[str, Any]) -> None:
-        """Continue from the state in a saved ``episode``; without one, from its seed."""
+        """Continue the seeds from the result of :meth:`seeds` in a saved ``episode``, or else from its seed."""
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
 
     def note(self, error: RuntimeError) -> None:
@@ -83,7 +84,7 @@ class Restarts:
 
 
 class RestartingEnv(gym.Wrapper):
-    """Replaces an env in its guard by a new one when it raises.
+    """Replaces a guarded env by a new one when it raises.
 
     A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info. The next
     reset makes the new env, with a new seed derived from the last one given, so that no episode is repeated. Errors
@@ -119,11 +120,11 @@ class RestartingEnv(gym.Wrapper):
             self.env = self._restarts.guard
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's, and what the seeds of further envs derive from."""
+        """Return the guard's open episode, and the state from which the seeds of further envs derive."""
         return self._restarts.guard.get_open_episode() | {"restarts": self._restarts.seeds()}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Do what the guard does, and continue the seeds of further envs."""
+        """Continue the guard's episode, and the seeds of further envs."""
         guard = self._restarts.guard
         self._restarts.continue_seeds(episodes[guard.env_index])
         return guard.continue_episode(episodes)

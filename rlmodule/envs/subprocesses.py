@@ -49,7 +49,7 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
 
 @functools.cache
 def _lasting_thread(pid: int) -> ThreadPoolExecutor:
-    """Return the thread of process ``pid``; the key lets a forked process start another one."""
+    """Return the lasting thread of process ``pid``. With this key, a forked process starts its own."""
     return ThreadPoolExecutor(1, "env processes")
 
 

@@ -55,7 +55,7 @@ class _Task:
         is_submitted: Whether it was submitted to the learners since their last restart.
         answers: Their results, each with the state or None, by rank.
         results: The results by rank; None until all learners have returned. After a restart, the call is repeated even
-            if there are results, since the state of the learners follows from it.
+            if there are results, since the state of the learners depends on it.
     """
 
     method: str

@@ -22,7 +22,7 @@ class BatchLearner(Learner):
     Override points, in addition to those of :class:`Learner`:
         ``before_gradient_step``: prepare each step, such as by drawing noise.
         ``prepare_batch``: compute columns of a batch before the gradient step, such as targets.
-        ``after_gradient_step``: follow up each step, such as by moving a target net.
+        ``after_gradient_step``: finish each step, such as by moving a target net.
 
     In an update of several learners, all call ``before_gradient_step`` and ``after_gradient_step``, but those without
     data skip ``prepare_batch`` and the loss. So draw from ``generator`` only in the first two.
@@ -36,7 +36,8 @@ class BatchLearner(Learner):
         return batch
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Update state that depends on the module's new weights. Runs under ``no_grad``. Default: nothing."""
+        """Update state that depends on the module's new weights, after a gradient step. Runs under ``no_grad``.
+        Default: nothing."""
 
     def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
         """Deprecated: call :meth:`update_from_batch`."""
@@ -129,7 +130,7 @@ class BatchLearner(Learner):
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
         """Return the numbers to report, by module id, from the results of successive calls of :meth:`step_on_batch`.
-        Put the modules in eval mode until the next step."""
+        Put the modules into eval mode until the next step."""
         if not history:
             return {}
         self.module.eval()  # once here, since eval() walks over all submodules

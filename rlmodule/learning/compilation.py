@@ -35,7 +35,7 @@ _MOST_RECAPTURES = 8
 """Most graphs discarded because a number that they froze has changed; after that capturing stops."""
 _WARM_UP = 3
 """Number of trial runs before a capture, as torch recommends."""
-_STOPPED = "%s: the loss of module %r is computed without: %s"
+_STOPPED = "%s: the loss of module %r does not use it: %s"
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
@@ -116,7 +116,7 @@ class _Accelerated:
         if self._captures and (kind := parameters.grad.device.type) != "cuda":
             self._stop_capturing(f"the learner computes on the {kind.upper()}")
         if self._compiles and self._module.is_stateful():
-            self._stop_compiling("the module is recurrent, and each of its steps would be compiled by itself")
+            self._stop_compiling("the module is recurrent, and each of its steps would be compiled separately")
         if self._compiles:
             self._fast = partial(_differentiate, _compiled(compute), parameters)
 
@@ -133,7 +133,8 @@ class _Accelerated:
         return self._replay(shape, batch)
 
     def _count(self, shape: Any) -> int:
-        """Return how many earlier minibatches had ``shape``; 0 also if enough other shapes are compiled already."""
+        """Return how many earlier minibatches had ``shape``; also 0 if enough other shapes are already
+        compiled."""
         times = self._seen.pop(shape, 0)
         once = [other for other, count in self._seen.items() if count == 1]
         if times == 1 and len(self._seen) - len(once) >= _MOST_SHAPES:
@@ -157,7 +158,7 @@ class _Accelerated:
             result = self._plain(batch)
         kept = vars(self._learner)
         if changed := [name for name, value in before.items() if kept.get(name) != value]:
-            self._stop_capturing(f"it changes {_of_learner(changed)}, which a graph does not")
+            self._stop_capturing(f"it changes {_of_learner(changed)}, which replaying a graph would not")
         return result
 
     def _run_compiled(self, batch: Batch, *, is_first: bool) -> tuple[Tensor, Metrics]:
@@ -183,8 +184,8 @@ class _Accelerated:
         """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.
 
         Raises:
-            RuntimeError: If the capture fails although the trial runs did not. Torch may then be in a state in which
-                nothing can continue.
+            RuntimeError: If the capture fails although the trial runs did not. Torch may then be unusable in this
+                process.
         """
         if self._graphs.pop(shape, None) is not None:
             self._recaptures += 1
@@ -205,7 +206,7 @@ class _Accelerated:
             graph.capture()
         except Exception as error:
             raise RuntimeError(
-                f"the loss of module {self._module_id!r}: expected what a CUDA graph can record, "
+                f"the loss of module {self._module_id!r}: expected operations that a CUDA graph can record, "
                 f"got {_reason(error)}. Learn with torch_cuda_graphs=False."
             ) from error
         self._graphs[shape] = graph

@@ -1,4 +1,4 @@
-"""DataParallel: lets several learners, each with part of the data, take the steps of one that has all of it."""
+"""DataParallel: lets several learners, each with part of the data, take the steps of one learner with all of it."""
 
 import copy
 import dataclasses
@@ -21,7 +21,7 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 _MOST_ENVS = 2**32
-"""More than the index of any env. Multiplied by it, time takes precedence over the env in the order of rows."""
+"""Greater than the index of any env, so that ``time · _MOST_ENVS + env`` orders rows by time first."""
 
 
 class DataParallel:
@@ -33,7 +33,7 @@ class DataParallel:
     Override points: none.
 
     Args:
-        collective: The learners.
+        collective: The learners that train together.
         modules: The modules that they train.
     """
 
@@ -44,7 +44,8 @@ class DataParallel:
             self.register(module_id, module)
 
     def register(self, module_id: str, module: nn.Module) -> None:
-        """Compute a module's running moments over the rows of all learners from now on, and note its other buffers."""
+        """Compute a module's running moments over the rows of all learners from now on, and note its other buffers,
+        which :meth:`average_buffers` averages."""
         pooled = set[int]()
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
@@ -64,11 +65,11 @@ class DataParallel:
         return loss, metrics | {ROWS: torch.tensor(float(rows))}
 
     def forget(self, module_id: str) -> None:
-        """Forget a module."""
+        """Drop what :meth:`register` noted of a module."""
         self._own_buffers.pop(module_id, None)
 
     def leave(self, modules: nn.Module) -> None:
-        """Compute the running moments of all modules over the rows of this learner alone again."""
+        """Compute the running moments of all modules over the rows of this learner alone from now on."""
         for moments in _moments_of(modules):
             moments.pool = None
 
@@ -91,9 +92,9 @@ class DataParallel:
         for rank, differs in enumerate((everywhere != everywhere[0])[:, 1:].tolist()):
             if any(differs):
                 raise RuntimeError(
-                    "an update together: expected learners with the same state, got learner "
-                    f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the "
-                    "same state, and draw from `generator` in what all of them run."
+                    f"an update of several learners: expected the same state on all, but learner {rank} differs "
+                    f"from learner 0 in {names[differs.index(True)]}. Give all of them the same state, and draw "
+                    "from `generator` only in code that all of them run."
                 )
         num_slots = everywhere[:, 0].tolist()
         if all(num_slots) or not any(num_slots):
@@ -111,7 +112,8 @@ class DataParallel:
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: Batch) -> Share:
-        """Find out which rows or sequences of all learners are in ``batch``. Removes the column of :meth:`number`."""
+        """Return which of the rows or sequences of all learners are in ``batch``. Remove the column that :meth:`number`
+        added from it."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)
@@ -153,8 +155,8 @@ class DataParallel:
             _scatter(self._each(here).amax(0), others)
 
     def _each(self, row: Tensor) -> Tensor:
-        """Return the integers ``row`` ``[n]`` of each learner, ``[size, n]``."""
-        # cheaper than all_gather, which exchanges the lengths first; here all are equal
+        """Gather the integers ``row`` ``[n]`` of each learner, and return them as ``[size, n]``."""
+        # cheaper than all_gather, which first exchanges the lengths; here they are equal
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
         return self._collective.all_reduce(table)
@@ -170,7 +172,8 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
 
 
 def _exploration_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so all have the same."""
+    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so they are equal on all
+    learners."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
     copied = copy.deepcopy(module)

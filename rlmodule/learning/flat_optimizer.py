@@ -1,4 +1,4 @@
-"""The parameters of a module as one flat tensor with named parts, so that clearing, clipping and stepping are few
+"""The parameters of a module as one flat tensor with named parts, so that zeroing, clipping and stepping take few
 calls."""
 
 import copy
@@ -77,7 +77,7 @@ class FlatPart:
         self.tensor.grad = grad
 
     def clip(self, limit: float | None, by: str) -> Tensor:
-        """Clip the gradients in place. Return their global norm before, as a scalar tensor.
+        """Clip the gradients in place. Return their global norm before clipping, as a scalar tensor.
 
         Args:
             limit: The bound; None clips nothing.
@@ -142,10 +142,15 @@ class FlatParameters:
         self.grad.zero_()
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
-        """Average the gradient over the rows of all learners; before, it is the mean over this learner's ``rows`` rows.
+        """Turn the gradient of the mean loss over this learner's rows into that over the rows of all learners.
+
+        Args:
+            collective: The learners.
+            loss: The mean loss over the rows of this learner, a scalar.
+            rows: Number of rows of this learner, which may be 0.
 
         Returns:
-            The mean loss over the rows of all learners; ``loss`` is the mean over this learner's rows.
+            The mean loss over the rows of all learners, a scalar.
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
@@ -176,7 +181,7 @@ class FlatAdam(torch.optim.Adam):
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
         state["step"].add_(1.0).sub_(skip)
-        weights, grad = parameters.detach(), parameters.grad  # detached, since it takes less time than no_grad
+        weights, grad = parameters.detach(), parameters.grad  # detach() takes less time than no_grad()
         tensors = [weights], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
         rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
@@ -207,7 +212,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     """Restore a state from :func:`optimizer_state`, except learning rates whose initial value is configured differently
     now."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
-    # copies, since torch would keep the tensors of `state` and update them
+    # copy, since torch would keep the tensors of `state` and update them
     own = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}
     optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
     for group, lr in zip(optimizer.param_groups, initial, strict=True):

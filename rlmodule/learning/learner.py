@@ -2,7 +2,7 @@
 
 The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: rollouts, bootstraps, advantages) or from
 :class:`BatchLearner` (as DQN's: ready batches from a replay buffer) and defines the loss. Learners that train together
-synchronise through :class:`DataParallel`; a single learner does without it.
+synchronise through :class:`DataParallel`; a single learner does not use it.
 """
 
 import copy
@@ -67,12 +67,17 @@ from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 
 
 class GlobalStream:
-    """Seeds torch's global generators (CPU and GPU) from the run within ``with`` blocks, for operations that accept no
-    generator, such as dropout. Each block continues where the last one ended.
+    """Random stream of the run that replaces torch's global generators (CPU and GPU) within ``with`` blocks, for
+    operations that accept no generator, such as dropout. Each block continues where the last one ended.
+
+    Args:
+        run_seed: Seed of the run.
+        role: Name of the stream.
+        device: The device whose generator is replaced, in addition to that of the CPU.
 
     Attributes:
-        collective: The learners that train together. Within a block each draws different numbers; between blocks the
-            stream has the same state on all of them.
+        collective: The learners that train together. Within a block, each learner draws different numbers; between
+            blocks, the stream has the same state on all of them.
     """
 
     collective: Collective = SingleProcess()
@@ -107,7 +112,7 @@ class GlobalStream:
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
-        """Restore a state from :meth:`get_state`, even if only one of the two streams has a GPU."""
+        """Restore a state from :meth:`get_state`, of a stream with or without a GPU."""
         saved = state.cpu().tensor_split([len(self._states[0])])
         self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
@@ -136,7 +141,8 @@ class Learner(Hooks, ABC):
         run_seed: Seed of the run; its ``learner`` stream shuffles the minibatches.
 
     Attributes:
-        settings: Those of the module that is being updated; between updates, those of the run. See :meth:`settings_of`.
+        settings: The settings of the module that is being updated; between updates, those of the run. See
+            :meth:`settings_of`.
         collective: The learners that train together, this one included.
         progress: Number of gradient steps taken; also grows during an update.
         num_gradient_steps: Number of gradient steps of each module in the whole run.
@@ -178,8 +184,8 @@ class Learner(Hooks, ABC):
         self.connect(self.collective)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module. One
-        that is not trained gets none."""
+        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module. A
+        module that is not trained only has its parameters frozen."""
         module = self.module[module_id]
         if not self.settings.is_trained(module_id):
             module.requires_grad_(False)
@@ -208,7 +214,9 @@ class Learner(Hooks, ABC):
     def _make_optimizer(self, module_id: str, part: Part, parameters: nn.Parameter) -> torch.optim.Optimizer:
         settings = copy.copy(self.settings)
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
-            object.__setattr__(settings, name, value)  # of a copy, since settings may be frozen
+            object.__setattr__(
+                settings, name, value
+            )  # unlike setattr(), it also changes frozen settings; these are a copy
         with self._using(settings):
             optimizer = self.configure_optimizer_for_module(module_id, parameters)
         for group in optimizer.param_groups:
@@ -243,7 +251,7 @@ class Learner(Hooks, ABC):
 
     @contextmanager
     def _using(self, settings: Any) -> Iterator[None]:
-        """Replace the settings of this learner within the block."""
+        """Use ``settings`` as the settings of this learner within the block."""
         before, self.settings = self.settings, settings
         try:
             yield
@@ -251,7 +259,8 @@ class Learner(Hooks, ABC):
             self.settings = before
 
     def _check_own_parameters(self, module_id: str) -> None:
-        """Raise if another module trains some of the same parameters: each optimizer would update its own copy."""
+        """Raise ValueError if another module trains some of the same parameters, since each optimizer would update a
+        copy."""
         mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
@@ -329,33 +338,33 @@ class Learner(Hooks, ABC):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the scalar loss of one minibatch, and tensors to report.
+        """Return the scalar loss of one minibatch, and tensors to report by name: scalars, or one entry per row.
 
         Args:
-            module_id: The module that is trained.
+            module_id: The module to train.
             batch: Columns ``[B, ...]``; a recurrent module's sequences are flattened into such rows.
             fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Return the parts of a module, by name. Each has its own optimizer, learning rate and bound of the gradients.
-        Every trainable parameter must be in exactly one part. Default: one part, with ``lr`` and ``grad_clip`` of the
-        settings."""
+        """Return the parts of a module, by name. Each has its own optimizer, learning rate and bound for its gradients.
+        Every trainable parameter must be in exactly one part. Default: one part, with the settings ``lr`` and
+        ``grad_clip``."""
         return {"all": Part(("",), self.settings.lr, self.settings.grad_clip)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return the parts to update in the next gradient step; the others keep weights and moments. Asked once before
-        each step; the loss reads the answer from ``stepping``. Default: all."""
+        """Return the names of the parts to update in the next gradient step; the weights and optimizers of the others
+        stay unchanged. Called once before each step; the loss can read the names in ``stepping``. Default: all."""
         return tuple(self._parts[module_id])
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is: it gets all
-        parameters as one flat tensor.
+        """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
+        all parameters as one flat tensor.
 
-        The optimizer determines its learning rates; pass ``settings.lr`` here to use that setting, which is that of the
-        part. If it is a schedule, the learning rates are multiplied by its current value over its value at step 0.
+        Set the learning rate here. ``self.settings.lr`` is that of the part; if it is a schedule, every learning rate
+        of the optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
 
-        A parameter that took no part in the loss has a gradient of zero.
+        Parameters that the loss does not depend on get gradients of zero.
         """
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
@@ -416,7 +425,7 @@ class Learner(Hooks, ABC):
         return {name: value.detach() for name, value in metrics.items()}
 
     def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
-        """Set the parts that the next gradient step of a module updates."""
+        """Set the parts that the next gradient step of a module updates. Raise ValueError unless they exist."""
         if not names or not set(names) <= self._parts[module_id].keys():
             known = ", ".join(self._parts[module_id])
             raise ValueError(
@@ -453,7 +462,7 @@ class Learner(Hooks, ABC):
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """Join the metrics of gradient steps, and of all learners."""
+        """Join the metrics of several gradient steps, and those of all learners."""
         if self._data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
@@ -461,18 +470,18 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update with ``num_new`` steps, if the caller passes none."""
+        """Return the count of env steps after an update: the present one plus ``num_new`` of all learners."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
-        """Set the count of env steps, and the learning rates that are schedules."""
+        """Set the count of env steps, and update the learning rates that follow a schedule."""
         self.env_steps = env_steps
         for optimizer, schedule in itertools.chain.from_iterable(self._scheduled.values()):
             for group in optimizer.param_groups:
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers from ``metrics`` of all minibatches (scalars stacked, rows concatenated). Default: means."""
+        """Return numbers from the metrics of ``M`` minibatches: scalars ``[M]``, others per row. Default: means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -496,7 +505,7 @@ class Learner(Hooks, ABC):
         """Restore a state from :meth:`get_state` in place."""
         self.module.set_state(state["module"])
         optimizers = self.optimizers
-        for name in optimizers.keys() & state["optimizers"].keys():  # another module may be trained now
+        for name in optimizers.keys() & state["optimizers"].keys():  # other modules may be trained now
             load_optimizer_state(optimizers[name], state["optimizers"][name])
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
@@ -504,7 +513,7 @@ class Learner(Hooks, ABC):
         self.num_gradient_steps |= state["num_gradient_steps"]
         self._skipped_in_a_row |= state["skipped_in_a_row"]
 
-    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+    if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
         __getattr__ = explain_unknown
 
 
@@ -541,11 +550,11 @@ class EpisodeLearner(Learner):
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return the batch for the loss, which :meth:`pack` makes from the rollout and new columns, and numbers to
-        report."""
+        """Compute the columns that the loss reads, such as advantages. Return them as a batch, which :meth:`pack`
+        makes, and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the values ``[T, N]`` of the observations, and of the observations that follow them."""
+        """Return the values ``[T, N]`` of the observations, and those of the observations that follow them."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:
@@ -567,7 +576,7 @@ class EpisodeLearner(Learner):
         return False
 
     def _all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Return whether any of the learners stops; then all do."""
+        """Return whether to stop, which all learners do as soon as one of them wants to."""
         stop = self.should_stop(module_id, metrics)
         return bool(self.collective.all_reduce(torch.tensor(float(stop))))
 
@@ -629,7 +638,7 @@ class EpisodeLearner(Learner):
                 raise no_data()
             start = perf_counter()
             self.module.eval()
-            # only the gradient steps run in train mode: in all else dropout and batch norm must act as in the runners
+            # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
             batch, reported = self._train_batch(module_id, rollout.to(self.device))
             share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
             prepared = perf_counter()
@@ -663,7 +672,7 @@ class EpisodeLearner(Learner):
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
-        """Update modules in the order of their ids, each with its own settings. All learn at the same env step."""
+        """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``."""
         data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
@@ -708,7 +717,7 @@ class EpisodeLearner(Learner):
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join metrics of several steps, each over those that report it: stack scalars, concatenate entries per row."""
+    """Join each metric over the steps that report it: stack scalars, concatenate entries per row."""
     names = dict.fromkeys(itertools.chain.from_iterable(steps))
     values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}

@@ -24,8 +24,8 @@ OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
 
 
 def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
-    """Merge the metrics of one module that ``step_on_batch`` returned on each learner into those that one learner would
-    return for the whole ``batch``: means over all rows, and entries per row in the order of the batch."""
+    """Merge the metrics that ``step_on_batch`` returned for one module on each learner. Return what a single learner
+    would return for the whole ``batch``: means over all rows, and entries per row in the order of the batch."""
     if len(results) == 1:
         return results[0]
     scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
@@ -33,8 +33,8 @@ def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
-    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some may have no rows, and some
-    metrics may be reported for some minibatches only."""
+    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some minibatches may have no
+    rows on this learner, and some metrics may be reported for some minibatches only."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     known = {name: value for metrics in filled for name, value in metrics.items() if name != ROWS}
     scalars = [name for name, x in known.items() if not x.dim()]

@@ -18,7 +18,7 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
     """Return ``initial`` times the value of ``schedule`` after ``env_steps``, divided by the first value of the
-    schedule that is not 0: the value at step 0, unless it warms up from 0."""
+    schedule that is not 0: that at step 0, unless the schedule warms up from 0."""
     value = value_at(schedule, env_steps)
     if initial == schedule[0][1]:
         return value  # exactly, without the rounding of the division

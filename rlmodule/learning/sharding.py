@@ -20,7 +20,7 @@ from rlmodule.data.sequences import num_rows, without
 
 
 def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
-    """Split a rollout or episodes, or those of several modules by id."""
+    """Split a rollout or episodes, or those of each module by id, into ``num_shards`` parts, one per learner."""
     if isinstance(data, Mapping):
         parts = {module_id: shard(one, num_shards) for module_id, one in data.items()}
         return [{module_id: part[i] for module_id, part in parts.items()} for i in range(num_shards)]
@@ -28,8 +28,8 @@ def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
-    """Split the rollout into views of neighbouring slots, whose numbers differ by at most one; None for a shard without
-    slots. Views have no ``stats``, which describe the whole rollout."""
+    """Split the rollout into views of neighbouring slots. The numbers of slots differ by at most one; a shard without
+    slots is None. Views have no ``stats``, which describe the whole rollout."""
     return [_take_slots(rollout, a, b) if a < b else None for a, b in spans(rollout.shape[1], num_shards)]
 
 
@@ -55,7 +55,7 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
 
 def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
-    sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
+    sequences differ by at most one; an empty shard is None. :func:`join_rows` joins results per row again."""
     is_rows = Columns.STATE_IN not in batch
     take, count = (_cut, num_rows(batch)) if is_rows else (_take_sequences, batch[Columns.STARTS].shape[1])
     return [take(batch, a, b) if a < b else None for a, b in spans(count, num_shards)]

@@ -11,7 +11,7 @@ from rlmodule.modules.rl_module import MultiRLModule, RLModule
 
 class TargetNets:
     """Copies of modules, in eval mode, that move towards the weights in training (Mnih et al. 2015; Lillicrap et al.
-    2016, Algorithm 1). Each module has its own clock.
+    2016, Algorithm 1). Each net moves at its own env steps.
 
     Override points: none.
 
@@ -21,7 +21,7 @@ class TargetNets:
 
     Attributes:
         nets: The target nets, by module id.
-        last_update: Env steps at the last move of each net, or when it was added.
+        last_update: Env steps sampled at the last move of each net, or when it was added.
         num_updates: Number of moves of each net.
     """
 
@@ -54,7 +54,7 @@ class TargetNets:
             env_steps: Env steps sampled so far.
 
         Raises:
-            ValueError: If the id is in use, or the module lacks a part that has a copy.
+            ValueError: If the id is in use, or the module lacks a part of ``followed``.
         """
         followed = {name: part for name, part in parts.items() if self._followed is None or name in self._followed}
         if self._followed is not None and len(followed) < len(self._followed):
@@ -104,7 +104,7 @@ class TargetNets:
         self.num_updates[module_id] += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the tensors that are not shared, and the clocks."""
+        """Return the tensors that target nets do not share, and the counts of their moves."""
         nets = {
             module_id: {name: x for name, x in net.get_state().items() if name in self._own[module_id]}
             for module_id, net in self.nets.items()

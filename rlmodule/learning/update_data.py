@@ -14,7 +14,7 @@ _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper
 
 
 ModuleData = Rollout | Sequence[Episode] | None
-"""What one module learns from."""
+"""The data of one module in an update; None for no data."""
 
 
 def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
@@ -25,7 +25,7 @@ def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
 
 
 def check_episodes(data: Any, where: str) -> None:
-    """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or these by the ids of modules.
+    """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or a dict of these by module id.
 
     Raises:
         TypeError: If ``data`` is anything else; names the remedy.
@@ -79,7 +79,7 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
     """Return the names of the columns that ``preprocess_train_data`` added to the ``known`` ones.
 
     Raises:
-        TypeError: If ``rollout``, which it returned, is not a rollout.
+        TypeError: If ``rollout``, the result of ``preprocess_train_data``, is not a rollout.
         ValueError: If a column is not ``[T, N, ...]``.
     """
     if not isinstance(rollout, Rollout):

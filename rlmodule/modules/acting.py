@@ -41,7 +41,7 @@ class ActingStep:
 
     @property
     def remembers(self) -> bool:
-        """Whether there is a memory."""
+        """Whether acting needs a memory of earlier steps."""
         return self.is_stateful or bool(self.past)
 
     def new_memory(self, num: int) -> dict[str, Tree]:

@@ -17,7 +17,7 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
 
     ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
     returns them together with the critics' latents, from which :meth:`compute_action_values` computes values. If policy
-    and critics share an encoder, it learns from the critics alone.
+    and critics share an encoder, only the loss of the critics trains it.
     """
 
     catalog: ActionCriticCatalog

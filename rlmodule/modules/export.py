@@ -53,7 +53,7 @@ Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def export_policy(module: RLModule, path: StrPath, *, explore: bool = False) -> Path:
-    """Write the policy of ``module`` as ``path``, after comparing the graph with it; see :meth:`Policy.export`."""
+    """Write the policy of ``module`` to ``path``, after comparing the graph with it; see :meth:`Policy.export`."""
     path, formats = Path(path), {".onnx": _as_onnx, ".pt2": _as_program}
     if path.suffix not in formats:
         raise ValueError(
@@ -70,15 +70,15 @@ def export_policy(module: RLModule, path: StrPath, *, explore: bool = False) -> 
 
 
 class ActingGraph(nn.Module):
-    """The step of acting as a net from a flat list of tensors to another.
+    """One step of acting, as a net that maps a flat list of tensors to another.
 
     Args:
         module: The module to act with.
-        explore: Make the actions from an input ``noise``; False takes the most likely ones.
+        explore: Sample the actions from an input ``noise``; False takes the most likely ones.
 
     Attributes:
-        input_names: Names of the inputs, all ``[B, ...]``. ``state.*`` take what ``next_state.*`` returned, except in
-            rows where ``starts`` is true, since an episode starts there.
+        input_names: Names of the inputs, all ``[B, ...]``. Pass the last outputs ``next_state.*`` as ``state.*``; they
+            are ignored in rows where ``starts`` is true, in which an episode starts.
         output_names: Names of the outputs.
 
     Raises:
@@ -137,14 +137,14 @@ class ActingGraph(nn.Module):
             state = self._outputs(given).get("next_state")
 
     def actions_of(self, inputs: Tensor, flat: Sequence[Tensor]) -> list[Tensor]:
-        """Return the actions that the distribution's ``inputs`` lead to, for the graph's inputs ``flat``."""
+        """Return the actions of a distribution with the parameters ``inputs``, given the graph's inputs ``flat``."""
         noise = self._by_name(flat).get("noise")
         return tree.flatten(
             self.module.action_converter(_choose(self.module.action_dist_cls.from_logits(inputs), noise))
         )
 
     def metadata(self) -> dict[str, str]:
-        """Return a description for programs that run the graph, as JSON."""
+        """Return the metadata of the file: a description in JSON for programs that run the graph."""
         inputs = {
             name: {"dtype": str(x.dtype).removeprefix("torch."), "shape": ["batch", *x.shape[1:]]}
             for name, x in zip(self.input_names, tree.flatten(self._like), strict=True)
@@ -192,7 +192,7 @@ def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
     """Return the kind and the width of the noise of each part of an action.
 
     Raises:
-        ValueError: If the module explores in another way.
+        ValueError: If the module explores in another way, such as by noise in its weights.
     """
     dist_cls, generator = module.action_dist_cls, torch.Generator()
     noise, before = list(_noise_of(dist_cls, dist_cls.required_input_dim(module.action_space))), generator.get_state()
@@ -236,7 +236,7 @@ def _traced(graph: ActingGraph) -> torch.export.ExportedProgram:
         with _quiet():
             # a copy: tracing leaves stand-ins of tensors where a net refers to the parameters of its layers
             return torch.export.export(copy.deepcopy(graph), flat, dynamic_shapes=(tuple({0: batch} for _ in flat),))
-    except Exception as error:  # of many kinds
+    except Exception as error:  # torch.export raises many types
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_of_torch(frame.filename)]
         at = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
         raise _not_exported(graph, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{at}") from error
@@ -276,7 +276,7 @@ def _as_onnx(program: torch.export.ExportedProgram, graph: ActingGraph) -> tuple
 
 
 def _stripped(model: Any, metadata: dict[str, str]) -> bytes:
-    """Return an ONNX model as bytes, without the stack traces of its making, which would be most of a small file."""
+    """Return an ONNX model as bytes, without the stack traces of its export, which would be most of a small file."""
     graph = model.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("metadata_props")
@@ -297,7 +297,7 @@ def _as_program(program: torch.export.ExportedProgram, graph: ActingGraph) -> tu
 
 
 def _verify(graph: ActingGraph, run: Run, path: Path) -> None:
-    """Compare a graph with the policy over steps of batches of several sizes.
+    """Run a graph for several steps, with batches of several sizes, and compare it with the policy.
 
     Raises:
         ValueError: If an output differs; names it.
@@ -306,22 +306,22 @@ def _verify(graph: ActingGraph, run: Run, path: Path) -> None:
     for num in BATCHES:
         for flat in graph.examples(num):
             got, expected = run(flat), [*graph(*flat)]
-            # an action may differ where two are equally likely up to rounding, but must follow from these inputs
+            # an action may differ where two are equally likely up to rounding, but must follow from the dist_inputs
             expected[:place] = graph.actions_of(got[place], flat)
             for name, mine, theirs in zip(graph.output_names, got, expected, strict=True):
                 same = mine.dtype == theirs.dtype and mine.shape == theirs.shape
                 if not (same and torch.allclose(mine, theirs, TOLERANCE, TOLERANCE, equal_nan=True)):
-                    most = (mine.double() - theirs.double()).abs().max() if same else "another shape or dtype"
+                    most = f"{(mine.double() - theirs.double()).abs().max():.2g}" if same else "another shape or dtype"
                     raise ValueError(
-                        f"Policy.export({str(path)!r}): expected a graph that returns what the policy does, got "
-                        f"another {name} for a batch of {num} (by {most:.2g}). Nothing is written. Deploy "
+                        f"Policy.export({str(path)!r}): expected a graph that returns the same as the policy, got "
+                        f"another {name} for a batch of {num} (by {most}). Nothing is written. Deploy "
                         "policy.save(folder) instead, and report this."
                     )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch's exporters report of themselves."""
+    """Silence the warnings and logs of torch's exporters."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

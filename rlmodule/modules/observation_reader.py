@@ -108,7 +108,7 @@ class ObservationReader:
         return dtype.kind in ("biuf" if self._is_float else "biu")
 
     def _misfit(self, got: Any, rows: int | None) -> ValueError:
-        """Return the error for ``got``, which has not the structure, shape or kind of numbers of the space."""
+        """Return the error for ``got``, which does not have the structure, shape or kind of numbers of the space."""
         call, expected, remedy = "act", "one observation", "a single (not a vector) env returned, or call act_batch()"
         if rows is not None:
             call, expected, remedy = (

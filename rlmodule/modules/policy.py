@@ -1,4 +1,4 @@
-"""Policy: acts with a module, in training, evaluation and deployment alike."""
+"""Policy: acts with a module, in training, in evaluation and in deployment."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Policy:
         rewards: ArrayLike | None = None,
         explore: bool = False,
     ) -> tuple[Tree, Tree | None]:
-        """Return the actions for a batch of observations, as from a vector env, ready for its ``step``.
+        """Return the actions for a batch of observations, such as those of a vector env, ready for its ``step``.
 
         Args:
             obs: Observations, a tree of arrays ``[B, ...]``.
@@ -129,8 +129,8 @@ class Policy:
 
     @classmethod
     def load(cls, path: StrPath, *, module_id: str | None = None, allow: Sequence[str] = ()) -> Policy:
-        """Load a policy from a folder of :meth:`save`, from a checkpoint, or from a run folder, of which it takes the
-        best checkpoint, or the last one if it has no best one.
+        """Load a policy from a folder of :meth:`save`, from a checkpoint, or from a run folder: from its best
+        checkpoint or, if it has none, from its last one.
 
         No env is made, and no code of envs, learners or settings of algorithms is imported.
 
@@ -140,7 +140,7 @@ class Policy:
             allow: Modules whose classes and functions the file may name, in addition to this library.
 
         Raises:
-            FileNotFoundError: If there is none of these.
+            FileNotFoundError: If ``path`` is none of these.
             ValueError: If a file is damaged, names code that is not allowed, or the id is unknown.
         """
         return cls(load_module(path, module_id, allow))
@@ -154,7 +154,7 @@ class Policy:
         ``prev_reward``. It returns ``action.<path>`` for the env, ``dist_inputs`` and ``next_state.<path>``, to pass as
         ``state.<path>`` to the next call. Its metadata ``catalog_rl`` describes spaces, inputs and noise as JSON.
 
-        The file is written only if the graph returned what the policy does, for batches of several sizes.
+        The file is only written after the graph has returned the same as the policy, for batches of several sizes.
 
         Args:
             path: The file; the extra ``onnx`` is needed for ``.onnx``.
@@ -165,7 +165,7 @@ class Policy:
 
         Raises:
             ValueError: If the nets cannot be exported, or the graph differs from the policy.
-            ImportError: If a package is missing.
+            ImportError: If a package that the format needs is missing.
         """
         from rlmodule.modules.export import export_policy  # torch.export takes long to import
 
@@ -214,7 +214,7 @@ class Policy:
             what = "the state that the last call returned" + (", a dict" if expected else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             if wrong is not None:
-                what, got = f"the state of {num} envs at {wrong}, {expected[wrong]}", f"shape {given[wrong]}"
+                what, got = f"shape {expected[wrong]} at {wrong}, for {num} envs", f"shape {given[wrong]}"
             raise ValueError(
                 f"{where}(state): expected {what}, got {got}. Pass None at the start of an episode, and after that the "
                 f"state that {where.rpartition('.')[2]}() returned."
@@ -223,7 +223,7 @@ class Policy:
         return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
-        """Return the last rewards if the module sees them, else None."""
+        """Return the last rewards ``[num]`` if the module sees them, else None."""
         if PREV_REWARD not in self._step.past:
             return None
         if rewards is None and begins.all():
@@ -247,7 +247,7 @@ class Policy:
             )
         return rows
 
-    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+    if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
         __getattr__ = explain_unknown
 
 

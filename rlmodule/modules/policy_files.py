@@ -6,8 +6,8 @@ Layout of the folder::
     policy.safetensors     its weights and buffers, without the parts that only learning needs
     manifest.json          see rlmodule.sealed_folder
 
-Loading imports only the classes that ``policy.json`` names, if they are of this library or allowed, and runs none of
-the code of envs or learners.
+Loading imports only the classes that ``policy.json`` names, and only from this library and from allowed modules. It
+runs no code of envs or learners.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rlmodule.sealed_folder import (
 
 KIND, SPEC, WEIGHTS = "policy", "policy.json", "policy.safetensors"
 CARD = ("README.md", ".gitattributes")
-"""Files of a repository that may be in the folder, too."""
+"""Files that a model repository may add to the folder; they are not verified."""
 
 
 def save_policy(module: RLModule, path: StrPath) -> Path:

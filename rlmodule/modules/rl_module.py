@@ -246,7 +246,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
         """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent ``state``, if
-        any. From ``inputs``, the output of the policy head; for action embeddings, it is the intent."""
+        any. ``inputs`` is the output of the policy head: with action embeddings, the intent."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
@@ -255,8 +255,8 @@ class RLModule(Hooks, nn.Module, ABC):
         return out if state is None else out | {Columns.STATE_OUT: state}
 
     def net_names(self) -> dict[str, str]:
-        """Return the names of nets in :meth:`explain`, each with the path of the net. The default is an attribute's
-        name."""
+        """Return the names of nets in :meth:`explain`, each with the path of the net. The default name is that of the
+        attribute."""
         return {}
 
     def explain(self, format: Format = "text") -> str:

@@ -68,7 +68,7 @@ class EpisodeStats:
         slots, rows = ended.T.nonzero()  # slot by slot, each in order of time
         total, end = totals[rows, slots], rows + (steps + 1)
         before, began = np.zeros(len(rows)), self._began[slots]
-        again = (slots[1:] == slots[:-1]).nonzero()[0]  # entries whose slot has a later end: the next entry
+        again = (slots[1:] == slots[:-1]).nonzero()[0]  # entries after which the same slot ends again
         before[again + 1] = total[again]
         began[again + 1] = end[again] + self._pause
         counted = np.zeros_like(self._returns)
@@ -118,7 +118,7 @@ class Accounts:
             )  # fmt: skip
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
-        """Return ``rollout``, whose sampling began at ``start``, with its version and the ``seconds`` of each phase."""
+        """Return ``rollout`` with its version and the seconds of each phase; its sampling began at ``start``."""
         rollout.policy_version = policy_version
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}
@@ -131,13 +131,13 @@ class Accounts:
         num_faults: int,
         culprit_of: Callable[[BaseException], BaseException],
     ) -> Never:
-        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``, and raise its culprit.
+        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``. Raise the error to report.
 
         Args:
             error: The error, which is being handled.
             calls_before: The count of ``step_counter`` before the fragment.
             num_faults: Number of steps that raised, whose envs were restarted.
-            culprit_of: Returns the error to raise.
+            culprit_of: Returns the error to raise in place of ``error``, or ``error`` itself.
         """
         if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
             self._inference_mode.__exit__(None, None, None)
@@ -152,8 +152,8 @@ class Accounts:
 
 
 def wrong_value_or(error: BaseException, check: Callable[[], None]) -> BaseException:
-    """Return the error that ``check`` raises about a wrong value, on which a module or an env failed with ``error``;
-    ``error`` itself if it raises none, or the same."""
+    """Return the error to raise if a module or an env failed with ``error``: that of ``check``, if it finds a wrong
+    value, which is then the cause; else ``error`` itself."""
     if isinstance(error, Exception):
         try:
             check()

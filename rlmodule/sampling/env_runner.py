@@ -247,7 +247,7 @@ class EnvRunner(Accounts):
         return data
 
     def _new_states(self, num_steps: int) -> Tree:
-        """Return memory for the state before each training sequence of ``num_steps`` rows."""
+        """Allocate the states before the training sequences in ``num_steps`` rows."""
         if self._state is None:
             self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
         count = -(-num_steps // self.module.max_seq_len)

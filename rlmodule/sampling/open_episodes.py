@@ -1,4 +1,4 @@
-"""Open episodes: how a runner that was saved in the middle of them continues them, in this process or in another."""
+"""Functions that save the open episodes of an env runner, and continue them in this process or in another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rlmodule.modules.rl_module import RLModule
 
 
 def describe_row(row: Mapping[str, Any], memory: Tree | None, slot: int) -> dict[str, Any]:
-    """Return what a runner needs of one env to continue from ``row``, as lists of tensors.
+    """Return the entries of ``row`` and ``memory`` that a runner needs to continue one env, as lists of tensors.
 
     Args:
         row: The last row of a fragment, see :meth:`RolloutStorage.last_row`.
         memory: The states of a recurrent module ``[N, ...]``.
-        slot: The env.
+        slot: Index of the env in the runner.
     """
 
     def leaves_of(rows: Tree) -> list[Tensor]:
@@ -45,8 +45,9 @@ def join_rows(
     Args:
         env: The vector env.
         module: The module that acts.
-        no_obs: Observations of the module ``[0, ...]``.
-        saved: Of each env, what :func:`describe_row` returned and its ``length``; empty for one that begins an episode.
+        no_obs: Empty observations of the module, a tree ``[0, ...]`` that gives the shapes and dtypes.
+        saved: For each env, the result of :func:`describe_row` with the ``length`` of the open episode; empty if the
+            env begins one.
         obs: The observation of each env.
     """
     num, space = len(saved), env.single_observation_space

@@ -204,7 +204,7 @@ class RolloutStorage:
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
-        """Return the column that the field ``name`` of the module's past steps shows later."""
+        """Return the column from which later observations copy their field ``name``, such as the last action."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
@@ -294,8 +294,8 @@ class RolloutStorage:
         number of lost steps.
 
         The row before such a step becomes the truncated end of its episode, and the observation of the step the true
-        final one. If the step is in row 0, the last rollout already ended with that observation. An episode that
-        raised in its first step leaves nothing.
+        final one. If the step is in row 0, the last rollout already ended with that observation. An episode that raised
+        in its first step leaves no row.
         """
         raised = np.zeros_like(self.valid)
         raised[tuple(np.transpose(self.faults))] = True

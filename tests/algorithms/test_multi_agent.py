@@ -197,7 +197,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         r"PPOConfig\.policies: expected ids that differ, got \['a', 'a'\]",
     ),
     "timers": (lambda: config(policies=["timers"]).build(), "got 'timers', a section of the result"),
-    "one agent": (lambda: PPOConfig(env="CartPole-v1", policies="own").build(), "got an id of Gymnasium's"),
+    "one agent": (lambda: PPOConfig(env="CartPole-v1", policies="own").build(), "got an id of Gymnasium"),
     "several agents": (lambda: config(CartPoles).build(), r"needs \.multi_agent\(policies='shared'\)"),
     "mapping alone": (
         lambda: config(policy_mapping_fn=MAPPING).build(),

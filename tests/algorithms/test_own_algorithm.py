@@ -290,8 +290,9 @@ def test_code_of_the_script_is_warned_of_once_when_it_is_saved(of_script: Algori
     with of_script.build() as algorithm:
         with pytest.warns(UserWarning, match="got rl_module_spec of this script") as warned:
             algorithm.save("saved")
-        assert "Move it to a module of its own, or pass it again: from_checkpoint(path, rl_module_spec=...)" in str(
-            warned[0].message
+        assert (
+            "Move it to a module that can be imported, or pass it again: from_checkpoint(path, rl_module_spec=...)"
+            in str(warned[0].message)
         )
         assert warned[0].filename == __file__
         with warnings.catch_warnings():

@@ -176,7 +176,7 @@ def test_a_loss_that_waits_is_not_captured_and_learned_from_all_the_same(log: Ca
     learner = ppo(Asks, torch_cuda_graphs=True, **GPU)
     got = train(learner)
     assert len(log()) == 1
-    assert "torch_cuda_graphs: the loss of module 'default_policy' is computed without: RuntimeError: " in log()[0]
+    assert "torch_cuda_graphs: the loss of module 'default_policy' does not use it: RuntimeError: " in log()[0]
     torch.testing.assert_close(got, eager, rtol=1e-2, atol=1e-4)
 
 

@@ -268,7 +268,7 @@ def test_more_memory_than_there_is(saved: Path) -> None:
     del body["sha256"]
     body["files"]["checkpoint.json"]["size"] = 1 << 43
     (saved / "manifest.json").write_bytes(sealed_folder._sealed(body))
-    assert "it needs more memory than there is" in refused(saved, "checkpoint.json")
+    assert "it needs more memory than is available" in refused(saved, "checkpoint.json")
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "12345678901234567890123", '"\\ud800"'])

@@ -267,7 +267,7 @@ def test_one_command_begins_a_run_and_resumes_it_until_all_steps_are_sampled(
     assert main([*command, "--num-env-steps", "256"]) == 0
     assert "begun with  run/checkpoints/64, at step 64\n  steps       192 more\n" in capsys.readouterr().out
     (message,) = caplog.messages
-    assert message.startswith("run/checkpoint is passed over: load('run/checkpoint'): expected a complete checkpoint")
+    assert message.startswith("run/checkpoint is skipped: load('run/checkpoint'): expected a complete checkpoint")
     assert steps_logged("run") == [64, 128, 192, 256]
     assert main([*command, "--num-env-steps", "256"]) == 0
     assert capsys.readouterr().out == "run/checkpoint has sampled 256 env steps: nothing is left to do.\n"

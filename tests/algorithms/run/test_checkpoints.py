@@ -71,7 +71,7 @@ def test_the_last_ones_are_kept_and_the_newest_sound_one_is_loaded(
         caplog.clear()
         with Algorithm.from_checkpoint(tmp_path) as loaded:
             assert loaded.env_steps == left
-        assert caplog.messages[-1].startswith(f"{tmp_path / broken} is passed over: load(")
+        assert caplog.messages[-1].startswith(f"{tmp_path / broken} is skipped: load(")
         assert "tensors.safetensors: expected" in caplog.messages[-1]
     with Algorithm.from_checkpoint(tmp_path) as loaded:
         assert loaded.config.run_dir == str(tmp_path)
@@ -82,7 +82,7 @@ def test_the_last_ones_are_kept_and_the_newest_sound_one_is_loaded(
     shutil.rmtree(tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"checkpoints/40'\): expected a complete checkpoint"):
         Algorithm.from_checkpoint(tmp_path)
-    assert "checkpoints/32 is passed over" in caplog.messages[-1]
+    assert "checkpoints/32 is skipped" in caplog.messages[-1]
     assert "(extra: it is not in manifest.json)" in caplog.messages[-1]
 
 
@@ -169,7 +169,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "units": (lambda it: it["config"].update(model_config={"fcnet_hiddens": [10**9]}), "got 1,000,000,000 by model_c"),
     "runners": (
         lambda it: it["config"].update(num_env_runners=10**9),
-        "for the 1 envs that it has state of, got 1,000,0",
+        "for the 1 envs that it has state for, got 1,000,0",
     ),
     "a NaN": (lambda it: it["config"].update(gamma=float("nan")), "gamma=): expected finite float"),
     "a text": (lambda it: it["config"].update(gamma="x"), "gamma=): expected float"),
@@ -180,11 +180,11 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a seed that is a text": (lambda it: it.update(run_seed="1"), "got one without run_seed"),
     "no counter": (
         lambda it: it["state"]["metrics"].pop("env_steps"),
-        "state/metrics/env_steps: expected the kind of 0",
+        "state/metrics/env_steps: expected a value like 0",
     ),
     "a counter that is a text": (
         lambda it: it["state"]["metrics"].update(env_steps="x"),
-        "expected the kind of 0, got x",
+        "expected a value like 0, got x",
     ),
     "an optimizer that is a number": (lambda it: it["state"]["learners"].update(optimizers=1), "state/learners/optim"),
 }

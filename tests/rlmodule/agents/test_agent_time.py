@@ -197,8 +197,8 @@ def test_rewards_before_acting_are_reported(caplog: pytest.LogCaptureFixture) ->
         assert stats["rewards_before_acting"] == {"b": 0.5 * count}
         assert [one[::2] for one in stats["agent_episodes"]] == [("a", 0.0), ("b", 0.5)] * count
         assert not stats["module_steps"]["p"] - 2 * count
-    assert [record.message for record in caplog.records if "had not acted" in record.message] == [
-        "agents ['b'] got rewards while they had not acted yet. These count in returns, but nothing learns from them."
+    assert [record.message for record in caplog.records if "had acted" in record.message] == [
+        "agents ['b'] got rewards before they had acted. These count in returns, but no module learns from them."
     ]
 
 

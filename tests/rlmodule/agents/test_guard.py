@@ -80,7 +80,7 @@ STEP = [
     (
         lambda obs, *r: ({}, *r),
         ValueError,
-        r"obs: expected that of an agent at least, since .* are in play, got none\. .* end the episode with '__all__'",
+        r"obs: expected that of at least one agent, since .* are in play, got none\. .* end the episode with '__all__'",
     ),
 ]
 
@@ -97,7 +97,7 @@ def test_what_a_step_may_not_return(answer: Any, kind: type[Exception], text: st
 AFTER_B = (ACTS, Moment(["a"], terminated=["b"]))
 GONE = [
     (Moment(["a"], {"b": 0.5}), r", rewards: expected none for agent 'b', which ended at step 1, got 0\.5\. Add it to"),
-    (Moment(["a"], terminated=["b"]), r": expected nothing of agent 'b', which ended at step 1, got its end again"),
+    (Moment(["a"], terminated=["b"]), r": expected nothing of agent 'b', which ended at step 1, got another flag"),
     (Moment(["a"], truncated=["b", "__all__"]), r": expected nothing of agent 'b', which ended at step 1, got its end"),
 ]
 
@@ -138,7 +138,7 @@ RESET = [
     (
         ({}, {}),
         ValueError,
-        r"obs: expected that of an agent at least, got none\. Return the observations of the agents",
+        r"obs: expected that of at least one agent, got none\. Return the observations of the agents",
     ),
     (({"d": 1}, {}), ValueError, r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Add it there"),
     (({"a": np.zeros(3)}, None), TypeError, r"infos: expected a dict by agent, got NoneType None"),
@@ -201,14 +201,14 @@ def test_an_env_without_an_attribute_is_refused() -> None:
 
 
 ACTIONS = [
-    ({"a": 0}, r"expected those of the agents that act, \['a', 'c'\], got none of 'c'\. Add it"),
+    ({"a": 0}, r"expected those of the agents that act, \['a', 'c'\], got none for 'c'\. Add it"),
     (
         {"a": 0, "c": 0, "b": 0},
-        r"expected those .*, \['a', 'c'\], got one of 'b', which ended at step 1\. Leave it out",
+        r"expected those .*, \['a', 'c'\], got one for 'b', which ended at step 1\. Leave it out",
     ),
     (
         {"a": 0, "c": 0, "d": 0},
-        r"expected those .*, got one of 'd', which is not one of possible_agents\. Leave it out",
+        r"expected those .*, got one for 'd', which is not one of possible_agents\. Leave it out",
     ),
 ]
 
@@ -228,7 +228,7 @@ def test_an_agent_that_waits_may_not_act_nor_anybody_after_the_end() -> None:
         guard.step({"a": 0})
     guard.reset()
     guard.step({"a": 0, "b": 0})
-    with pytest.raises(ValueError, match="got one of 'b', which does not act now"):
+    with pytest.raises(ValueError, match="got one for 'b', which does not act now"):
         guard.step({"a": 0, "b": 0})
     guard.step({"a": 0})
     with pytest.raises(ValueError, match=r"actions: expected reset\(\), got step\(\)"):
@@ -240,9 +240,7 @@ def test_possible_agents_may_not_change(at: str) -> None:
     env = ScriptedEnv([[ACTS, END]])
     guard = AgentEnvGuard(env)
     guard.reset()
-    text = (
-        rf"^env 0, {at}, possible_agents: expected those of the start, \['a', 'b', 'c'\], got \['a', 'b'\]\. Name all"
-    )
+    text = rf"^env 0, {at}, possible_agents: expected the same as at the start, \['a', 'b', 'c'\], got \['a', 'b'\]"
     if at != "step 1":
         guard.step({"a": 0, "b": 0})
     env.possible_agents = ["a", "b"]

@@ -125,12 +125,12 @@ REFUSED = [
     (
         "CartPole-v1",
         ValueError,
-        "^env 'CartPole-v1': expected an env of several agents, got an id of Gymnasium's. Leave",
+        "^env 'CartPole-v1': expected an env of several agents, got an id of Gymnasium. Leave",
     ),
     (
         "ALE/Pong-v5",
         ValueError,
-        "^env 'ALE/Pong-v5': expected an env of several agents, got an id of Gymnasium's. Leave",
+        "^env 'ALE/Pong-v5': expected an env of several agents, got an id of Gymnasium. Leave",
     ),
     (lambda _: gym.make("CartPole-v1"), TypeError, SINGLE),
     (LikeRLlib, TypeError, r"got an env of one agent \(LikeRLlib\)\. Derive its class from rlmodule\.agents"),

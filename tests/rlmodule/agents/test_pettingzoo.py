@@ -387,5 +387,5 @@ def test_changed_possible_agents_are_noticed() -> None:
     guard = AgentEnvGuard(adapted(env))
     guard.reset()
     env.possible_agents = ["a", "b"]
-    with pytest.raises(ValueError, match="possible_agents: expected those of the start"):
+    with pytest.raises(ValueError, match="possible_agents: expected the same as at the start"):
         guard.reset()

@@ -340,7 +340,7 @@ def test_where_no_shape_comes_again_it_is_told_once(
     for rows in range(2, 12):
         learner.step_on_batch(regression_batch(rows), env_steps=0)
     assert len(log()) == 1
-    assert "torch_compile_learner: the loss of module 'default_policy' is computed without: 5 minibatches" in log()[0]
+    assert "torch_compile_learner: the loss of module 'default_policy' does not use it: 5 minibatches" in log()[0]
 
 
 class Counts(PPOLearner):
@@ -372,7 +372,7 @@ def test_a_loss_that_cannot_be_compiled_is_told_once_and_learned_from_all_the_sa
     train(eager, updates)
     train(compiled, updates)
     assert len(log()) == 1
-    assert "torch_compile_learner: the loss of module 'default_policy' is computed without: " in log()[0]
+    assert "torch_compile_learner: the loss of module 'default_policy' does not use it: " in log()[0]
     assert "\n" not in log()[0]
     torch.testing.assert_close(weights(compiled), weights(eager), rtol=1e-4, atol=1e-6)
 
@@ -422,7 +422,7 @@ def test_a_compiler_that_fails_leaves_all_as_it_would_have_been(
         for seed in range(4):
             learner.step_on_batch(regression_batch(seed=seed), env_steps=0)
     reason = "RuntimeError: no g++" if fails_in == "forward" else "ZeroDivisionError: division by zero"
-    assert log() == [f"torch_compile_learner: the loss of module 'default_policy' is computed without: {reason}"]
+    assert log() == [f"torch_compile_learner: the loss of module 'default_policy' does not use it: {reason}"]
     assert differences(clone(learners[0].get_state()), clone(learners[1].get_state())) == []
 
 
@@ -455,9 +455,9 @@ def test_many_learners_of_one_process_are_each_compiled(quick: None, log: Callab
 def test_recurrent_modules_are_not_compiled_and_the_cpu_has_no_graphs(log: Callable[[], list[str]]) -> None:
     ppo(model_config={"use_lstm": True}, torch_compile_learner=True)
     make_regression(torch_cuda_graphs=True)
-    without = "the loss of module 'default_policy' is computed without: the"
+    without = "the loss of module 'default_policy' does not use it: the"
     assert log() == [
-        f"torch_compile_learner: {without} module is recurrent, and each of its steps would be compiled by itself",
+        f"torch_compile_learner: {without} module is recurrent, and each of its steps would be compiled separately",
         f"torch_cuda_graphs: {without} learner computes on the CPU",
     ]
 
@@ -668,7 +668,7 @@ def test_a_loss_that_changes_its_learner_is_not_captured(
     assert captures.made == []
     assert len(log()) == 1
     assert "torch_cuda_graphs: " in log()[0]
-    assert "it changes learner.unread, which a graph does not" in log()[0]
+    assert "it changes learner.unread, which replaying a graph would not" in log()[0]
     assert type(learner) is OnGpu
 
 
@@ -681,7 +681,7 @@ def test_a_trial_that_fails_is_told_and_leaves_no_trace(
         learner.run()
     assert int(learner.net.num_batches_tracked or 0) == 4
     assert len(log()) == 1
-    assert log()[0].endswith("is computed without: RuntimeError: called a synchronizing CUDA operation")
+    assert log()[0].endswith("does not use it: RuntimeError: called a synchronizing CUDA operation")
 
 
 def test_a_capture_that_fails_after_its_trials_is_an_error(

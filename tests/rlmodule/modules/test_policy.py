@@ -334,7 +334,7 @@ def test_the_leaf_that_does_not_fit_is_named(change: dict[str, Any], message: st
         (
             np.zeros((2, 3)),
             {},
-            r"\(state\): expected the state of 2 envs at prev_reward, \(2,\), got shape \(4,\)",
+            r"\(state\): expected shape \(2,\) at prev_reward, for 2 envs, got shape \(4,\)",
         ),
         (
             np.zeros((4, 3)),
