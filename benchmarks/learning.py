@@ -33,6 +33,7 @@ from rich.table import Table
 
 from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
+from algorithms.sac.sac import PLAIN
 from benchmarks.run import ROOT, machine, write
 
 DOC = ROOT / "docs" / "learning.md"
@@ -136,6 +137,21 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 """Settings that turn on each part of Rainbow; all others are off."""
 
+_NETS = PLAIN["model_config"]
+SAC_PARTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "normalised observations": {"model_config": _NETS | {"normalize_observations": True}},
+    "layer norm": {"model_config": _NETS | {"fcnet_norm": "layer"}},
+    "residual blocks": {"model_config": _NETS | {"fcnet_hiddens": [256, 256], "fcnet_blocks": "simba"}},
+    "half the target entropy": {"target_entropy": -3.0},
+    "two updates of half a batch": {"train_batch_size_per_learner": 128},
+    "layer norm, two updates of half a batch": {
+        "train_batch_size_per_learner": 128,
+        "model_config": _NETS | {"fcnet_norm": "layer"},
+    },
+}
+"""Settings that may make SAC stronger: one at a time, and those that did, together."""
+
 
 def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[str, Goal]:
     """Goals on the envs that `algo` has presets for: their budgets and settings, and `others` of the attributes."""
@@ -195,8 +211,17 @@ GOALS = {
             most_seeds=1,
         ),
     },
-    "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160}),
-    "TD3": _on_presets("TD3", {"Pendulum-v1": -160}),
+    "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160})
+    | {
+        f"{env_id}, plain": Goal("SAC", env_id, 100_000, floor, PLAIN, part="plain", most_seeds=3)
+        for env_id, floor in (("HalfCheetah-v5", 3900), ("Hopper-v5", 500), ("LunarLanderContinuous-v3", 200))
+    },
+    "SAC-parts": {
+        part: Goal("SAC", "HalfCheetah-v5", 100_000, 3900, PLAIN | on, part=part, most_seeds=2)
+        for part, on in SAC_PARTS.items()
+    },
+    "TD3": _on_presets("TD3", {"Pendulum-v1": -160})
+    | {"defaults": Goal("TD3", "HalfCheetah-v5", 100_000, 1560, part="defaults", most_seeds=3)},
     "DDPG": _on_presets("DDPG", {"Pendulum-v1": -200}),
     "DQN-parts": {
         part: Goal(

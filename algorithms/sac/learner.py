@@ -4,20 +4,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
+from algorithms.off_policy.action_critic import ActionCriticLearner
+from algorithms.off_policy.learner import following, valid_rows
 from algorithms.sac.entropy import TargetEntropy
 from catalog.base import Tree
 from catalog.distributions.categorical import Choices
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.device import moved
-from rlmodule.learning.flat_optimizer import FlatAdam, Part
+from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
-from rlmodule.learning.schedules import value_at
-from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI, TemperatureAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -58,7 +55,7 @@ class Actions(NamedTuple):
         return values if self.probs is None else (self.probs * values).sum(-1)
 
 
-class SACLearner(ReplayLearner):
+class SACLearner(ActionCriticLearner):
     """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al.
     2018, "Soft Actor-Critic Algorithms and Applications").
 
@@ -73,9 +70,6 @@ class SACLearner(ReplayLearner):
 
     def __init__(self, settings: "SACConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self._target_entropy: dict[str, TargetEntropy] = {}
-        self._input_dims: dict[str, int] = {}
-        self._rng = np.random.Generator(np.random.PCG64(0))  # gets its state in each step: a new one would take longer
-        self._rng_state = self._rng.bit_generator.state
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
@@ -83,7 +77,6 @@ class SACLearner(ReplayLearner):
         module = self.module[module_id]
         goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy
         self._target_entropy[module_id] = entropy = TargetEntropy(module, goal).to(self.device)
-        self._input_dims[module_id] = module.action_dist_cls.required_input_dim(module.action_space)
         if goal is not None and goal >= entropy.most:
             raise self.settings._invalid(
                 "target_entropy",
@@ -93,8 +86,7 @@ class SACLearner(ReplayLearner):
 
     def _forget_module(self, module_id: str) -> None:
         super()._forget_module(module_id)
-        for by_id in (self._target_entropy, self._input_dims):
-            by_id.pop(module_id, None)
+        self._target_entropy.pop(module_id, None)
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
         """Return the parts ``critic``, ``alpha`` and, with all other parameters, ``actor``."""
@@ -102,16 +94,11 @@ class SACLearner(ReplayLearner):
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
         log_alpha = module.log_temperature()
-        given = config.actor_lr, config.critic_lr, config.alpha_lr
-        actor_lr, critic_lr, alpha_lr = (config.lr if lr is None else lr for lr in given)
-        critic = Part(module.critic_names(), critic_lr, config.grad_clip)
+        critic = self.make_part(module.critic_names(), config.critic_lr)
         names = [(name, p) for name, p in module.named_parameters() if not critic.covers(name)]
-        actor = Part(tuple(name for name, p in names if p is not log_alpha), actor_lr, config.grad_clip)
-        alpha = Part(tuple(name for name, p in names if p is log_alpha), alpha_lr, config.grad_clip)
+        actor = self.make_part(tuple(name for name, p in names if p is not log_alpha), config.actor_lr)
+        alpha = self.make_part(tuple(name for name, p in names if p is log_alpha), config.alpha_lr)
         return {"actor": actor, "critic": critic, "alpha": alpha}
-
-    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -151,34 +138,14 @@ class SACLearner(ReplayLearner):
             "qf": taken.mean(0),
         }
 
-    def before_gradient_step(self, module_id: str) -> None:
-        """Seed the noise of this step, in the same way on all learners."""
-        super().before_gradient_step(module_id)
-        self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
-        self._rng.bit_generator.state = self._rng_state
-
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         """Add the noise of the actions that are sampled, and the targets of the critics."""
-        return super().prepare_batch(module_id, batch | self._draw_noise(module_id, batch))
-
-    def _draw_noise(self, module_id: str, batch: Batch) -> Batch:
-        """Return this learner's part of the noise that is drawn for the rows or sequences of all learners."""
-        module, rewards = self.module[module_id], batch[Columns.REWARDS]
+        module = self.module[module_id]
         assert isinstance(module, ActionValueAPI)
-        if module.values_all_actions:
-            return {}
-        (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
-        total = self.settings.train_batch_size_per_learner * size
-        if steps:
-            total = max(1, total // module.max_seq_len)
-        first, stop = spans(total, size)[rank]
-        if stop - first != own:  # a batch of another size than that of the settings
-            first, total = rank * own, size * own
-        shape = (2, *steps, total)
-        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), self._input_dims[module_id])
-        assert noise is not None
-        mine = moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)
-        return {Columns.NOISE: mine[0], Columns.NEXT_NOISE: mine[1]}
+        if not module.values_all_actions:
+            noise = self.draw_noise(module_id, batch, num_actions=2)
+            batch = batch | {Columns.NOISE: noise[0], Columns.NEXT_NOISE: noise[1]}
+        return super().prepare_batch(module_id, batch)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted soft value of the next

@@ -1,14 +1,25 @@
 """SAC: its settings."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
 from algorithms.sac.learner import SACLearner
 from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
+from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
+
+PLAIN: dict[str, Any] = {
+    "lr": 3e-4,
+    "train_batch_size_per_learner": 256,
+    "training_intensity": 256.0,
+    "tau": 0.005,
+    "target_entropy": "auto",
+    "model_config": {"fcnet_hiddens": [256, 256], "normalize_observations": False},
+}
+"""The published settings (Haarnoja et al. 2018, table 1)."""
 
 
 class SACTraining(SACNetSettings, ReplayTraining):
@@ -35,6 +46,15 @@ class SACConfig(SACTraining, ReplayConfig):
     net_settings = tuple(settings_of(SACNetSettings))
     presets = PRESETS
     replay_capacity = 1_000_000
+
+    @on_the_class
+    def plain(cls, **values: Any) -> "SACConfig":
+        """Return a new config with the published settings (Haarnoja et al. 2018), whatever the defaults are.
+
+        Args:
+            **values: Further settings, or other values for these.
+        """
+        return cls().update(PLAIN | values)
 
     @property
     def algo_class(self) -> type["SAC"]:

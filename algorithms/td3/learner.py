@@ -5,23 +5,22 @@ from typing import TYPE_CHECKING
 
 import torch
 import tree
-from torch import Tensor, nn
+from torch import Tensor
 
-from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
+from algorithms.off_policy.action_critic import ActionCriticLearner
+from algorithms.off_policy.learner import following, valid_rows
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.learning.flat_optimizer import FlatAdam, Part
+from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
-from rlmodule.learning.schedules import value_at
 from rlmodule.modules.apis import ActionValueAPI, ExplorationNoiseAPI, ExtraLossAPI
 from rlmodule.modules.rl_module import RLModule
-from rlmodule.modules.spec import MultiRLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.td3.td3 import TD3Config
 
 
-class TD3Learner(ReplayLearner):
+class TD3Learner(ActionCriticLearner):
     """Learns critics, and a deterministic policy that they guide, from one batch of replayed steps at a time (Fujimoto
     et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", Algorithm 1).
 
@@ -34,26 +33,18 @@ class TD3Learner(ReplayLearner):
     required_apis = (ActionValueAPI, ExplorationNoiseAPI)
     settings: "TD3Config"
 
-    def __init__(self, settings: "TD3Config", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self._noise_seed = 0
-        super().__init__(settings, spec, run_seed=run_seed)
-
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
         """Return the parts ``critic`` and, with all other parameters, ``actor``."""
         module, config = self.module[module_id], self.settings
         assert isinstance(module, ActionValueAPI)
-        actor_lr, critic_lr = (config.lr if lr is None else lr for lr in (config.actor_lr, config.critic_lr))
-        critic = Part(module.critic_names(), critic_lr, config.grad_clip)
+        critic = self.make_part(module.critic_names(), config.critic_lr)
         others = tuple(name for name, _ in module.named_parameters() if not critic.covers(name))
-        return {"critic": critic, "actor": Part(others, actor_lr, config.grad_clip)}
+        return {"critic": critic, "actor": self.make_part(others, config.actor_lr)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return both parts in every ``policy_delay``-th step, else the critics alone."""
         is_due = (self.num_gradient_steps[module_id] + 1) % self.settings.policy_delay == 0
         return ("critic", "actor") if is_due else ("critic",)
-
-    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -82,26 +73,13 @@ class TD3Learner(ReplayLearner):
         reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
-    def before_gradient_step(self, module_id: str) -> None:
-        """Draw the seed of the noise on the target policy's actions, the same on all learners."""
-        super().before_gradient_step(module_id)
-        self._noise_seed = int(torch.randint(2**62, (), generator=self.generator))
-
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the noise on the target policy's actions, and the targets of the critics."""
-        noise = {Columns.NEXT_NOISE: self._draw_noise(module_id, batch)} if self.settings.target_noise else {}
-        return super().prepare_batch(module_id, batch | noise)
-
-    def _draw_noise(self, module_id: str, batch: Batch) -> Tensor:
-        """Return this learner's part of the clipped noise ``[..., W]`` that is drawn for the rows of all learners."""
-        module, settings = self.module[module_id], self.settings
-        width = module.action_dist_cls.required_input_dim(module.action_space)
-        *steps, rows = batch[Columns.STARTS if Columns.STARTS in batch else Columns.REWARDS].shape
-        noise = torch.randn(
-            *steps, rows * self.collective.size, width, generator=torch.Generator().manual_seed(self._noise_seed)
-        )
-        own = noise.narrow(-2, rows * self.collective.rank, rows).mul_(settings.target_noise)
-        return own.clamp_(-settings.target_noise_clip, settings.target_noise_clip).to(self.device)
+        """Add the clipped noise on the target's actions, and the targets of the critics."""
+        scale, most = self.settings.target_noise, self.settings.target_noise_clip
+        if scale:
+            noise = self.draw_noise(module_id, batch, num_actions=1)[0]
+            batch = batch | {Columns.NEXT_NOISE: noise.mul_(scale).clamp_(-most, most)}
+        return super().prepare_batch(module_id, batch)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.

@@ -37,13 +37,12 @@ def test_ours_comes_to_the_same_weights_from_the_same_batch() -> None:
         batch = {Columns.OBS: obs, Columns.ACTIONS: actions, Columns.REWARDS: rewards, Columns.NEXT_OBS: after}
         batch[Columns.DISCOUNTS] = JOB.gamma * (1 - ended)
         drawn = []
-        draw = learner._draw_noise
-        learner._draw_noise = lambda *args: drawn.append(draw(*args)) or drawn[-1]  # type: ignore[method-assign]
+        draw = learner.draw_noise
+        learner.draw_noise = lambda *args, **more: drawn.append(draw(*args, **more)) or drawn[-1]  # type: ignore
         before = torch.cat([p.detach().flatten() for p in agent.policy.parameters()])
         for _ in range(3):
             learner.step_on_batch(batch, env_steps=0)
-            noise = torch.stack([drawn[-1][Columns.NOISE], drawn[-1][Columns.NEXT_NOISE]])
-            agent.update(JOB, (obs, actions, rewards, after, ended), noise)
+            agent.update(JOB, (obs, actions, rewards, after, ended), drawn[-1])
         moved = torch.cat([p.detach().flatten() for p in agent.policy.parameters()]) - before
         assert float(moved.abs().max()) > JOB.lr
         for mine, other in pairs:

@@ -188,7 +188,7 @@ def test_every_goal_can_be_set_up_and_its_table_has_a_place() -> None:
         assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1
         assert len({str(goal) for goal in goals.values()}) == len(goals)
         for key, goal in goals.items():
-            assert key in (goal.env_id, goal.part)
+            assert key in (goal.env_id, goal.part, goal.where)
             config_class(goal.algo)(**goal.settings).environment(goal.env_id).validate()
 
 

@@ -19,5 +19,5 @@ def test_the_preset_learns_to_swing_up() -> None:
 @pytest.mark.parametrize("env_id", list(GOALS["SAC"]))
 def test_every_goal_is_reached(env_id: str) -> None:
     goal = GOALS["SAC"][env_id]
-    figures = runs(goal, SEEDS)
+    figures = runs(goal, min(SEEDS, goal.most_seeds))
     assert median(figures) >= goal.floor, figures

@@ -170,3 +170,15 @@ def test_several_learners_come_to_what_one_does(fleet: Fleet, kind: str) -> None
         learn, *[(config.copy().update({"env": None}).freeze(), spec, b) for b in (batches, [None] * 6)]
     )
     assert alone[0]["digest"] == alone[1]["digest"]
+
+
+def test_the_plain_settings_are_the_published_ones() -> None:
+    config = SACConfig.plain(gamma=0.9)
+    published = config.lr, config.train_batch_size_per_learner, config.training_intensity, config.tau, config.n_step
+    assert published == (3e-4, 256, 256, 0.005, 1)
+    assert (config.target_entropy, config.initial_alpha, config.gamma) == ("auto", 1, 0.9)
+    spec = config.get_rl_module_spec(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,)))
+    critics = spec.build().get_submodule("qf")
+    assert [tuple(p.shape[1:]) for p in critics.parameters() if p.shape[1] > 1] == [(5, 256), (256, 256), (256, 1)]
+    with pytest.raises(TypeError, match="expected the class, got a config"):
+        config.plain()

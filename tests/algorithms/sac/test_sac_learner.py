@@ -168,13 +168,13 @@ class PlainLoop:
 def test_updates_are_those_of_a_plain_loop() -> None:
     learner = stirred(make(tau=0.1))
     plain = PlainLoop(learner)
-    noises: list[dict[str, Any]] = []
-    draw = learner._draw_noise
-    learner._draw_noise = lambda *args: noises.append(draw(*args)) or noises[-1]  # type: ignore[method-assign]
+    noises: list[torch.Tensor] = []
+    draw = learner.draw_noise
+    learner.draw_noise = lambda *args, **more: noises.append(draw(*args, **more)) or noises[-1]  # type: ignore
     for step in range(5):
         data = batch(seed=step)
         learner.step_on_batch(data, env_steps=0)
-        plain.step(data, noises[-1][Columns.NOISE], noises[-1][Columns.NEXT_NOISE], 0.1)
+        plain.step(data, *noises[-1], 0.1)
     module = online(learner)
     theirs = [*plain.policy.parameters(), *plain.critics.parameters(), plain.log_alpha, *plain.targets.parameters()]
     mine = [*module.encoder.actor_encoder.parameters(), *module.pi_head.parameters(), *module.qf.parameters()]

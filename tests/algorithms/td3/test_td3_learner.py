@@ -125,11 +125,6 @@ def plain_nets(module: Any, members: int = 2) -> tuple[nn.Module, list[nn.Module
     return actor, [stack(weights, nn.Identity()) for weights in critics]
 
 
-def noise_of_next_step(learner: TD3Learner, generator: torch.Generator, rows: int) -> Tensor:
-    seed = int(torch.randint(2**62, (), generator=generator))
-    return torch.randn(rows, 2, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -144,13 +139,12 @@ def test_updates_equal_those_of_a_plain_loop(settings: dict[str, Any]) -> None:
     learner = make(**settings, lr=1e-2, model_config={"fcnet_hiddens": [16, 8]})
     module = learner.module[ID]
     plain = PlainTD3(*plain_nets(module, 2 if learner.settings.twin_q else 1), learner.settings)
-    generator = torch.Generator()
-    generator.set_state(learner.generator.get_state())
+    drawn, draw = [torch.zeros(1, 32, 2)], learner.draw_noise
+    learner.draw_noise = lambda *args, **more: drawn.append(draw(*args, **more)) or drawn[-1].clone()  # type: ignore
     for i in range(12):
         data = batch(32, seed=i)
-        noise = noise_of_next_step(learner, generator, 32)
         learner.step_on_batch(data, env_steps=i)
-        plain.step(data, noise)
+        plain.step(data, drawn[-1][0])
         for net, own in ((module, plain.nets), (learner.target[ID], plain.targets)):
             actor, critics = plain_nets(net, len(own) - 1)
             for mine, theirs in zip([*critics, actor], own, strict=True):
@@ -177,7 +171,8 @@ def test_a_target_is_the_lesser_value_of_the_target_policy_s_action_with_bounded
 def test_noise_is_drawn_clipped_and_keeps_actions_within_their_range() -> None:
     learner = make(target_noise=2.0, target_noise_clip=0.7)
     learner.before_gradient_step(ID)
-    noise = learner._draw_noise(ID, batch(500))
+    with torch.no_grad():
+        noise = learner.prepare_batch(ID, batch(500))[Columns.NEXT_NOISE]
     assert noise.shape == (500, 2)
     assert noise.abs().max().item() == pytest.approx(0.7)
     assert 0.5 < noise.std().item() < 0.7  # most of it is clipped
