@@ -74,7 +74,7 @@ class ReplayBuffer:
         sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.
-        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is no
+        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is not a
             transition. Also True for rows not written yet.
         rewards: float32 ``[R, N]``.
         max_steps: Steps of the longest n-step window.

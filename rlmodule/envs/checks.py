@@ -213,7 +213,7 @@ class Guard:
     _episode = 0  # since the reset with that seed
 
     def _set_seed(self, seed: int | None) -> None:
-        """Set the seed of the next episode: ``seed``, or one that derives from the last one passed."""
+        """Set the seed of the next episode: ``seed``, or one derived from the last seed that was passed."""
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0

@@ -89,7 +89,7 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Records which rows (or sequences) of all learners this one has, in the order a single learner would have them.
+    """Records which rows (or sequences) of all learners this one has, in a single learner's order.
 
     Args:
         keys: ``[B]`` int64, the sort keys of the rows here among those of all learners; equal keys are ordered by rank.
