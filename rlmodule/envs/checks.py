@@ -329,9 +329,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs of the env: the seed, and the env's own state if it has
-        ``get_episode_state()``, a tree of tensors and values that JSON can hold; else the leaves of the actions since,
-        ``[t, ...]``, or those of the last :data:`MOST_ACTIONS` steps."""
+        """Return what :meth:`continue_episode` needs: the seed of the episode, and either the result of the env's
+        ``get_episode_state()`` (a tree of tensors and values that JSON can hold) or, if it has no such method, the
+        leaves ``[t, ...]`` of the actions so far, at most the last :data:`MOST_ACTIONS`."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}
