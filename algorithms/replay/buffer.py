@@ -403,7 +403,7 @@ class ReplayBuffer:
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
         """Restore a state from :meth:`get_state`. Later samples are then equal bit for bit.
 
-        A state of another capacity or number of envs is adopted transition by transition, as many as fit; see
+        A state of another capacity or number of envs is copied transition by transition, as many as fit; see
         :func:`copy_transitions`.
 
         Args:

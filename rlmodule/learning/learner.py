@@ -581,8 +581,8 @@ class EpisodeLearner(Learner):
         return bool(self.collective.all_reduce(torch.tensor(float(stop))))
 
     def may_stop(self) -> bool:
-        """Return whether ``should_stop`` must be called at all, the same on all learners. Default: True if it is
-        overridden."""
+        """Return whether ``should_stop`` must be called at all; the answer must be the same on all learners. Default:
+        True if ``should_stop`` is overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:
