@@ -122,8 +122,8 @@ class Share:
 
 
 def spans(count: int, num: int) -> list[tuple[int, int]]:
-    """Split ``range(count)`` into ``num`` spans of equal length, one per learner; the first ones may be longer by
-    one."""
+    """Split ``range(count)`` into ``num`` consecutive spans, one per learner. Their lengths differ by at most one, the
+    longer ones first."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))
