@@ -42,7 +42,7 @@ class Algorithm(metaclass=AlgorithmType):
     Attributes:
         config: The frozen settings.
         run_seed: The seed in use: ``config.seed``, or the one that was drawn.
-        metrics: Counters of the run; log your own numbers by ``metrics.log_value``.
+        metrics: Counters of the run; log your own numbers with ``metrics.log_value``.
         policies: All policies by id. For several agents, this is a :class:`MultiAgentPolicy`, which acts for all.
     """
 

@@ -53,7 +53,7 @@ class DefaultModelConfig(Settings):
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
 
     Only the values passed to the constructor override an algorithm's own defaults, as if they were in a dict. If all
-    values were passed, as ``replace`` does, only those that differ from the defaults of this class do.
+    values were passed, as ``replace`` does, only those that differ from the defaults of this class override.
 
     Raises:
         TypeError: If a value is of the wrong type.

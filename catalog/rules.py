@@ -1,4 +1,4 @@
-"""Decision tables over spaces, of which the Catalog's decision tree consists.
+"""Decision tables over spaces, which make up the Catalog's decision tree.
 
 A table is an ordered list of rules. The newest rule that applies to a space wins, so rules of users take precedence
 over built-in ones. To support a new space or net, add a file with one registration; nothing changes here. A rule for a

@@ -64,7 +64,7 @@ def kept_dtype(dtype: Any) -> np.dtype[Any]:
     """Return the dtype in which observations of ``dtype`` are stored, in native byte order.
 
     Floats beyond 32 bits become float32. uint16 becomes int32, and longer unsigned integers int64: torch has hardly any
-    operations for them. All other dtypes stay.
+    operations for them. All other dtypes stay the same.
     """
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype.kind == "f" and dtype.itemsize > 4:

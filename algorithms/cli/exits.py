@@ -75,7 +75,7 @@ def _readable(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return the innermost line of user code in the traceback; empty if there is none."""
+    """Return the innermost line of user code in the traceback; empty if it has none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not any(file.is_relative_to(folder) for folder in _LIBRARIES):

@@ -11,8 +11,8 @@ from rlmodule.modules.policy import Policy
 
 
 class ExportFlags(CommandFlags):
-    """Write the policy of CKPT as FILE: x.onnx for onnxruntime, x.pt2 for torch.export, and for a name without an
-    ending a folder for Policy.load(). CKPT is a run, a checkpoint or such a folder."""
+    """Write the policy of CKPT as FILE: x.onnx for onnxruntime, x.pt2 for torch.export, or a folder for Policy.load()
+    if the name has no ending. CKPT is a run, a checkpoint or such a folder."""
 
     explore: bool = setting(False, "Sample the actions from a further input, noise.")
     module_id: str | None = setting(None, "The policy to write, of a run with several.")

@@ -100,7 +100,8 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
 
 
 def _to_resume(flags: TrainFlags) -> Path | None:
-    """Return the checkpoint from which ``--resume auto`` continues; None if there is none, or without that flag."""
+    """Return the checkpoint from which ``--resume auto`` continues; None without that flag, or if no checkpoint
+    exists."""
     if flags.resume is None:
         return None
     if flags.load:

@@ -74,7 +74,7 @@ class ReplayBuffer:
         sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.
-        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is no
+        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is not a
             transition. Also True for rows not written yet.
         rewards: float32 ``[R, N]``.
         max_steps: Steps of the longest n-step window.
@@ -403,7 +403,7 @@ class ReplayBuffer:
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
         """Restore a state from :meth:`get_state`. Later samples are then equal bit for bit.
 
-        A state of another capacity or number of envs is adopted transition by transition, as many as fit; see
+        A state of another capacity or number of envs is copied transition by transition, as many as fit; see
         :func:`copy_transitions`.
 
         Args:

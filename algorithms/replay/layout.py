@@ -52,7 +52,7 @@ class StoredLeaf:
 
     @property
     def num_frames(self) -> int:
-        """Frames in a stack; 1 if the leaf stacks none."""
+        """Number of frames in a stack; 1 if the leaf stacks none."""
         return 1 if self.axis is None else self.shape[self.axis]
 
     @property

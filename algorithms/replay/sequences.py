@@ -210,9 +210,10 @@ class Anchors(Candidates):
 def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
-    The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the inserted
-    rows of true final observations, as many as the sequence with the most of them has. The ``V`` valid rows, which are
-    trained on, are the sampleable ones of the ``L``. Index ``t·B + b`` means row ``t`` of sequence ``b``.
+    The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the rows
+    inserted for true final observations, whose number is the largest that any of the sequences needs. The ``V`` valid
+    rows, which are trained on, are the sampleable ones of the ``L``. Index ``t·B + b`` means row ``t`` of sequence
+    ``b``.
 
     Args:
         ring: The buffer to read.

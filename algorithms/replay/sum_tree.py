@@ -34,7 +34,8 @@ class SumTree:
         self._cumulative = np.zeros(width + 1)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one for all). The last of equal leaves counts."""
+        """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one for all). If a leaf is given twice, the last
+        value counts."""
         self._levels[0].put(leaves, values)
         for level, above in pairwise(self._levels):
             leaves = leaves >> _SHIFT

@@ -231,7 +231,7 @@ def _common_title(groups: Sequence[_Group]) -> str:
 
 
 def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
-    """Return the metric's full path.
+    """Return the full path of ``metric``, which may be only its last parts; None chooses as :func:`plot_runs` says.
 
     Raises:
         ValueError: If no metric, or more than one, matches.

@@ -133,7 +133,8 @@ class TrainingSession:
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
-        """Set ``evaluation``; evaluate if needed, after saving the run, as evaluations may take long or fail."""
+        """Set ``evaluation``. If ``evaluate_at_end`` asks for another one, run it now that the run is saved, since it
+        may take long or fail."""
         self.evaluation = result.get("evaluation")
         ended = result["env_runners"]["num_episodes_lifetime"]  # without any, an evaluation might never end
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:

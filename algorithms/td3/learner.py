@@ -103,7 +103,7 @@ class TD3Learner(ActionCriticLearner):
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net, in steps that update the policy only."""
+        """Move the target net, but only in steps that update the policy."""
         if "actor" in self.stepping[module_id]:
             super().after_gradient_step(module_id)
 

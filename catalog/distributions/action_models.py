@@ -163,7 +163,7 @@ class _MaskedStack(DenseStack):
 
 @torch.no_grad()
 def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation: Activation) -> None:
-    """Raise ``ValueError`` unless a change of the first of ``width`` inputs of ``made`` changes its first output only.
+    """Raise ``ValueError`` if a change of the first of ``width`` inputs of ``made`` changes any output but the first.
 
     Args:
         made: The activation.

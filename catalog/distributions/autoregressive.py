@@ -59,7 +59,7 @@ class Part(NamedTuple):
         noise: Its range among the noise of all parts, if all sample from noise.
         code: Its range in the code of an action.
         nvec: Sizes of its choices, coded one-hot; empty if it consists of numbers.
-        num_values: Number of its values; more than ``MOST_PREFIXES`` if they are not to be enumerated.
+        num_values: Number of its values; more than ``MOST_PREFIXES`` if they cannot be enumerated.
     """
 
     leaf: tuple[Any, ...]

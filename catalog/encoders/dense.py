@@ -39,9 +39,9 @@ class DenseStack(nn.Module):
     """Base of dense nets: linear (→ norm) → activation (→ dropout) per hidden width, then a bare linear layer if
     there is an ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
 
-    With ``blocks``, each hidden width after the first is that of a residual block: ``x + linear(activation(
-    linear(norm(x))))``, four times as wide in the middle, and a norm after the last (SimBa), or ``x + norm(linear(
-    activation(norm(linear(x)))))`` after a plain first layer (BRO).
+    With ``blocks``, each hidden width after the first is that of a residual block. SimBa has the blocks ``x +
+    linear(activation(linear(norm(x))))``, four times as wide in the middle, and a norm after the last one. BRO has the
+    blocks ``x + norm(linear(activation(norm(linear(x)))))`` after a plain first layer.
 
     Maps ``[..., input_dim] → [..., width of the last layer]``; without layers, it is the identity. Layers are ordinary
     modules, but run as functions of their parameters: calling a module takes as long as a small matrix product. So

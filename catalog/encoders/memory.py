@@ -88,7 +88,8 @@ class MemoryEncoder(Encoder):
         return latents.view(*leading, self.input_dim)
 
     def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:
-        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed where ``starts[0]``.
+        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed where ``starts[0]`` is
+        True.
 
         Raises:
             ValueError: If the shapes do not fit.

@@ -93,7 +93,7 @@ def _decides_all(view: Catalog) -> bool:
 
 
 def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
-    """Return the settings of the rules that applied, with the keywords of initialisers."""
+    """Return the names of the settings that the applied rules read, and of the keywords of initialisers among them."""
     names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
     return names | {f"{name}_kwargs" for name in names}
 

@@ -23,7 +23,7 @@ class CartPoles(MultiAgentEnv):
         self.action_spaces = {agent: env.action_space for agent, env in self.envs.items()}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset all CartPoles; that of agent i with ``seed + i``."""
+        """Reset all CartPoles, the one of agent ``i`` with ``seed + i``."""
         seeds = [None] * len(self.envs) if seed is None else range(seed, seed + len(self.envs))
         results = [env.reset(seed=own) for env, own in zip(self.envs.values(), seeds, strict=True)]
         return tuple(dict(zip(self.envs, part, strict=True)) for part in zip(*results, strict=True))

@@ -95,7 +95,7 @@ class AgentColumns:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all agents in play: new episodes start."""
+        """Forget all agents in play, before new episodes start."""
         self.in_play[:] = False
         self.cursor[:] = 0
         self.ready = _NONE
@@ -341,8 +341,8 @@ class AgentColumns:
         return torch.from_numpy(index[order]), final_obs
 
     def check(self, first_step: int, is_finished: bool) -> None:
-        """Check that all observations of the fragment are finite, and that masks allowed an action at each of them
-        that was acted on. Call it before :meth:`finish`.
+        """Check that all observations of the fragment are finite, and that masks allowed an action wherever an agent
+        acted. Call it before :meth:`finish`.
 
         Args:
             first_step: Number of steps before the fragment.

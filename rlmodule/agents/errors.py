@@ -13,7 +13,7 @@ def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) 
 
     Args:
         where: Where the name was found.
-        what: What the names are of, in the plural, such as "agents".
+        what: Kind of the known names, in the plural, such as "agents".
         known: Their names.
         got: The unknown name.
         remedy: Sentence that says what to do.

@@ -50,7 +50,7 @@ class _Adapter(AgentEnvWrapper):
         env: An env with the methods of PettingZoo.
 
     Raises:
-        ValueError: If the env does not name its agents, or lacks a space of one.
+        ValueError: If the env does not name its agents, or lacks the space of an agent.
     """
 
     def __init__(self, env: Any) -> None:

@@ -87,6 +87,6 @@ class MultiAgentPolicy(dict[str, Policy]):
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
 
     def __missing__(self, module_id: str) -> Policy:
-        """Raise the KeyError of the modules, which names the known ids."""
+        """Raise the KeyError of :class:`MultiRLModule` for an unknown id, which names the known ids."""
         self._modules[module_id]
         raise AssertionError("every module has a policy")

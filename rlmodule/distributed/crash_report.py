@@ -65,7 +65,7 @@ class CrashReport:
 
 
 def write_crash_report(path: str) -> None:
-    """Let this process report how it ends in the file at ``path``: its calls in a crash, or the code of ``os._exit``.
+    """Make this process write to the file at ``path`` how it ends: its calls in a crash, or the code of ``os._exit``.
 
     Do nothing if the file does not exist, as on another machine.
     """

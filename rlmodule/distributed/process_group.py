@@ -40,8 +40,9 @@ class ProcessGroupCollective(Collective):
     """Connects learners in several processes, with gloo on the CPU or NCCL on GPUs. Waits until all have connected.
 
     A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
-    raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither: a GPU waits without
-    Python, and after twice ``timeout_s`` NCCL ends the process. The process that started the learners watches them.
+    raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither, since no Python code runs
+    while a GPU waits: it ends the process after twice ``timeout_s``. The process that started the learners watches
+    them.
 
     Args:
         rank, size: Number of this learner, from 0, and number of all learners.

@@ -493,7 +493,7 @@ class RayWorkers:
             return failure_of(error), False, None
 
     def _ask(self, state: _State) -> None:
-        """Ask the process of a worker for a report, which its second thread gives at any time."""
+        """Ask the process of a worker for a report; its second thread can answer even while the worker works."""
         assert state.crash_report is not None
         report = state.actor.report.options(concurrency_group="control")
         state.asked = report.remote(state.crash_report.path, _place)

@@ -213,7 +213,7 @@ class Guard:
     _episode = 0  # since the reset with that seed
 
     def _set_seed(self, seed: int | None) -> None:
-        """Set the seed of the next episode: ``seed``, or one that derives from the last one passed."""
+        """Set the seed of the next episode: ``seed``, or one derived from the last seed that was passed."""
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0
@@ -329,9 +329,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs of the env: the seed, and the env's own state if it has
-        ``get_episode_state()``, a tree of tensors and values that JSON can hold; else the leaves of the actions since,
-        ``[t, ...]``, or those of the last :data:`MOST_ACTIONS` steps."""
+        """Return what :meth:`continue_episode` needs: the seed of the episode, and either the result of the env's
+        ``get_episode_state()`` (a tree of tensors and values that JSON can hold) or, if it has no such method, the
+        leaves ``[t, ...]`` of the actions so far, at most the last :data:`MOST_ACTIONS`."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}

@@ -74,7 +74,7 @@ class Restarts:
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env, after 0, 0.1, 0.4 seconds. Return the seed for its reset."""
+        """Replace the env, after 0, 0.1, 0.4 seconds as failures in a row add up. Return the seed for its reset."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
         close_in_time(self.guard, f"env {self.guard.env_index}")

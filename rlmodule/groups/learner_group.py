@@ -131,7 +131,7 @@ class LearnerGroup:
 
     @property
     def num_updates(self) -> int:
-        """Gradient steps taken so far: the version of the weights of :attr:`module`."""
+        """Number of gradient steps taken so far, which is the version of the weights in :attr:`module`."""
         return self._num_updates if self._is_copy else self._learner.num_updates
 
     # --- updates ------------------------------------------------------------------------------------------------------
@@ -262,7 +262,8 @@ class LearnerGroup:
         return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Call any other ``method`` of the learners with the same arguments, and bring :attr:`module` up to date."""
+        """Call a ``method`` that takes no data, with the same arguments on all learners, and bring :attr:`module` up to
+        date."""
         return self._finish(getattr(self._learner, method)(*args))
 
     # --- modules ------------------------------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ class _RunnerActor:
         spec: Spec | None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
-        """Sample a rollout by :meth:`EnvRunner.sample`.
+        """Sample a rollout with :meth:`EnvRunner.sample`.
 
         Args:
             num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.

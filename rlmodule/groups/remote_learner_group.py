@@ -73,7 +73,8 @@ class RemoteLearnerGroup(LearnerGroup):
     """Learners in other processes, on Ray; see :class:`LearnerGroup`.
 
     All learners have the same state, and learner 0 returns it now and then. If a learner dies or hangs, all are
-    restarted with the state that was returned last, and repeat the tasks since then, with the same bits as result.
+    restarted with the state that was returned last, and repeat the tasks since then, whose results are equal to the
+    last bit.
 
     Attributes:
         workers: The processes of the learners.

@@ -314,7 +314,7 @@ def _compiled(compute: GradientPass) -> GradientPass:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """Raise an error where an operation within the block waits for the GPU."""
+    """Make every operation within the block that waits for the GPU raise an error."""
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings():  # torch warns that this mode, a prototype, misses some waits

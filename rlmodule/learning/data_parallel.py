@@ -65,7 +65,7 @@ class DataParallel:
         return loss, metrics | {ROWS: torch.tensor(float(rows))}
 
     def forget(self, module_id: str) -> None:
-        """Drop what :meth:`register` noted of a module."""
+        """Remove what :meth:`register` recorded for a module."""
         self._own_buffers.pop(module_id, None)
 
     def leave(self, modules: nn.Module) -> None:

@@ -107,7 +107,7 @@ class FlatParameters:
 
     Attributes:
         views: The parameters of all parts.
-        tensor: The flat tensor; one part follows another in it.
+        tensor: The flat tensor, part after part.
         grad: Its gradient.
         parts: The parts, by name.
 

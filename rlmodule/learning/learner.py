@@ -118,11 +118,11 @@ class GlobalStream:
 
 
 class Learner(Hooks, ABC):
-    """Trains modules by gradient steps; holds them and their optimizers.
+    """Holds modules and their optimizers, and trains them by gradient steps.
 
     Override points:
         ``compute_loss_for_module``: the loss.
-        ``parts_of``: parts of a module with their own optimizers; default: one part.
+        ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
         ``required_apis``: the interfaces that the loss needs a module to implement.
@@ -361,8 +361,8 @@ class Learner(Hooks, ABC):
         """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
         all parameters as one flat tensor.
 
-        Set the learning rate here. ``self.settings.lr`` is that of the part; if it is a schedule, every learning rate
-        of the optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
+        Set the learning rate here. ``self.settings.lr`` is the part's; if it is a schedule, every learning rate of the
+        optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
@@ -581,8 +581,8 @@ class EpisodeLearner(Learner):
         return bool(self.collective.all_reduce(torch.tensor(float(stop))))
 
     def may_stop(self) -> bool:
-        """Return whether ``should_stop`` must be called at all, the same on all learners. Default: True if it is
-        overridden."""
+        """Return whether ``should_stop`` must be called at all; the answer must be the same on all learners. Default:
+        True if ``should_stop`` is overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:

@@ -89,7 +89,7 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Records which rows (or sequences) of all learners this one has, in the order a single learner would have them.
+    """Records which rows (or sequences) of all learners this one has, in a single learner's order.
 
     Args:
         keys: ``[B]`` int64, the sort keys of the rows here among those of all learners; equal keys are ordered by rank.
@@ -122,8 +122,8 @@ class Share:
 
 
 def spans(count: int, num: int) -> list[tuple[int, int]]:
-    """Split ``range(count)`` into ``num`` spans of equal length, one per learner; the first ones may be longer by
-    one."""
+    """Split ``range(count)`` into ``num`` consecutive spans, one per learner. Their lengths differ by at most one, the
+    longer ones first."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))

@@ -43,7 +43,7 @@ class TargetNets:
         parts: Mapping[str, Part],
         env_steps: int,
     ) -> None:
-        """Make ``net`` the target net of a module, with its current weights.
+        """Make ``net`` the target net of a module, with the module's current weights.
 
         Args:
             module_id: Id of the module.

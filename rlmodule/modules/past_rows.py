@@ -55,7 +55,7 @@ class PastRows:
             leaf[row][slots] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
-        """Return the field as it is after the steps at ``rows`` and ``slots`` ``[K]``, as tensors ``[K, ...]``.
+        """Return the value of the field after the steps at ``rows`` and ``slots`` ``[K]``, as tensors ``[K, ...]``.
         ``column`` ``[T, N, ...]`` has the newest entries."""
 
         def take(entries: Tree) -> Tree:

@@ -60,7 +60,8 @@ class RLModule(Hooks, nn.Module, ABC):
         inference_only: Drop the parts that only learning needs; see :class:`InferenceOnlyAPI`.
 
     Attributes:
-        model_config: The settings that the nets are built with: those of the first function, with nothing left open.
+        model_config: The settings that the nets are built with: those of the first function, with every open setting
+            decided.
         given_config: The settings as they were given, from which another such module can be built.
     """
 

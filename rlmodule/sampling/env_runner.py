@@ -480,7 +480,8 @@ class EnvRunner(Accounts):
         return self.env.call(method, *args)
 
     def _resume(self) -> None:
-        """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""
+        """Bring the envs to the points at which their episodes were saved, and begin a new episode in the other
+        envs."""
         saved, self._saved = self._saved, {}
         indices = range(self._first, self._first + self.num_envs)
         episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]

@@ -212,7 +212,7 @@ class ActionNoise:
         self._rows = ()
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Return for each env the start of its block and the number of used rows; JSON can hold them."""
+        """Return the start of the block and the number of used rows of each env, as JSON values."""
         used = np.broadcast_to(self._used, len(self._streams)).tolist()
         places = zip(self._block_starts, used, strict=True)
         return [{"block_start": start, "used": num} for start, num in places]

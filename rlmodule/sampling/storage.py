@@ -215,7 +215,8 @@ class RolloutStorage:
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Count the envs for which row ``t`` is an env step and not a reset, as far as the CPU knows."""
+        """Count the envs that step in row ``t``, without those that reset if the CPU knows them; see
+        ``_uncount_resets``."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 

@@ -331,7 +331,7 @@ PARALLEL = [
         r"agents: expected agents to leave in .*'b' is wrong",
     ),
     (broken(Moment(["a"], terminated=["b"]), agents=["a", "b"]), r"agents: .* of which \['b'\] ended: 'b' is wrong"),
-    (broken(Moment(["a"]), agents=["a", "b"]), r", observations: expected one of each agent in env.agents .* of 'b'"),
+    (broken(Moment(["a"]), agents=["a", "b"]), r", observations: expected one of each agent in env.agents .* for 'b'"),
 ]
 
 
