@@ -513,14 +513,16 @@ def _is_one_of(trained: list[str] | Callable[..., bool] | None, module_id: str) 
     return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
 
 
-class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
-    """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
+class MultiAgentConfig(MultiAgent, AlgorithmConfig):
+    """Settings of algorithms that also train several agents."""
 
-    training = Section(EpisodeTraining)
     multi_agent = Section(MultiAgent)
 
+    sections_of_a_policy: ClassVar[tuple[str, ...]] = ("training",)
+    """Sections whose settings ``policy_overrides`` can change for a single policy, but for those of the run."""
+
     settings_of_the_run: ClassVar[tuple[str, ...]] = ("train_batch_size_per_learner", "clip_rewards")
-    """Settings of training that ``policy_overrides`` cannot change for a single policy."""
+    """Settings in these sections that are the same for all policies."""
 
     @property
     def is_multi_agent(self) -> bool:
@@ -589,7 +591,8 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
                 values[name] = sorted(ids)  # sets of strings have another order in each process
         checked, known = super()._checked(values, where, section), settings_of(cls)
         of_the_run = cls.settings_of_the_run
-        allowed = [name for name, one in known.items() if one.section == "training" and name not in of_the_run]
+        own = cls.sections_of_a_policy
+        allowed = [name for name, one in known.items() if one.section in own and name not in of_the_run]
         for policy_id, changed in checked.get("policy_overrides", {}).items():
             place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
             for name in changed:
@@ -603,7 +606,7 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.is_multi_agent:  # a policy has a row for each step of each of its agents: no bound of minibatch_size
+        if self.is_multi_agent:
             self._checked({"policy_overrides": self.policy_overrides}, f"{type(self).__name__}()")
             if self.gym_env_vectorize_mode not in (None, "sync"):
                 remedy = "Sample in several processes: .env_runners(num_env_runners=...)."
@@ -613,6 +616,17 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
             if getattr(self, name):
                 remedy = "Name the policies: .multi_agent(policies='shared')."
                 raise self._invalid(name, "nothing without policies, which are for several agents", remedy)
+
+
+class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgentConfig):
+    """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
+
+    training = Section(EpisodeTraining)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.is_multi_agent:  # a policy has a row for each step of each of its agents: no bound of minibatch_size
+            return
         if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
             raise self._invalid(
                 "minibatch_size",

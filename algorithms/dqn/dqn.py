@@ -106,24 +106,29 @@ class DQN(ReplayAlgorithm):
 
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config)
-        self._epsilon = 0.0
-        module = self.get_module()
-        assert isinstance(module, EpsilonGreedyAPI)  # the learner requires this API
-        self._explorer = module
+        self._epsilon: dict[str, float] = {}
         try:
-            check_exploration(module, self.env_runner_group.module)
+            for module_id in self.replays:
+                check_exploration(self.get_module(module_id), self.policies[module_id].module)
         except BaseException:
             self.stop()
             raise
 
     def before_sampling(self) -> None:
-        self._epsilon = value_at(self.config.epsilon_schedule, self.env_steps)
-        self._explorer.set_epsilon(self._epsilon)
+        for module_id, config in self.configs.items():
+            self._set_epsilon(module_id, value_at(config.epsilon_schedule, self.env_steps))
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        # the state from learners in other processes has replaced it, and they do not know it
-        self._explorer.set_epsilon(self._epsilon)
-        for numbers in result["learners"].values():
-            numbers["epsilon"] = self._epsilon
+        for module_id, epsilon in self._epsilon.items():
+            # the state from learners in other processes has replaced it, and they do not know it
+            self._set_epsilon(module_id, epsilon)
+            if module_id in result["learners"]:
+                result["learners"][module_id]["epsilon"] = epsilon
         return result
+
+    def _set_epsilon(self, module_id: str, epsilon: float) -> None:
+        module = self.get_module(module_id)
+        assert isinstance(module, EpsilonGreedyAPI)  # the learner requires this API
+        module.set_epsilon(epsilon)
+        self._epsilon[module_id] = epsilon

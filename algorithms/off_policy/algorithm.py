@@ -1,14 +1,16 @@
 """The settings and the iteration of algorithms that learn from a replay buffer."""
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from math import floor
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from algorithms.algorithm import Algorithm
-from algorithms.config import AlgorithmConfig, Reporting
+from algorithms.config import MultiAgentConfig, Reporting
 from algorithms.replay.buffer import ReplayBuffer
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
@@ -17,7 +19,7 @@ from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.seeding import seed_sequence
 from rlmodule.settings import Training
 
@@ -77,7 +79,7 @@ class ReplayReporting(Reporting):
     num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
 
 
-class ReplayConfig(ReplayTraining, Replay, ReplayReporting, AlgorithmConfig):
+class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
     """Settings of a :class:`ReplayAlgorithm`."""
 
     training = Section(ReplayTraining)
@@ -85,6 +87,8 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, AlgorithmConfig):
     reporting = Section(ReplayReporting)
 
     records_action_dist = False
+    sections_of_a_policy = ("training", "replay")
+    settings_of_the_run = (*MultiAgentConfig.settings_of_the_run, "replay_in_checkpoints")
 
     def get_rollout_fragment_length(self) -> int:
         """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners (fewer messages)."""
@@ -125,6 +129,11 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, AlgorithmConfig):
                 f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
                 "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
             )
+        for policy_id, changed in self.policy_overrides.items():
+            try:
+                self.copy().update({**changed, "policy_overrides": {}}).validate()
+            except ValueError as error:
+                raise ValueError(f"policy_overrides[{policy_id!r}] makes {error}") from None
 
 
 class ReplayAlgorithm(Algorithm):
@@ -134,48 +143,81 @@ class ReplayAlgorithm(Algorithm):
         ``before_sampling``: prepare each rollout, such as by setting the share of random actions.
 
     Attributes:
-        replay: The replay buffer.
+        replays: The replay buffer of each module that is trained, by id. With several agents, a buffer has a column for
+            each pair of env and agent that may act with the module.
+        configs: The settings of each of these modules.
     """
 
     config: Any
-    replay: ReplayBuffer
 
     def __init__(self, config: ReplayConfig) -> None:
         super().__init__(config)
-        self._steps_owed = 0.0
-        """Env steps still to be trained on to reach ``training_intensity``, less than one batch."""
+        self.replays: dict[str, ReplayBuffer] = {}
+        self.configs: dict[str, Any] = {}
+        self._steps_owed: dict[str, float] = {}
+        """Steps of each module still to be trained on to reach ``training_intensity``, less than one batch."""
+        self._columns: dict[str, np.ndarray] = {}
+        """Column of each env and agent in the replay buffer of a module, ``[envs, agents]``."""
         try:
-            self.replay = self._make_replay()
+            for module_id in filter(config.is_trained, self.learner_group.module):
+                self._make_replay(module_id)
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def replay(self) -> ReplayBuffer:
+        """The replay buffer.
+
+        Raises:
+            AttributeError: If there are several; names their ids.
+        """
+        if len(self.replays) > 1:
+            raise AttributeError(
+                f"{type(self).__name__}.replay: expected a run that trains one policy, got "
+                f"{', '.join(map(repr, self.replays))}. Use algo.replays[id]."
+            )
+        return next(iter(self.replays.values()))
 
     def before_sampling(self) -> None:
         """Prepare the next rollout; ``env_steps`` counts the steps before it. Default: nothing."""
 
     def training_step(self) -> dict[str, dict[str, Any]]:
-        history, seconds = [], {"replay": 0.0, "update": 0.0}
+        history, seconds, replays = [], {"replay": 0.0, "update": 0.0}, self.replays
         goal = self.env_steps + self.config.num_env_steps_per_iteration
         while self.env_steps < goal:
             self.before_sampling()
             before = self.env_steps
             rollouts = self.sample_rollouts()
             start = perf_counter()
-            for rollout in rollouts:
-                self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
-            for _ in range(self._updates_due(self.env_steps - before)):
-                history.append(self._update(seconds))
+            for module_id, sampled in self._store(rollouts, self.env_steps - before).items():
+                for _ in range(self._updates_due(module_id, sampled)):
+                    history.append(self._update(module_id, seconds))
             seconds["replay"] += perf_counter() - start
         seconds["replay"] -= seconds["update"]  # the time measured as replay includes the updates
         learned = self.learner_group.summarize_updates(history)
-        if self.config.prioritized_replay:
-            for numbers in learned.values():
-                numbers["prioritized_replay_beta"] = value_at(self.config.prioritized_replay_beta, self.env_steps)
-        return {
-            "learners": learned,
-            "replay_buffer": {"num_transitions": self.replay.num_transitions, "num_bytes": self.replay.num_bytes},
-            "timers": seconds,
-        }
+        for module_id, numbers in learned.items():
+            if (config := self.configs[module_id]).prioritized_replay:
+                numbers["prioritized_replay_beta"] = value_at(config.prioritized_replay_beta, self.env_steps)
+        stored = {name: {"num_transitions": x.num_transitions, "num_bytes": x.num_bytes} for name, x in replays.items()}
+        return {"learners": learned, "replay_buffer": self._by_id(stored), "timers": seconds}
+
+    def _by_id(self, values: dict[str, Any]) -> Any:
+        """Return values by id of the module; with one agent, the only value."""
+        return values if self.config.is_multi_agent else values[DEFAULT_MODULE_ID]
+
+    def _store(self, rollouts: Sequence[Any], num_env_steps: int) -> dict[str, int]:
+        """Store the rollouts. Return the number of steps of each module in them."""
+        if not self.config.is_multi_agent:
+            for rollout in rollouts:
+                self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
+            return {DEFAULT_MODULE_ID: num_env_steps}
+        sampled = dict[str, int]()
+        for rollout in rollouts:
+            for module_id, one in rollout.items():
+                self.replays[module_id].add_apart(one, self._columns[module_id][tuple(rollout.slots[module_id].T)])
+                sampled[module_id] = sampled.get(module_id, 0) + one.num_env_steps
+        return sampled
 
     def sample(self) -> Rollout:
         """Sample as :meth:`Algorithm.sample` does. The rollout is not replayed, so new episodes start after it."""
@@ -183,16 +225,16 @@ class ReplayAlgorithm(Algorithm):
         self.env_runner_group.reset()
         return rollout
 
-    def _update(self, seconds: dict[str, float]) -> Mapping[str, Metrics]:
+    def _update(self, module_id: str, seconds: dict[str, float]) -> Mapping[str, Metrics]:
         """Draw a batch, learn from it and update its priorities. Add the learning time to ``seconds["update"]``."""
-        config = self.config
+        config, replay = self.configs[module_id], self.replays[module_id]
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
-        sample = self.replay.sample(config.train_batch_size, beta=beta)
+        sample = replay.sample(config.train_batch_size, beta=beta)
         start = perf_counter()
-        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps)
+        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps, module_id=module_id)
         seconds["update"] += perf_counter() - start
         if config.prioritized_replay:
-            metrics = learned[DEFAULT_MODULE_ID]
+            metrics = learned[module_id]
             if "td_error" not in metrics:
                 raise ValueError(
                     "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
@@ -201,25 +243,37 @@ class ReplayAlgorithm(Algorithm):
                 )
             errors = metrics["td_error"].cpu()
             if errors.isfinite().all():  # else the learner skipped the update, and the priorities stay as they are
-                self.replay.update_priorities(sample, errors)
+                replay.update_priorities(sample, errors)
         return learned
 
-    def _updates_due(self, sampled: int) -> int:
-        """Return how many batches to learn from now, after ``sampled`` new env steps."""
-        config = self.config
+    def _updates_due(self, module_id: str, sampled: int) -> int:
+        """Return how many batches a module learns from now, after ``sampled`` new steps."""
+        config, replay = self.configs[module_id], self.replays[module_id]
         # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
-        if self.replay.num_transitions < config.num_steps_sampled_before_learning_starts and not self.replay.is_full:
+        if replay.num_transitions < config.num_steps_sampled_before_learning_starts and not replay.is_full:
+            return 0
+        # Agents may act so rarely that one column is full, or holds sequences, long before the others.
+        if config.is_multi_agent and replay.num_drawable < config.train_batch_size:
             return 0
         if config.training_intensity is None:
             return 1
-        self._steps_owed += config.training_intensity * sampled
+        owed = self._steps_owed[module_id] + config.training_intensity * sampled
         # The small number makes up for rounding: a sum that should be whole may be just below it.
-        batches = floor(self._steps_owed / config.train_batch_size + 1e-9)
-        self._steps_owed -= batches * config.train_batch_size
+        batches = floor(owed / config.train_batch_size + 1e-9)
+        self._steps_owed[module_id] = owed - batches * config.train_batch_size
         return batches
 
-    def _make_replay(self) -> ReplayBuffer:
-        config, module = self.config, self.get_module()
+    def _make_replay(self, module_id: str) -> None:
+        """Make the replay buffer of a module, unless no agent can act with it."""
+        config, module, columns = self.config.for_module(module_id), self.get_module(module_id), self.config.num_envs
+        if config.is_multi_agent:
+            from algorithms.run.policies import columns_of  # with much that only several agents need
+
+            self._columns[module_id] = columns_of(self, module_id)
+            columns = int(self._columns[module_id].max()) + 1
+            self._check_agents(config, module, module_id, columns)
+            if not columns:
+                return
         prioritized = sequences = None
         if config.prioritized_replay:
             alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
@@ -230,21 +284,35 @@ class ReplayAlgorithm(Algorithm):
         elif config.burn_in_len:
             remedy = "Leave it out, or set use_lstm, use_gru or use_attention in model_config."
             raise config._invalid("burn_in_len", "0, since the module has no recurrent state", remedy)
+        number = [zlib.crc32(module_id.encode())] if self.replays else []
         replay = ReplayBuffer(
             module.input_space,
             module.action_space,
             capacity=config.replay_capacity,
-            num_envs=config.num_envs,
+            num_envs=columns,
             gamma=config.gamma,
             n_step=config.n_step,
             prioritized=prioritized,
             sequences=sequences,
             frame_stack_axis=config.frame_stack_axis,
-            seed=seed_sequence(self.run_seed, "replay"),
+            seed=seed_sequence(self.run_seed, "replay", *number),
         )
-        if sequences is not None:
+        if sequences is not None and not config.is_multi_agent:
             self._check_learning_starts(sequences, replay.max_steps)
-        return replay
+        self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
+
+    def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
+        """Raise unless rollouts of several agents fit into the replay buffer of a module, with ``columns`` columns."""
+        steps = config.get_rollout_fragment_length()
+        if config.replay_capacity < (needed := steps * columns):
+            raise config._invalid(
+                "replay_capacity",
+                f"at least {needed} for policy {module_id!r}, {steps} steps of {columns} agents in all envs",
+                "Make it larger.",
+            )
+        if module.is_stateful() and steps > 1:
+            expected = f"1 for policy {module_id!r}, which has a memory, with several agents"
+            raise config._invalid("rollout_fragment_length", expected, "Set it to 1.")
 
     def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
         """Raise unless the replay buffer holds enough complete sequences for a batch when learning starts."""
@@ -259,11 +327,18 @@ class ReplayAlgorithm(Algorithm):
             )
 
     def get_state(self) -> dict[str, Any]:
-        state = super().get_state() | {"steps_owed": self._steps_owed}
-        return state | {"replay": self.replay.get_state()} if self.config.replay_in_checkpoints else state
+        state = super().get_state() | {"steps_owed": self._by_id(self._steps_owed.copy())}
+        if self.config.replay_in_checkpoints:
+            state["replay"] = self._by_id({name: replay.get_state() for name, replay in self.replays.items()})
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._steps_owed = state["steps_owed"]
-        if "replay" in state and self.config.replay_in_checkpoints:
-            self.replay.set_state(state["replay"], together=self.config.num_envs_per_env_runner)
+        several, saved = self.config.is_multi_agent, state.get("replay")
+        self._steps_owed |= state["steps_owed"] if several else {DEFAULT_MODULE_ID: state["steps_owed"]}
+        if saved is None or not self.config.replay_in_checkpoints:
+            return
+        together = 1 if several else self.config.num_envs_per_env_runner
+        for module_id, replay in self.replays.items():
+            if not several or module_id in saved:
+                replay.set_state(saved[module_id] if several else saved, together=together)

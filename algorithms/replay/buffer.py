@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from algorithms.replay.candidates import Candidates, spans
 from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
-from algorithms.replay.observations import ObservationRows, TreeRows
+from algorithms.replay.observations import Index, ObservationRows, TreeRows
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.resize import copy_transitions
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
@@ -45,6 +45,17 @@ class ReplaySample:
     batch: Batch
     indices: np.ndarray
     owners: np.ndarray | None = None
+
+
+class _Rows(NamedTuple):
+    """The rows of a rollout ``[T, n]``: the leaves of observations and actions, and the numbers."""
+
+    obs: list[np.ndarray]
+    actions: list[np.ndarray]
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    starts: np.ndarray
+    cuts: np.ndarray
 
 
 class ReplayBuffer:
@@ -133,8 +144,13 @@ class ReplayBuffer:
         return self._transitions.num
 
     @property
+    def num_drawable(self) -> int:
+        """Number of steps that can be drawn: of all transitions, or of all complete sequences."""
+        return self._candidates.num * self._layout.row_unit
+
+    @property
     def is_full(self) -> bool:
-        """Whether new transitions replace older ones."""
+        """Whether new transitions replace older ones, in the column that advanced the most."""
         return self._rows_in_use >= self.kept_rows
 
     # ------------------------------------------------------------------------------------------------ writing
@@ -153,21 +169,12 @@ class ReplayBuffer:
             ValueError: If the rollout does not fit. The buffer is then unchanged.
         """
         valid = rollout.valid.numpy()
-        stored, (steps, slots) = rollout.columns, valid.shape
-        if Columns.STARTS not in stored:
-            raise ValueError(
-                f"Rollout: expected the column 'starts', got {', '.join(stored)}. Say which rows "
-                "are the first of an episode."
-            )
+        steps, slots = valid.shape
         columns = slice(first_slot, first_slot + slots)
         head = self._check_fit(columns, steps)
-        # Read everything, and so refuse what is wrong, before the first write.
-        obs = self._obs.read("Rollout['obs']", stored[Columns.OBS], (steps, slots))
-        last_obs = self._obs.read("Rollout.last_obs", rollout.last_obs, (slots,))
-        actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
-        terminateds, truncateds, rewards, starts = [stored[name].numpy() for name in _NUMBERS]
-        finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
-        cuts, all_valid = np.bitwise_or(terminateds, truncateds), np.count_nonzero(valid) == valid.size
+        # Everything that can be refused is read before the first write.
+        data, last_obs, finals = self._read(rollout)
+        obs, starts, cuts, all_valid = data.obs, data.starts, data.cuts, np.count_nonzero(valid) == valid.size
         if not all_valid:  # no window may reach into an invalid row
             cuts |= ~valid
             cuts[:-1] |= ~valid[1:]
@@ -191,12 +198,7 @@ class ReplayBuffer:
         for rows, _ in spans(head + 1, steps, self.rows):
             self._obs.release(rows, columns)
         for rows, part in spans(head, steps, self.rows):
-            self._obs.write(rows, columns, obs, part)
-            self._actions.write(rows, columns, actions, part)
-            self.rewards[rows, columns] = rewards[part]
-            self.terminateds[rows, columns] = terminateds[part]
-            self.starts[rows, columns] = starts[part]
-            self.cuts[rows, columns] = cuts[part]
+            self._write(rows, columns, data, part)
         after = (head + steps) % self.rows
         self._obs.write(after, columns, last_obs, slice(None))
         if finals:
@@ -210,10 +212,81 @@ class ReplayBuffer:
         if self._anchors is not None:
             self._anchors.advance(head, steps, columns, states, self.sampleable)
 
-    def _check_fit(self, columns: slice, steps: int) -> int:
-        """Return the row at which a rollout of ``steps`` rows begins in ``columns``; raise unless it fits there."""
+    def add_apart(self, rollout: Rollout, columns: np.ndarray) -> None:
+        """Store a rollout ``[T, n]`` whose slots advance apart, as those of several agents do.
+
+        Column ``columns[i]`` advances by the number of valid rows of slot ``i``. What lies behind these is not stored,
+        and cuts no window.
+
+        Args:
+            rollout: On the CPU. The valid rows of a slot are its first ones, at least one and fewer than ``R``; the
+                observation that followed them is in the row behind them, and in ``last_obs``.
+            columns: int64 ``[n]``: the column of each slot, no two the same.
+
+        Raises:
+            ValueError: If the rollout does not fit. The buffer is then unchanged.
+        """
+        valid, size = rollout.valid.numpy(), self.num_envs
+        self._check_fit(slice(int(columns.min()), int(columns.max()) + 1), len(valid), together=False)
+        data, last_obs, finals = self._read(rollout)
+        self._obs.check_stacks(columns, data.obs, last_obs, data.cuts | ~valid)
+        heads, lengths, (steps, slots) = self.heads[columns], valid.sum(0), valid.nonzero()
+        # Of each valid row: its row, not wrapped at the ring's end, its row in the ring, and its column.
+        counted, where = heads[slots] + steps, columns[slots]
+        rows = counted % self.rows
+        states = None if self._anchors is None else self._anchors.read_states_at(rollout, counted, steps, slots)
+        before = (heads - 1) % self.rows * size + columns
+        cut_before = self.cuts.take(before)
+        broken = data.starts[0] > cut_before  # as in add()
+        if np.count_nonzero(broken):
+            self._obs.finals.insert(before[broken], self._obs.take(heads[broken] * size + columns[broken]))
+            self.cuts.put(before[broken], True)
+        self._transitions.withdraw_at((rows - self.kept_rows) % self.rows * size + where)
+        self._obs.release((rows + 1) % self.rows, where)
+        self._write(rows, where, data, (steps, slots))
+        after = heads + lengths
+        self._obs.write(after % self.rows, columns, last_obs, slice(None))
+        if finals:
+            row, slot = rollout.final_index.numpy().T
+            self._obs.finals.insert((heads[slot] + row) % self.rows * size + columns[slot], finals)
+        self._obs.begin_stacks(heads, columns, data.obs, data.starts, cut_before)
+        self.heads[columns] = after % self.rows
+        self._rows_in_use = min(self.rows, max(self._rows_in_use, int(after.max())))
+        kept = steps >= lengths[slots] - self.kept_rows
+        self._transitions.offer_at(rows[kept] * size + where[kept])
+        if self._anchors is not None and states is not None:
+            self._anchors.advance_at(counted, where, after[slots], columns, lengths, states, self.sampleable)
+
+    def _read(self, rollout: Rollout) -> tuple[_Rows, list[np.ndarray], list[np.ndarray]]:
+        """Return the rows of a rollout, the leaves of ``last_obs``, and those of the true final observations."""
+        stored, shape = rollout.columns, rollout.shape
+        if Columns.STARTS not in stored:
+            raise ValueError(
+                f"Rollout: expected the column 'starts', got {', '.join(stored)}. Say which rows "
+                "are the first of an episode."
+            )
+        obs = self._obs.read("Rollout['obs']", stored[Columns.OBS], shape)
+        last_obs = self._obs.read("Rollout.last_obs", rollout.last_obs, shape[1:])
+        actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], shape)
+        terminateds, truncateds, rewards, starts = [stored[name].numpy() for name in _NUMBERS]
+        finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
+        cuts = np.bitwise_or(terminateds, truncateds)
+        return _Rows(obs, actions, rewards, terminateds, starts, cuts), last_obs, finals
+
+    def _write(self, rows: Index, columns: Index, data: _Rows, part: Any) -> None:
+        """Write ``part`` of ``data`` to ``rows`` and ``columns`` of the ring."""
+        self._obs.write(rows, columns, data.obs, part)
+        self._actions.write(rows, columns, data.actions, part)
+        self.rewards[rows, columns] = data.rewards[part]
+        self.terminateds[rows, columns] = data.terminateds[part]
+        self.starts[rows, columns] = data.starts[part]
+        self.cuts[rows, columns] = data.cuts[part]
+
+    def _check_fit(self, columns: slice, steps: int, together: bool = True) -> int:
+        """Return the row at which a rollout of ``steps`` rows begins in ``columns``; raise unless it fits there. If
+        they advance ``together``, they must all be at the same row."""
         heads, are_envs = self.heads[columns].tolist(), columns.start >= 0 and columns.stop <= self.num_envs
-        if are_envs and steps < self.rows and heads.count(heads[0]) == len(heads):
+        if are_envs and steps < self.rows and (not together or heads.count(heads[0]) == len(heads)):
             return heads[0]
         got = f"envs {columns.start} to {columns.stop - 1}"
         if not are_envs:
@@ -266,7 +339,7 @@ class ReplayBuffer:
             what = "" if self._anchors is None else f" in {there} complete sequences of {length}"
             raise ValueError(
                 "ReplayBuffer.sample(batch_size): expected at least 1 step, and at most the "
-                f"{there * length} that can be drawn{what}, got {batch_size} ({self.num_transitions} "
+                f"{self.num_drawable} that can be drawn{what}, got {batch_size} ({self.num_transitions} "
                 f"are stored, capacity {self._layout.capacity}). Raise "
                 "num_steps_sampled_before_learning_starts or replay_capacity, or lower "
                 "train_batch_size_per_learner."

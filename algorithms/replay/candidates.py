@@ -71,6 +71,21 @@ class Candidates:
                     self.priorities.remove(self._places(rows, columns, block))
                 block[:] = False
 
+    def offer_at(self, places: np.ndarray) -> None:
+        """Make the entries at ``places`` ``[K]`` drawable, which were not."""
+        self.num += len(places)
+        self.sampleable.put(places, True)
+        if self.priorities is not None:
+            self.priorities.insert(places)
+
+    def withdraw_at(self, places: np.ndarray) -> None:
+        """Stop drawing the entries at ``places`` ``[K]``, no two of which are the same."""
+        there = places[self.sampleable.take(places)]
+        self.num -= len(there)
+        self.sampleable.put(there, False)
+        if self.priorities is not None:
+            self.priorities.remove(there)
+
     def _places(self, rows: slice, columns: slice, block: np.ndarray) -> np.ndarray:
         """Return the places ``[K]`` of the ``K`` True entries of ``block``, which covers ``rows`` and ``columns``."""
         row, column = block.nonzero()

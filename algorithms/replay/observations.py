@@ -9,7 +9,7 @@ stack, such as the first of an episode; and the true final observation after a t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tree
@@ -22,6 +22,9 @@ from rlmodule.data.rollout import allocate_observations
 
 Arrays = Sequence[np.ndarray]
 """Leaves of a tree of arrays, in the order of ``tree.flatten``."""
+
+Index: TypeAlias = "int | slice | np.ndarray"
+"""Rows or columns of a ring. Two arrays ``[K]`` of rows and columns are ``K`` places."""
 
 CHECKED_ROWS = 100
 """Number of first rows of each env in which to check that observations stack frames along the given axis."""
@@ -80,7 +83,7 @@ class TreeRows:
         """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
         return [flat.take(places, 0) for flat in self.flat]
 
-    def write(self, rows: slice | int, columns: slice, values: Arrays, part: slice) -> None:
+    def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
         """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
@@ -141,13 +144,13 @@ class SparseRows:
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
 
-    def release(self, rows: slice, columns: slice) -> None:
+    def release(self, rows: Index, columns: Index) -> None:
         """Remove the values of all places in ``rows`` and ``columns``."""
         if len(self):
             index = self.index[rows, columns]
             if len(slots := index[index >= 0]):
                 self._free += slots.tolist()
-                index[:] = -1
+                self.index[rows, columns] = -1
 
     def get_state(self) -> dict[str, Any]:
         """Return the places that have values, and these values."""
@@ -184,11 +187,13 @@ class ObservationRows(TreeRows):
         self.older = SparseRows(rows, num_envs if self._has_stacks else 0, kinds)
         self._checked = np.zeros(num_envs, np.int64)
 
-    def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
+    def begin_stacks(
+        self, head: int | np.ndarray, columns: Index, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray
+    ) -> None:
         """Store the older frames of observations that begin a stack, since the row before is from another episode.
 
         Args:
-            head: Row of the first observation.
+            head: Row of the first observation, or of that of each env ``[n]``.
             columns: The envs.
             obs: Leaves ``[T, n, ...]`` of the observations.
             starts: bool ``[T, n]``: the row starts an episode.
@@ -200,11 +205,13 @@ class ObservationRows(TreeRows):
         starts[0] |= cut_before
         if np.count_nonzero(starts):
             at = starts.nonzero()
-            places = (head + at[0]) % self._rows * self._num_envs + columns.start + at[1]
+            numbers = np.arange(self._num_envs)[columns]
+            heads = np.broadcast_to(head, numbers.shape)
+            places = (heads[at[1]] + at[0]) % self._rows * self._num_envs + numbers[at[1]]
             stacks = zip(self.leaves, obs, strict=True)
             self.older.insert(places, [leaf.frames_of(values[at])[:, :-1] for leaf, values in stacks])
 
-    def release(self, rows: slice, columns: slice) -> None:
+    def release(self, rows: Index, columns: Index) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
         if self._has_stacks:
@@ -248,7 +255,7 @@ class ObservationRows(TreeRows):
                     values[found] = finals[entries[found]]
         return following
 
-    def check_stacks(self, columns: slice, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
+    def check_stacks(self, columns: Index, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
         """Raise unless the frames of a stack move on by one place from step to step.
 
         Only the first :data:`CHECKED_ROWS` rows of each env are checked.
@@ -278,7 +285,7 @@ class ObservationRows(TreeRows):
                 raise ValueError(
                     f"{where}: expected observations that stack frames along axis {leaf.axis}, "
                     f"oldest first, got frames that did not move on by one at row {wrong[0][0]} of "
-                    f"env {columns.start + wrong[0][1]}. Name the axis along which frames are "
+                    f"env {np.arange(self._num_envs)[columns][wrong[0][1]]}. Name the axis along which frames are "
                     "stacked, or None to store whole observations."
                 )
 

@@ -161,6 +161,64 @@ class Anchors(Candidates):
             places = (first + np.arange(length)) % self._rows
             self.offer(complete.start, columns, np.logical_or.reduce(trained[places, columns], 1))
 
+    def read_states_at(self, rollout: Rollout, rows: np.ndarray, steps: np.ndarray, slots: np.ndarray) -> list[Tensor]:
+        """Return the recurrent states at the anchors among ``rows``, one tensor ``[anchors, ...]`` per leaf.
+
+        Args:
+            rollout: Its slots advance apart.
+            rows: Row ``[K]`` to which each valid row is written.
+            steps, slots: Row and slot of each in the rollout.
+
+        Raises:
+            ValueError: If an anchor lies where no state was recorded.
+        """
+        length, due = self.settings.length, rows % self.settings.length == 0
+        steps, slots = steps[due], slots[due]
+        if np.count_nonzero(steps % length):
+            raise ValueError(
+                "rollout_fragment_length: expected 1 for sequences of slots that advance apart, so that the state "
+                f"before each row is known, got {len(rollout.valid)} steps."
+            )
+        if rollout.state_in is None:
+            return [x.expand(len(steps), *x.shape) for x in self._initial]
+        return [x[steps // length, slots] for x in tree.flatten(rollout.state_in)]
+
+    def advance_at(
+        self,
+        rows: np.ndarray,
+        where: np.ndarray,
+        after: np.ndarray,
+        columns: np.ndarray,
+        lengths: np.ndarray,
+        states: Sequence[Tensor],
+        trained: np.ndarray,
+    ) -> None:
+        """Update the anchors as :meth:`advance` does, after rows were written in columns that advance apart.
+
+        Args:
+            rows, where: Row and column ``[K]`` of each row that was written, not wrapped at the ring's end.
+            after: Row after the last one of its column, ``[K]``.
+            columns, lengths: The columns ``[n]``, and how many rows were written in each.
+            states: The states from :meth:`read_states_at`.
+            trained: bool ``[R, N]``: the rows that can be trained on.
+        """
+        length = self.settings.length
+
+        def anchors_of(rows: np.ndarray, which: np.ndarray) -> np.ndarray:
+            return rows[which] // length % len(self.sampleable) * self._num_envs + where[which]
+
+        anchors = from_numpy(anchors_of(rows, rows % length == 0))
+        for kept, new in zip(self._states, states, strict=True):
+            kept.flatten(0, 1)[anchors] = new
+        gone = rows - self._kept_rows
+        self.withdraw_at(anchors_of(gone, gone % length == 0))
+        self._written[columns] = np.minimum(self._written[columns] + lengths, self._kept_rows)
+        begin = rows + 1 - self._reach
+        complete = (begin % length == 0) & (begin >= after - self._written[where])
+        places = (begin[complete][:, None] + self.settings.burn_in + np.arange(length)) % self._rows
+        complete[complete] = trained[places, where[complete][:, None]].any(1)
+        self.offer_at(anchors_of(begin, complete))
+
     def _anchors_between(self, begin: int, end: int) -> range:
         """Return the indices ``row // length`` of the anchor rows from row ``begin`` to before row ``end``."""
         length = self.settings.length

@@ -33,6 +33,9 @@ class AgentMetrics(RunMetrics):
             self._returns_of["agent"][one.agent].append(one.episode_return)
             self._returns_of["module"][one.policy].append(one.episode_return)
 
+    def steps_of(self, module_id: str) -> int:
+        return self._steps_of["module"][module_id]
+
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
         result = super().finish_iteration(seconds, sections)
         for kind in KINDS:

@@ -57,6 +57,10 @@ class RunMetrics:
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 
+    def steps_of(self, module_id: str) -> int:
+        """Return the number of steps in which a module acted, over the whole run."""
+        return self.env_steps
+
     def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
         """Log a custom number.
 

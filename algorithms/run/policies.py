@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from gymnasium import Space
 
@@ -18,12 +19,12 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-    from algorithms.config import EpisodeLearnerConfig
+    from algorithms.config import MultiAgentConfig
 
 Spaces = Mapping[AgentID, Space[Any]]
 
 
-def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_spaces: Spaces) -> MultiRLModuleSpec:
+def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces: Spaces) -> MultiRLModuleSpec:
     """Return the specs of the policies that ``config`` names, for agents with these spaces.
 
     Raises:
@@ -62,7 +63,7 @@ def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_sp
                 "spaces to different policies; with a function policy_mapping_fn, which may map any agent to any "
                 "policy, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
             )
-        filled[policy_id] = spec.filled(config.get_rl_module_spec(*spaces[0]))
+        filled[policy_id] = spec.filled(config.for_module(policy_id).get_rl_module_spec(*spaces[0]))
     return MultiRLModuleSpec(filled)
 
 
@@ -75,7 +76,19 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
 
 
-def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:
+def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
+    """Return the column of each env and agent ``[envs, agents]`` in the replay buffer of a policy, -1 for agents that
+    never act with it. If the map depends on the episode, all agents with the spaces of the policy may."""
+    runners: Any = algorithm.env_runner_group
+    config: Any = algorithm.config
+    module, seen, acts = algorithm.get_module(policy_id), runners.observation_space, runners.action_space
+    static = PolicyMap([*seen], [*algorithm.learner_group.module], config.policy_mapping_fn).static
+    own = module.observation_space, module.action_space
+    may = [(seen[agent], acts[agent]) == own if static is None else static[agent] == policy_id for agent in seen]
+    return np.where(may, np.arange(config.num_envs)[:, None] * sum(may) + np.cumsum(may) - 1, -1)
+
+
+def _specs_by_id(config: MultiAgentConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:
     """Return the spec of each policy: the one in ``config``, or an empty one if it only names the policy."""
     where, policies = f"{type(config).__name__}.policies", config.policies
     if callable(policies):

@@ -12,6 +12,7 @@ from catalog.distributions.deterministic import SCALE
 from catalog.settings import Section, setting, settings_of
 from rlmodule.learning.schedules import value_at
 from rlmodule.modules.apis import ExplorationNoiseAPI
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import RLModuleSpec
 
 
@@ -50,10 +51,15 @@ class TD3Config(TD3Training, ReplayConfig):
     def algo_class(self) -> type["TD3"]:
         return TD3
 
-    def noise_at(self, env_steps: int) -> float:
-        """Return the standard deviation of the exploration noise after ``env_steps``."""
+    def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
+        """Return the standard deviation of the exploration noise after ``env_steps``, of which a policy ``sampled``
+        steps; None is all."""
         if self.exploration_noise is None:
-            return 1.0 if env_steps < self.num_steps_sampled_before_learning_starts else SCALE
+            return (
+                1.0
+                if (env_steps if sampled is None else sampled) < self.num_steps_sampled_before_learning_starts
+                else SCALE
+            )
         return value_at(self.exploration_noise, env_steps)
 
     def default_learner_class(self) -> type[TD3Learner]:
@@ -76,20 +82,23 @@ class TD3(ReplayAlgorithm):
 
     def __init__(self, config: TD3Config) -> None:
         super().__init__(config)
-        self._noise = 0.0
+        self._noise: dict[str, float] = {}
 
     def before_sampling(self) -> None:
-        self._set_noise(self.config.noise_at(self.env_steps))
+        for module_id, config in self.configs.items():
+            noise = config.noise_at(self.env_steps, self.metrics.steps_of(module_id))
+            self._set_noise(noise, module_id)
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        self._set_noise(self._noise)  # the state from learners in other processes has replaced it
-        for numbers in result["learners"].values():
-            numbers["exploration_noise"] = self._noise
+        for module_id, noise in self._noise.items():
+            self._set_noise(noise, module_id)  # the state from learners in other processes has replaced it
+            if module_id in result["learners"]:
+                result["learners"][module_id]["exploration_noise"] = noise
         return result
 
-    def _set_noise(self, scale: float) -> None:
-        module = self.get_module()
+    def _set_noise(self, scale: float, module_id: str = DEFAULT_MODULE_ID) -> None:
+        module = self.get_module(module_id)
         assert isinstance(module, ExplorationNoiseAPI)  # the learner requires this API
         module.set_exploration_noise(scale)
-        self._noise = scale
+        self._noise[module_id] = scale

@@ -134,7 +134,8 @@ class BatchLearner(Learner):
         if not history:
             return {}
         self.module.eval()  # once here, since eval() walks over all submodules
-        return {
-            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
-            for module_id in history[0]
-        }
+        by_id = dict[str, list[Metrics]]()
+        for step in history:
+            for module_id, metrics in step.items():
+                by_id.setdefault(module_id, []).append(metrics)
+        return {module_id: self._summary(module_id, join_metrics(steps), {}) for module_id, steps in by_id.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from algorithms import AlgorithmConfig
+from algorithms.config import MultiAgentConfig
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.dqn.dqn import NET_SETTINGS
 from algorithms.ppo import PPOCatalog
@@ -48,7 +48,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
 
 
 def test_the_table_above_holds_every_setting() -> None:
-    assert set(SETTINGS) == set(settings_of(DQNConfig)) - set(settings_of(AlgorithmConfig))
+    assert set(SETTINGS) == set(settings_of(DQNConfig)) - set(settings_of(MultiAgentConfig))
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))
