@@ -103,6 +103,7 @@ class Standings(Callbacks):
     def __init__(self, settings: League, learner: str, agents: Sequence[Any], publish: Callable[[], None]) -> None:
         self._settings, self._learner, self._agents, self._publish = settings, learner, agents, publish
         self.games: dict[str, tuple[float, float]] = {}
+        self._new: dict[str, tuple[int, float]] = {}
 
     def win_rates(self) -> dict[str, float]:
         """Return the win rate against each snapshot; 1/2 before the first game."""
@@ -146,10 +147,18 @@ class Standings(Callbacks):
                 returns.setdefault(one.policy, []).append(one.episode_return)
             for name in self.games.keys() & returns.keys() if self._learner in returns else ():
                 own, other = fmean(returns[self._learner]), fmean(returns[name])
-                games, wins = (x * (1 - 1 / _RECENT) for x in self.games[name])
-                self.games[name] = games + 1, wins + (own > other) + (own == other) / 2
+                games, wins = self._new.get(name, (0, 0.0))
+                self._new[name] = games + 1, wins + (own > other) + (own == other) / 2
+
+    def _count(self) -> None:
+        """Add the games of this iteration. Their order, which depends on the runners, does not matter."""
+        for name, (num, won) in self._new.items():
+            games, wins = (x * (1 - 1 / _RECENT) ** num for x in self.games[name])
+            self.games[name] = games + num, wins + won
+        self._new.clear()
 
     def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:
+        self._count()
         rates, settings = self.win_rates(), self._settings
         due = settings.every is not None and algorithm.metrics.iterations % settings.every == 0
         if due or (settings.win_rate is not None and fmean(rates.values()) >= settings.win_rate):

@@ -204,7 +204,7 @@ class PolicyChanges:
         """Return what was added and removed, and the standings of the league."""
         removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
         league = None if self.league is None else self.league.get_state()
-        return {"added": self._added, "removed": removed, "league": league}
+        return {"added": dict(self._added), "removed": removed, "league": league}
 
     def set_state(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
         """Add and remove policies so that there are those of a state from :meth:`get_state`. Their weights are not in
