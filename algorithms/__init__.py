@@ -9,6 +9,7 @@ check_siblings(__file__)
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig, EpisodeLearnerConfig
+    from algorithms.league import League
     from algorithms.registry import register_algorithm
     from algorithms.run.callbacks import Callbacks, FinishedEpisode
     from algorithms.run.plotting import plot_runs, table_of
@@ -22,6 +23,7 @@ __all__ = [
     "Callbacks",
     "EpisodeLearnerConfig",
     "FinishedEpisode",
+    "League",
     "new_run_dir",
     "plot_runs",
     "register_algorithm",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,18 +22,20 @@ from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.threads import Threads, building, computing_on
-from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
+from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, not_several, wrong_learn
 from catalog.explain.explain import Format
 from catalog.hooks import explain_unknown, refuses_foreign
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sealed_folder import StrPath
 from rlmodule.seeding import torch_stream
 
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
+    from algorithms.run.policies import PolicyChanges
 
 
 class Algorithm(metaclass=AlgorithmType):
@@ -69,18 +71,37 @@ class Algorithm(metaclass=AlgorithmType):
                 self.module_spec = config.get_module_spec(runners.observation_space, runners.action_space)
                 self.learner_group = config.learner_group_for(self.module_spec, self.run_seed)
                 opened.callback(self.learner_group.stop)
+                self._changes = self._make_changes()
                 self.build_modules_of(runners)
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
         self._policy_stream = torch_stream(self.run_seed, "policy")
         self.policies = self._make_policies()
+        if self._changes is not None and (league := self._changes.league) is not None:
+            self._callbacks.add(league, "league")
+            league.take_snapshot(self)
         threads = Threads(config.torch_num_threads, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
         """Let ``runners`` act with the weights of the learners."""
         modules = self.learner_group.module
-        runners.build_modules(self.module_spec, modules if self.config.is_multi_agent else modules[DEFAULT_MODULE_ID])
+        if self._changes is None:
+            runners.build_modules(self.module_spec, modules[DEFAULT_MODULE_ID])
+        else:
+            self._changes.build_modules_of(runners)
+
+    def all_runners(self) -> list[EnvRunnerGroup]:
+        """Return the env runners of training, and those of evaluations once there are any."""
+        return [self.env_runner_group, *self._evaluation.runners()]
+
+    def _make_changes(self) -> PolicyChanges | None:
+        if not self.config.is_multi_agent:
+            return None
+        from algorithms.run.policies import PolicyChanges  # with much that only several agents need
+
+        assert isinstance(self.module_spec, MultiRLModuleSpec)
+        return PolicyChanges(self, self.module_spec)
 
     def _make_metrics(self, window: int) -> RunMetrics:
         if not self.config.is_multi_agent:
@@ -247,6 +268,38 @@ class Algorithm(metaclass=AlgorithmType):
         """Return the learner's module: the weights in training, including the value function."""
         return self.learner_group.get_module(module_id)
 
+    def add_policy(
+        self, policy_id: str, *, copy_of: str | None = None, spec: RLModuleSpec | None = None, train: bool = False
+    ) -> None:
+        """Add a policy to a run with several agents, for learners, runners, evaluations, checkpoints and
+        :attr:`policies`. Open episodes go on; the function ``policy_mapping_fn`` may return its id from now on.
+
+        Args:
+            policy_id: Its id.
+            copy_of: The policy whose nets and weights it copies.
+            spec: Describes its nets instead; the first weights depend on the run's seed and on the id.
+            train: Whether to train it. If not, it only acts: it has no optimizer and gets no gradient.
+
+        Raises:
+            ValueError: If the id is in use, ``copy_of`` names no policy, not one of ``copy_of`` and ``spec`` is given,
+                the spaces of ``spec`` are those of no agent, or the run has one agent.
+        """
+        self._changes_or_raise("add_policy").add(policy_id, copy_of, spec, train)
+
+    def remove_policy(self, policy_id: str) -> None:
+        """Remove a policy, wherever :meth:`add_policy` adds one. Open episodes go on with it to their ends.
+
+        Raises:
+            ValueError: If no policy has that id, a dict maps agents to it, it is the last one that is trained or the
+                last snapshot of a league, or the run has one agent.
+        """
+        self._changes_or_raise("remove_policy").remove(policy_id)
+
+    def _changes_or_raise(self, method: str) -> PolicyChanges:
+        if self._changes is None:
+            raise not_several(self, method)
+        return self._changes
+
     def explain(self, format: Format = "text") -> str:
         """Describe the networks and the catalog's decisions that led to them; see :meth:`MultiRLModule.explain`."""
         return self.learner_group.module.explain(format)
@@ -279,6 +332,7 @@ class Algorithm(metaclass=AlgorithmType):
     def get_state(self) -> dict[str, Any]:
         """Return everything that changes during training: a tree of tensors and JSON values."""
         return {
+            **({} if self._changes is None else {"policies": self._changes.get_state()}),
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
@@ -287,8 +341,15 @@ class Algorithm(metaclass=AlgorithmType):
             "evaluation": self._evaluation.get_state(),
         }
 
+    def set_policies(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
+        """Add and remove policies so that there are those of ``state``, from :meth:`get_state`. Specs in it may name
+        the import paths in ``allow``; None trusts them."""
+        if self._changes is not None and "policies" in state:
+            self._changes.set_state(state["policies"], allow)
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state from :meth:`get_state`. Open episodes continue where that is possible."""
+        self.set_policies(state)
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.set_counters(state["workers"])

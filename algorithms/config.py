@@ -15,6 +15,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
+from algorithms.league import League
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
 from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, Callbacks, check_callback, overrides
@@ -88,6 +89,11 @@ class MultiAgent(Settings):
     policy_overrides: dict[str, dict[str, Any]] = setting(
         {},
         "Settings of training that differ for a policy, by its id; not those of the whole run, such as the batch size.",
+    )
+    league: League | dict[str, Any] | None = setting(
+        None,
+        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None has no "
+        "such opponents.",
     )
 
 
@@ -589,6 +595,8 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
         for name in ("policies", "policies_to_train"):
             if isinstance(ids := values.get(name), set | frozenset):
                 values[name] = sorted(ids)  # sets of strings have another order in each process
+        if isinstance(league := values.get("league"), Mapping):
+            values["league"] = League(**league)
         checked, known = super()._checked(values, where, section), settings_of(cls)
         of_the_run = cls.settings_of_the_run
         own = cls.sections_of_a_policy

@@ -16,6 +16,7 @@ _ROLES = (
     "module_noise",
     "video",
     "mended_env",
+    "league",
 )
 
 

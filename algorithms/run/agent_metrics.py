@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from algorithms.run.metrics import RunMetrics
@@ -44,6 +44,12 @@ class AgentMetrics(RunMetrics):
             result["env_runners"][f"{kind}_episode_returns_mean"] = means
             result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = dict(steps)
         return result
+
+    def keep_modules(self, module_ids: Container[str]) -> None:
+        """Drop the numbers of all other modules."""
+        for numbers in (self._steps_of["module"], self._returns_of["module"]):
+            for module_id in [name for name in numbers if name not in module_ids]:
+                del numbers[module_id]
 
     def get_state(self) -> dict[str, Any]:
         # lists of pairs, since JSON would turn the ids of agents that are numbers into strings

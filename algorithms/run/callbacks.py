@@ -143,11 +143,21 @@ class CallbackCaller:
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
                 f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."
             )
-        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
+        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
+        self.add(made, "callbacks_class")
         for name in CALLBACKS:
-            own = [("callbacks_class", getattr(made, name))] if overrides(config.callbacks_class, name) else []
-            function = getattr(config, name)
-            self._listeners[name] = own + ([] if function is None else [(name, function)])
+            if (function := getattr(config, name)) is not None:
+                self._listeners[name].append((name, function))
+        self._look()
+
+    def add(self, callbacks: Callbacks, setting: str) -> None:
+        """Call ``callbacks`` too, which the setting of that name asked for."""
+        for name in CALLBACKS:
+            if overrides(type(callbacks), name):
+                self._listeners[name].append((setting, getattr(callbacks, name)))
+        self._look()
+
+    def _look(self) -> None:
         self.listen_to_results = self.listens("on_train_result")
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
 

@@ -186,6 +186,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     algorithm = config.build()
     algorithm.lost_run_dir = lost
     try:
+        algorithm.set_policies(content["state"], list(allow))
         _check_modules(content["state"]["learners"]["module"], algorithm)
         _check_kinds(content["state"], algorithm.get_state(), "state")
         algorithm.set_state(content["state"])

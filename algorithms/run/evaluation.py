@@ -99,6 +99,10 @@ class Evaluation:
                 algorithm.build_modules_of(self._made)
         return self._made
 
+    def runners(self) -> list[EnvRunnerGroup]:
+        """Return the env runners, once there are any."""
+        return [] if self._made is None else [self._made]
+
     def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
         """Record videos and play episodes, as ``config`` asks.
 

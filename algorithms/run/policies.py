@@ -1,4 +1,4 @@
-"""The policies of several agents: their ids, and the spec of each."""
+"""The policies of several agents: their ids, the spec of each, and changes while a run goes on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from gymnasium import Space
 
+from algorithms.league import Standings
 from catalog.explain.explain import short_space
 from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.encoding import Decoder, encode
+from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
@@ -86,6 +89,168 @@ def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
     own = module.observation_space, module.action_space
     may = [(seen[agent], acts[agent]) == own if static is None else static[agent] == policy_id for agent in seen]
     return np.where(may, np.arange(config.num_envs)[:, None] * sum(may) + np.cumsum(may) - 1, -1)
+
+
+class PolicyChanges:
+    """Adds policies to a run, and removes them: in learners, runners, evaluations and ``algorithm.policies``.
+
+    Args:
+        algorithm: The run, whose learners are built.
+        specs: The specs of its policies.
+
+    Attributes:
+        league: The standings of its league; None if it has none.
+    """
+
+    def __init__(self, algorithm: Algorithm, specs: MultiRLModuleSpec) -> None:
+        config: Any = algorithm.config
+        runners: Any = algorithm.env_runner_group
+        self._algorithm, self._config, agents = algorithm, config, list(runners.observation_space)
+        self._base: Mapping[str, RLModuleSpec] = specs.rl_module_specs
+        self._specs = dict(self._base)
+        self._added: dict[str, dict[str, Any]] = {}
+        self._trained = [policy_id for policy_id in self._specs if config.is_trained(policy_id)]
+        functions = config.policy_mapping_fn, config.for_evaluation().policy_mapping_fn
+        maps = [PolicyMap(agents, [*self._specs], function).static or {} for function in functions]
+        self._mapped = {policy_id for by_agent in maps for policy_id in by_agent.values()}
+        self.league: Standings | None = None
+        if config.league is not None:
+            if len(self._specs) > 1 or config.policy_mapping_fn is not None:
+                raise ValueError(
+                    f"{type(config).__name__}.league: expected one policy and no policy_mapping_fn, since the league "
+                    f"adds its opponents and maps the agents, got {', '.join(self._specs)}. Set policies='shared'."
+                )
+            self.league = Standings(config.league, next(iter(self._specs)), agents, self.update)
+
+    def build_modules_of(self, runners: EnvRunnerGroup) -> None:
+        """Let ``runners`` that are new act with the policies."""
+        base = {name: spec for name, spec in self._base.items() if name in self._specs}
+        runners.build_modules(MultiRLModuleSpec(base), self._algorithm.learner_group.module)
+        self.show(runners)
+
+    def show(self, runners: EnvRunnerGroup) -> None:
+        """Let ``runners`` act with the policies that there are now."""
+        algorithm, mapping_fn = self._algorithm, None
+        is_free = runners is algorithm.env_runner_group or self._config.evaluation_policy_mapping_fn is None
+        if self.league is not None and self.league.games and is_free:
+            mapping_fn = self.league.matches(algorithm.run_seed)
+        specs = MultiRLModuleSpec(dict(self._specs))
+        runners.set_policies(specs, algorithm.learner_group.module, [*self._trained], mapping_fn)
+
+    def add(self, policy_id: str, copy_of: str | None, spec: RLModuleSpec | None, train: bool) -> None:
+        """Add a policy; see :meth:`algorithms.Algorithm.add_policy`."""
+        where, weights = f"add_policy({policy_id!r})", None
+        if (copy_of is None) == (spec is None):
+            got = "neither" if spec is None else "both"
+            raise ValueError(f"{where}: expected one of copy_of and spec, got {got}. Name a policy, or pass a spec.")
+        if policy_id in self._specs or policy_id == "timers":
+            known = ", ".join(map(repr, self._specs))
+            raise ValueError(f"{where}: expected an id other than {known} and 'timers'. Choose another one.")
+        if spec is None:
+            assert copy_of is not None
+            if copy_of not in self._specs:
+                raise unknown(f"{where}, copy_of", "policies", self._specs, copy_of, "Name a policy that exists.")
+            weights = self._algorithm.learner_group.module[copy_of].get_state()
+            origin = self._added.get(copy_of, {"of": copy_of})
+            self._add(policy_id, self._specs[copy_of], train, {**origin, "train": train}, weights)
+        else:
+            runners: Any = self._algorithm.env_runner_group
+            pairs = [(x, runners.action_space[agent]) for agent, x in runners.observation_space.items()]
+            own = spec.filled(self._config.get_rl_module_spec(*pairs[0]))
+            if (pair := (own.observation_space, own.action_space)) not in pairs:
+                got = " and ".join(short_space(x) for x in pair if x is not None)
+                remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."
+                raise ValueError(f"{where}: expected the spaces of an agent, got {got}. {remedy}")
+            self._add(policy_id, own, train, {"spec": encode(own), "train": train})
+        self.update()
+
+    def _add(
+        self,
+        policy_id: str,
+        spec: RLModuleSpec,
+        train: bool,
+        origin: dict[str, Any] | None,
+        weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        self._algorithm.learner_group.add_module(policy_id, spec, train, weights)
+        self._specs[policy_id] = spec
+        self._added |= {} if origin is None else {policy_id: origin}
+        self._trained += [policy_id] if train else []
+
+    def remove(self, policy_id: str) -> None:
+        """Remove a policy; see :meth:`algorithms.Algorithm.remove_policy`."""
+        where = f"remove_policy({policy_id!r})"
+        if policy_id not in self._specs:
+            raise unknown(where, "policies", self._specs, policy_id, "Name a policy that exists.")
+        if policy_id in self._mapped:
+            raise ValueError(
+                f"{where}: expected a policy that no agent is mapped to, got one that policy_mapping_fn names. Map by "
+                "a function, which may return others later."
+            )
+        if self._trained == [policy_id]:
+            raise ValueError(f"{where}: expected another policy that is trained, got the last one. Add one before.")
+        if self.league is not None and [*self.league.games] == [policy_id]:
+            raise ValueError(
+                f"{where}: expected another snapshot, got the last one: a league without opponents. Keep it."
+            )
+        self._remove(policy_id)
+        self.update()
+
+    def _remove(self, policy_id: str) -> None:
+        self._algorithm.learner_group.remove_module(policy_id)
+        del self._specs[policy_id]
+        self._added.pop(policy_id, None)
+        self._trained = [name for name in self._trained if name != policy_id]
+        if self.league is not None:
+            self.league.games.pop(policy_id, None)
+
+    def update(self) -> None:
+        """Show the policies that there are now to all runners, metrics, and ``algorithm.policies``."""
+        algorithm: Any = self._algorithm
+        algorithm.module_spec = MultiRLModuleSpec(dict(self._specs))
+        for runners in algorithm.all_runners():
+            self.show(runners)
+        algorithm.policies.follow([*self._specs])
+        algorithm.metrics.keep_modules(self._specs)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what was added and removed, and the standings of the league."""
+        removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
+        league = None if self.league is None else self.league.get_state()
+        return {"added": dict(self._added), "removed": removed, "league": league}
+
+    def set_state(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
+        """Add and remove policies so that there are those of a state from :meth:`get_state`. Their weights are not in
+        it.
+
+        Args:
+            state: The state.
+            allow: Import paths that specs in it may name; None trusts it.
+        """
+        base = self._base
+        wanted: dict[str, Any] = {name: None for name in base if name not in state["removed"]} | state["added"]
+        for policy_id in [*self._specs]:
+            if policy_id not in wanted or wanted[policy_id] != self._added.get(policy_id):
+                self._remove(policy_id)
+        for policy_id, origin in wanted.items():
+            if policy_id in self._specs:
+                continue
+            if origin is None:
+                spec, train = base[policy_id], self._config.is_trained(policy_id)
+            else:
+                spec, train = base[origin["of"]] if "of" in origin else _decoded(origin["spec"], allow), origin["train"]
+            self._add(policy_id, spec, train, origin)
+        if self.league is not None:
+            self.league.set_state(state["league"])
+        self.update()
+
+
+def _decoded(form: Any, allow: Sequence[str] | None) -> RLModuleSpec:
+    """Return the spec that ``encode()`` wrote as ``form``."""
+    decoder = Decoder("checkpoint", allow)
+    spec = decoder.read(form, "policies", RLModuleSpec)
+    decoder.refuse_missing()
+    return spec
 
 
 def _specs_by_id(config: MultiAgentConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:

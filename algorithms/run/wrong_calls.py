@@ -52,3 +52,11 @@ def already_stopped(algorithm: object, method: str) -> RuntimeError:
         "stopped. Build another, or load one: from_checkpoint(path). Callbacks end learn() by "
         "stop_learning()."
     )
+
+
+def not_several(algorithm: object, method: str) -> ValueError:
+    """Return the error for a call of ``method`` in a run with one agent."""
+    return ValueError(
+        f"{type(algorithm).__name__}.{method}(): expected a run with several agents, got one with one agent. Set "
+        ".multi_agent(policies=...)."
+    )

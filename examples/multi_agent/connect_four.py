@@ -1,43 +1,59 @@
-"""Connect four of PettingZoo: one policy plays both seats, its moves masked, and then plays against a random player.
+"""Connect four of PettingZoo against past selves: one policy in a league, its moves masked, then against random moves.
 
-The preset has one policy for both seats, flattens the board, and keeps the entropy high: a policy that always plays the
-same moves against itself meets few positions.
+In the league, the policy that learns has one seat and an earlier version of it the other one, preferably one that is
+hard to beat. With ``--shared`` the policy has both. ``--against DIR`` also plays against the policy of a checkpoint.
 
 Run it as ``python examples/multi_agent/connect_four.py``.
 """
 
+import argparse
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pettingzoo
 
-from algorithms import Algorithm
+from algorithms import League
 from algorithms.ppo import PPOConfig
+from rlmodule.modules.policy import Policy
 
-config = PPOConfig.preset("classic/connect_four-v3").debugging(seed=1)
-rng = np.random.default_rng(1)
+parser = argparse.ArgumentParser()
+parser.add_argument("--num-env-steps", type=int)
+parser.add_argument("--shared", action="store_true")
+parser.add_argument("--against")
+parser.add_argument("--save")
+options, rng = parser.parse_args(), np.random.default_rng(1)
 
 
-def play(algo: Algorithm, seat: str) -> float:
-    """The reward of the policy in ``seat``, for a game against a player that draws its moves."""
+def play(players: dict[str, Callable[[Any], Any]]) -> dict[str, float]:
+    """The rewards of a game whose first four moves are random: greedy players would always play the same one."""
     env: Any = pettingzoo.make("aec", "classic/connect_four-v3")
-    state = None
     env.reset(seed=int(rng.integers(2**31)))
-    while True:
-        agent = env.agent_selection
-        obs, _, terminated, truncated, _ = env.last()
-        if terminated or truncated:
-            return float(env.rewards[seat])
-        if agent == seat:
-            actions, state = algo.policies.act({agent: obs}, state)
-            env.step(actions[agent])
-        else:
-            env.step(rng.choice(np.flatnonzero(obs["action_mask"])))
+    while not any(env.terminations.values()):
+        obs = env.observe(env.agent_selection)
+        env.step((players[env.agent_selection] if obs["observation"].sum() >= 4 else at_random)(obs))
+    return env.rewards
 
 
+def at_random(obs: Any) -> int:
+    return int(rng.choice(np.flatnonzero(obs["action_mask"])))
+
+
+def greedy(policy: Policy) -> Callable[[Any], Any]:
+    return lambda obs: policy.act(obs)[0]
+
+
+league = None if options.shared else League(every=5, max_snapshots=15)
+config = PPOConfig.preset("classic/connect_four-v3").multi_agent(league=league).debugging(seed=1)
+opponents = {"random moves": at_random}
+if path := options.against:
+    opponents[path] = greedy(Policy.load(path, module_id="default_policy"))
 with config.build() as algo:
-    for moves in (0, 40_000):
-        if moves:
-            algo.learn(num_env_steps=40_000, progress=True)
-        for seat in ("player_0", "player_1"):
-            print(f"{moves:,} moves, {seat}: wins {np.mean([play(algo, seat) == 1 for _ in range(50)]):.0%}")
+    algo.learn(num_env_steps=options.num_env_steps or 40_000, progress=True)
+    me = greedy(algo.policies["default_policy"])
+    for name, other in opponents.items():
+        for seat, against in (("player_0", "player_1"), ("player_1", "player_0")):
+            wins = np.mean([play({seat: me, against: other})[seat] == 1 for _ in range(50)])
+            print(f"{seat} against {name}: {wins:.0%} won")
+    if options.save:
+        algo.save(options.save)

@@ -77,6 +77,11 @@ class MultiAgentEpisode:
             totals[one.agent] += one.episode_return
         return totals
 
+    @property
+    def policies(self) -> list[str]:
+        """Ids of all modules that there are now."""
+        return list(self._policy_map.ids)
+
     def policy_of(self, agent: AgentID) -> str:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
 

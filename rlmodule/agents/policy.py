@@ -46,7 +46,7 @@ class MultiAgentPolicy(dict[str, Policy]):
     ) -> None:
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         super().__init__({module_id: Policy(module, generator) for module_id, module in modules.items()})
-        self._modules, self._agents, self._policy_map = modules, agents, policy_map
+        self._modules, self._agents, self._policy_map, self._generator = modules, agents, policy_map, generator
 
     def act(
         self,
@@ -85,6 +85,14 @@ class MultiAgentPolicy(dict[str, Policy]):
     def with_generator(self, generator: torch.Generator) -> MultiAgentPolicy:
         """Return policies with the same modules that draw from ``generator``."""
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
+
+    def follow(self, policy_ids: Sequence[str]) -> None:
+        """Act with the modules ``policy_ids`` from now on, which the modules of this object have."""
+        self._policy_map.update(policy_ids, None)
+        for module_id in [*self]:
+            if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
+                del self[module_id]
+        self.update({name: Policy(self._modules[name], self._generator) for name in policy_ids if name not in self})
 
     def __missing__(self, module_id: str) -> Policy:
         """Raise the KeyError of :class:`MultiRLModule` for an unknown id, which names the known ids."""

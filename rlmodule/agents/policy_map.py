@@ -25,6 +25,7 @@ class PolicyMap:
             None, all agents use the only module, or each agent uses the module that has its name.
 
     Attributes:
+        ids: Ids of the modules.
         static: Ids by agent; None if they depend on the episode.
 
     Raises:
@@ -37,7 +38,7 @@ class PolicyMap:
         policy_ids: Sequence[str],
         mapping_fn: PolicyMappingFn | Mapping[Any, str] | None = None,
     ) -> None:
-        self._ids = list(policy_ids)
+        self.ids = list(policy_ids)
         self.static: dict[AgentID, str] | None = None
         self._mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
@@ -53,13 +54,13 @@ class PolicyMap:
 
     def _by_name(self, agents: Sequence[AgentID]) -> dict[AgentID, str]:
         """Return the module ids by agent: the only id, or else the id that equals the agent's name."""
-        if len(self._ids) == 1:
-            return dict.fromkeys(agents, self._ids[0])
-        if missing := [agent for agent in agents if str(agent) not in self._ids]:
+        if len(self.ids) == 1:
+            return dict.fromkeys(agents, self.ids[0])
+        if missing := [agent for agent in agents if str(agent) not in self.ids]:
             raise ValueError(
-                f"policy_mapping_fn: expected a function or a dict, since the policies {', '.join(self._ids)} do not "
+                f"policy_mapping_fn: expected a function or a dict, since the policies {', '.join(self.ids)} do not "
                 f"have the names of the agents, got None for {missing}. Set it, for example "
-                f"policy_mapping_fn=lambda agent, episode: {self._ids[0]!r}."
+                f"policy_mapping_fn=lambda agent, episode: {self.ids[0]!r}."
             )
         return {agent: str(agent) for agent in agents}
 
@@ -72,8 +73,14 @@ class PolicyMap:
         mapping = self._mapping_fn
         return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
+    def update(self, policy_ids: Sequence[str], mapping_fn: PolicyMappingFn | None) -> None:
+        """Map to the modules ``policy_ids`` from now on, by ``mapping_fn`` unless it is None."""
+        self.ids = list(policy_ids)
+        if mapping_fn is not None:
+            self._mapping_fn, self.static = mapping_fn, None
+
     def _checked(self, agent: AgentID, policy_id: str) -> str:
-        if policy_id not in self._ids:
+        if policy_id not in self.ids:
             where = f"policy_mapping_fn, agent {agent!r}"
-            raise unknown(where, "policies", self._ids, policy_id, "Return the id of a policy.")
+            raise unknown(where, "policies", self.ids, policy_id, "Return the id of a policy.")
         return policy_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
-from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
 from rlmodule.envs.restarting import Restarts
@@ -108,6 +108,7 @@ class AgentRunner(Accounts):
         envs = range(first_env_index, first_env_index + num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
         self._columns: dict[str, AgentColumns] = {}
+        self._trained: set[str] = set()
         self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
         self._is_running = False  # if not, the next fragment starts new episodes
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
@@ -133,22 +134,49 @@ class AgentRunner(Accounts):
         """
         self._saved_noise = self._noise_by_env()
         self.module, self._is_running, self._columns = module, False, {}
-        self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
-        static = self._policy_map.static
-        for module_id, one in module.items():
-            check_acting(f"module {module_id!r}", one, self.device)
-            own = one.observation_space, one.action_space
-            fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
-            # a function may map an agent differently in each episode: then any agent whose spaces fit may need a column
-            its = fits if static is None else [static[agent] == module_id for agent in self.agents]
-            if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
-                raise self._misfit(self.agents[misfits[0]], module_id)
-            if any(its):
-                slots = self._slots_of_env[:, its].ravel()
-                owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
-                noise = self._noise_of(module_id, slots.tolist())
-                records = self._settings.records_action_dist and self._settings.is_trained(module_id)
-                self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
+        if policy_map is None:
+            policy_map = PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
+            self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        self._policy_map = policy_map
+        for module_id in module:
+            self._add_columns(module_id)
+
+    def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
+        """Continue with the modules that :attr:`module` has now. Open episodes end with the modules they began with.
+
+        Args:
+            trained: Ids of the modules that are trained; the others only act.
+            mapping_fn: Replaces the function that maps agents to modules; None keeps it.
+        """
+        was_static, self._trained = self._policy_map.static, {*trained}
+        self._policy_map.update([*self.module], mapping_fn)
+        known = set(self.module)
+        self._saved_noise = [
+            {key: one for key, one in of_env.items() if key.rpartition("/")[0] in known} for of_env in self._saved_noise
+        ]
+        replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
+        if replaced or was_static is not self._policy_map.static:
+            self.set_module(self.module, self._policy_map)
+        for module_id in self.module:
+            if module_id not in self._columns:
+                self._add_columns(module_id)
+
+    def _add_columns(self, module_id: str) -> None:
+        """Make the columns of a module, if agents may be mapped to it."""
+        one, static = self.module[module_id], self._policy_map.static
+        check_acting(f"module {module_id!r}", one, self.device)
+        own = one.observation_space, one.action_space
+        fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
+        # a function may map an agent differently in each episode: then any agent whose spaces fit may need a column
+        its = fits if static is None else [static[agent] == module_id for agent in self.agents]
+        if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
+            raise self._misfit(self.agents[misfits[0]], module_id)
+        if any(its):
+            slots = self._slots_of_env[:, its].ravel()
+            owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
+            noise = self._noise_of(module_id, slots.tolist())
+            records = self._settings.records_action_dist and module_id in self._trained
+            self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
 
     @property
     def episodes(self) -> list[MultiAgentEpisode]:
@@ -242,10 +270,13 @@ class AgentRunner(Accounts):
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         first_obs, self._first_obs = self._first_obs, {}
-        for module_id, columns in self._columns.items():
+        for module_id, columns in [*self._columns.items()]:
             if first_obs:
                 columns.clear()
-            columns.begin(num_steps if self._settings.is_trained(module_id) else min(num_steps, _ROWS_KEPT))
+            if module_id not in self.module and not columns.in_play.any():
+                del self._columns[module_id]  # of a module that was removed, whose last episode has ended
+                continue
+            columns.begin(num_steps if module_id in self._trained else min(num_steps, _ROWS_KEPT))
         if first_obs:
             self._earned[:] = 0.0
             self._start(0, first_obs)
@@ -255,7 +286,7 @@ class AgentRunner(Accounts):
     def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
         """Step the envs and fill the columns. Return the seconds of each phase."""
         in_env = in_forward = 0.0
-        untrained = [module_id for module_id in self._columns if not self._settings.is_trained(module_id)]
+        untrained = [module_id for module_id in self._columns if module_id not in self._trained]
         for t in range(num_steps):
             for module_id in untrained if t and t % _ROWS_KEPT == 0 else ():
                 self._columns[module_id].check(self._steps, is_finished=True)
@@ -410,7 +441,7 @@ class AgentRunner(Accounts):
         modules, slots = {}, {}
         for module_id in self._columns:
             columns = self._close(module_id)
-            if self._settings.is_trained(module_id) and (found := columns.finish(explore)) is not None:
+            if module_id in self._trained and (found := columns.finish(explore)) is not None:
                 modules[module_id], own = found
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)

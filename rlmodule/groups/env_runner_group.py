@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from gymnasium import Space
 
 from rlmodule.data.rollout import Rollout
@@ -112,6 +113,37 @@ class EnvRunnerGroup:
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
+
+    def set_policies(
+        self,
+        spec: MultiRLModuleSpec,
+        learner_modules: MultiRLModule,
+        trained: Collection[str],
+        mapping_fn: Callable[..., str] | None = None,
+    ) -> None:
+        """Let runners of several agents act with the modules that ``spec`` describes, from the next rollout on. Modules
+        that they have already stay as they are, and so do open episodes.
+
+        Args:
+            spec: Describes all modules.
+            learner_modules: Modules whose weights the new ones share.
+            trained: Ids of the modules that are trained.
+            mapping_fn: Replaces the function that maps agents to modules; None keeps it.
+        """
+        for module_id in [*self.module]:
+            if module_id not in spec.rl_module_specs:
+                self.module.remove(module_id)
+        for module_id, one in spec.rl_module_specs.items():
+            if module_id not in self.module:
+                with torch.random.fork_rng(devices=[]):
+                    self.module.add(module_id, one.build(inference_only=True))
+                self.module[module_id].share_tensors_of(learner_modules[module_id])
+        self._tensors = [x for name in trained for x in self.module[name].state_dict().values()]
+        self._follow(spec, trained, mapping_fn)
+
+    def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
+        """Let the runners act with the modules that :attr:`module` has now."""
+        self._runner.set_policies(trained, mapping_fn)
 
     def _weights_changed(self, policy_version: int) -> bool:
         """Return whether the weights have changed since the last call."""

@@ -276,8 +276,21 @@ class LearnerGroup:
         """
         return self.module[module_id]
 
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Add a module that is trained from now on. Its first weights depend on the run's seed and on its id alone.
+    def add_module(
+        self,
+        module_id: str,
+        spec: RLModuleSpec,
+        train: bool = True,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Add a module.
+
+        Args:
+            module_id: Its id.
+            spec: Describes it.
+            train: Whether it is trained from now on. If not, it has no optimizer and gets no gradient.
+            weights: Its weights, from the ``get_state()`` of a module; by default, they depend on the run's seed and on
+                the id alone.
 
         Raises:
             ValueError: If a module has that id already, or the id is not allowed.
@@ -288,7 +301,9 @@ class LearnerGroup:
             with torch.random.fork_rng(devices=[]):  # the learners' weights replace these random ones
                 self.module.add(module_id, spec.build())
         try:
-            self._call("add_module", module_id, spec)
+            self._call("add_module", module_id, spec, train)
+            if weights is not None:
+                self._call("load_module_state", module_id, weights)
         except BaseException:
             if self._is_copy:
                 self.module.remove(module_id)

@@ -1,12 +1,14 @@
 """RemoteEnvRunnerGroup: env runners in other processes, on Ray."""
 
+from __future__ import annotations
+
 import functools
 import glob
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
@@ -26,8 +28,29 @@ from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner_class_for
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.sampling.env_runner import OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
+
+
+@dataclass(frozen=True, eq=False)
+class _Policies:
+    """Modules of several agents, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
+
+    Attributes:
+        spec: Describes the modules. Sent to a runner: only those that it lacks.
+        trained: Ids of the modules that are trained.
+        mapping_fn: The function that maps agents to modules; None keeps that of the settings.
+        removed: Sent to a runner: the modules to remove.
+        states: Sent to a runner: the states of modules that only act.
+    """
+
+    spec: MultiRLModuleSpec
+    trained: Collection[str]
+    mapping_fn: Callable[..., str] | None
+    removed: Sequence[str] = ()
+    states: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass
@@ -40,6 +63,8 @@ class _Known:
         accounted: Env steps in its rollouts so far, plus those counted as lost.
         most: Env steps that the unanswered call can take at most.
         version: Version of its weights; empty before its first call.
+        modules: The modules of several agents that it has, each with the version of its weights if it only acts.
+        policies: What :meth:`EnvRunnerGroup.set_policies` set when it was last asked.
     """
 
     incarnation: int
@@ -47,6 +72,8 @@ class _Known:
     accounted: int = 0
     most: int = 0
     version: tuple[int, ...] = ()
+    modules: dict[str, tuple[RLModule, int]] = field(default_factory=dict)
+    policies: _Policies | None = None
 
     def take_lost(self) -> int:
         """Return the number of steps lost since the last call; an upper bound if the runner is on another machine."""
@@ -79,6 +106,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
         self._spec: Spec | None = None
+        self._policies: _Policies | None = None
         self._shared: Any = None
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
@@ -128,6 +156,36 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _act_with(self, spec: Spec) -> None:
         self._spec = spec  # sent with the first rollout of each process, which builds the module from it
+        self._first_modules = dict(self.module.items()) if isinstance(self.module, MultiRLModule) else {}
+
+    def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
+        check_portable(f"num_env_runners={self._settings.num_env_runners}, policy_mapping_fn", mapping_fn)
+        self._policies = _Policies(spec, trained, mapping_fn)
+
+    def _news_for(self, known: _Known) -> _Policies | None:
+        """Return what a runner does not know about the modules of several agents; None if it knows all."""
+        if (now := self._policies) is None:
+            return None
+        if known.policies is None:
+            known.modules = {name: (module, -1) for name, module in self._first_modules.items()}
+        versions = {
+            name: (one, 0 if name in now.trained else sum(x._version for x in one.state_dict().values()))
+            for name, one in self.module.items()
+        }
+        lacks = {
+            name
+            for name, (one, _) in versions.items()
+            if name not in known.modules or known.modules[name][0] is not one
+        }
+        stale = [name for name, one in versions.items() if name not in now.trained and known.modules.get(name) != one]
+        removed = [name for name in known.modules if name not in versions or name in lacks]
+        known.modules = versions
+        if known.policies is now and not stale:
+            return None
+        known.policies = now
+        specs = {name: now.spec.rl_module_specs[name] for name in versions if name in lacks}
+        states = {name: self.module[name].get_state() for name in stale}
+        return replace(now, spec=MultiRLModuleSpec(specs), removed=removed, states=states)
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +209,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         """Ask each runner for a rollout, and add the rollouts to ``rollouts`` as they arrive."""
         if self._weights_changed(policy_version):
             start = perf_counter()
-            self._shared = self.workers.share(self.module.get_state())
+            sent = self.module
+            if self._policies is not None:  # those that only act are sent once
+                sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
+            self._shared = self.workers.share(sent.get_state())
             self.seconds_sending += perf_counter() - start
         self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
         runners = range(self.workers.size)
@@ -186,7 +247,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
         known.version = self._version
         start = perf_counter()
-        self.workers.submit(worker, "sample", num_steps, explore, policy_version, spec, shared=shared)
+        news = self._news_for(known)
+        self.workers.submit(worker, "sample", num_steps, explore, policy_version, spec, news, shared=shared)
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
@@ -396,6 +458,7 @@ class _RunnerActor:
         explore: bool,
         policy_version: int,
         spec: Spec | None,
+        news: _Policies | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
         """Sample a rollout with :meth:`EnvRunner.sample`.
@@ -403,6 +466,7 @@ class _RunnerActor:
         Args:
             num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
             spec: Describes the module; passed with the first call only, else None.
+            news: Changes of the modules of several agents, if there are any.
             weights: New weights of the module; None keeps the current weights.
 
         Raises:
@@ -412,8 +476,20 @@ class _RunnerActor:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):
                     self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
+            if news is not None:
+                self._change_modules(news)
             if weights is not None:
                 self._runner.module.set_state(weights)
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+
+    def _change_modules(self, news: _Policies) -> None:
+        module = self._runner.module
+        for module_id in news.removed:
+            module.remove(module_id)
+        with torch.random.fork_rng(devices=[]):
+            for module_id, one in news.spec.rl_module_specs.items():
+                module.add(module_id, one.build(inference_only=True))
+        module.set_state(news.states)
+        self._runner.set_policies(news.trained, news.mapping_fn)

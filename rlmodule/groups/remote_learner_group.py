@@ -150,7 +150,12 @@ class RemoteLearnerGroup(LearnerGroup):
     def _call(self, method: str, *args: Any) -> Any:
         value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]
         if method in ("add_module", "remove_module"):
-            self._module_changes.append((method, args))
+            earlier = self._module_changes
+            added = [one for one in earlier if method == "remove_module" and one[1][0] == args[0]]
+            if added and added[-1][0] == "add_module":
+                earlier.remove(added[-1])  # new learners need not add it, then
+            else:
+                earlier.append((method, args))
         return value
 
     def get_state(self) -> State:

@@ -173,6 +173,7 @@ class Learner(Hooks, ABC):
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._settings_of: dict[str, LearnerSettings] = {}
+        self._trains: dict[str, bool] = {}  # what add_module() said
         self._skipped_in_a_row: dict[str, int] = {}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         for module_id, one in spec.rl_module_specs.items():
@@ -187,7 +188,7 @@ class Learner(Hooks, ABC):
         """Check a module built from ``spec``, and create its optimizer and the other state kept for each module. A
         module that is not trained only has its parameters frozen."""
         module = self.module[module_id]
-        if not self.settings.is_trained(module_id):
+        if not self._trains.get(module_id, self.settings.is_trained(module_id)):
             module.requires_grad_(False)
             return
         self._settings_of[module_id] = self.settings
@@ -289,8 +290,13 @@ class Learner(Hooks, ABC):
         wraps = settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
         self._is_plain = is_alone and not wraps
 
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Add a module and train it from now on. The run's seed and ``module_id`` determine its initial weights.
+    def add_module(self, module_id: str, spec: RLModuleSpec, train: bool = True) -> None:
+        """Add a module. The run's seed and ``module_id`` determine its initial weights.
+
+        Args:
+            module_id: Its id.
+            spec: Describes it.
+            train: Whether to train it from now on. If not, it has no optimizer and gets no gradient.
 
         Raises:
             ValueError: If the id is in use or invalid.
@@ -299,6 +305,7 @@ class Learner(Hooks, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
+            self._trains[module_id] = train
             try:
                 with self._using(self.settings.for_module(module_id)):
                     self._register_module(module_id, spec)
@@ -319,7 +326,7 @@ class Learner(Hooks, ABC):
         self.module.remove(module_id)
         kept = self.parameters, self._parts, self._scheduled, self._stepping, self._stateful, self._gradient_passes
         counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row
-        for by_id in (*kept, *counts, self._extra_metrics, self._settings_of):
+        for by_id in (*kept, *counts, self._extra_metrics, self._settings_of, self._trains):
             by_id.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)

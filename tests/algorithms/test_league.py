@@ -1,0 +1,383 @@
+"""Policies added and removed while a run goes on, and leagues: self-play against earlier versions."""
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from algorithms.algorithm import Algorithm
+from algorithms.league import League, Matches, Standings
+from algorithms.ppo import PPOCatalog, PPOConfig
+from rlmodule import RLModuleSpec
+from rlmodule.agents.episode import AgentEpisode
+from rlmodule.agents.multi_agent_env import MultiAgentEnv
+from rlmodule.testing.data import differences
+
+SMALL = {"fcnet_hiddens": [8]}
+
+
+class Higher(MultiAgentEnv):
+    """Two agents name 0, 1 or 2; after `length` steps the higher sum gets 1, the other -1."""
+
+    def __init__(self, length: int = 3) -> None:
+        self.possible_agents, self.length = ["x", "y"], length
+        self.observation_spaces = dict.fromkeys("xy", spaces.Box(0.0, 1.0, (2,), np.float32))
+        self.action_spaces = dict.fromkeys("xy", spaces.Discrete(3))
+
+    def _obs(self) -> dict[str, Any]:
+        return dict.fromkeys("xy", np.full(2, self.t / self.length, np.float32))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.t, self.sums = 0, Counter[str]()
+        return self._obs(), {}
+
+    def step(self, actions: dict[Any, Any]) -> Any:
+        self.t += 1
+        self.sums.update(actions)
+        over, lead = self.t == self.length, float(np.sign(self.sums["x"] - self.sums["y"]))
+        return self._obs(), {"x": lead * over, "y": -lead * over}, {"__all__": over}, {}, {}
+
+
+def newest(agent: str, episode: Any) -> str:
+    """ "x" acts with "main", "y" with the policy that was added last."""
+    return "main" if agent == "x" else episode.policies[-1]
+
+
+def config(**settings: Any) -> PPOConfig:
+    values: dict[str, Any] = {"num_envs_per_env_runner": 4, "train_batch_size_per_learner": 32, "minibatch_size": 16}
+    values |= {"policies": ["main"], "policy_mapping_fn": newest, "model_config": SMALL}
+    return PPOConfig(env=Higher, seed=3, num_epochs=2, **values | settings)
+
+
+def state_of(algo: Algorithm, policy_id: str) -> dict[str, Any]:
+    return {name: x.clone() for name, x in algo.get_module(policy_id).get_state().items()}
+
+
+# --- policies that come and go ----------------------------------------------------------------------------------------
+
+
+def test_a_copy_acts_and_stays_as_it_is_while_the_original_learns() -> None:
+    with config().build() as algo:
+        algo.train()
+        moments = algo.learner_group.learner.optimizers["main"].state_dict()["state"][0]["exp_avg"].clone()
+        original, policies = state_of(algo, "main"), algo.policies
+        algo.add_policy("old", copy_of="main")
+        assert differences(state_of(algo, "old"), original) == []
+        learner = algo.learner_group.learner
+        assert [*learner.optimizers] == [*learner.parameters] == ["main"]
+        assert not any(p.requires_grad for p in algo.get_module("old").parameters())
+        assert torch.equal(learner.optimizers["main"].state_dict()["state"][0]["exp_avg"], moments)
+        obs = np.ones(2, np.float32)
+        assert policies["old"].act(obs)[0] == policies["main"].act(obs)[0]
+        assert policies is algo.policies
+
+        result = algo.train()
+        assert [*result["learners"]] == ["main"]
+        assert differences(state_of(algo, "old"), original) == []
+        assert differences(state_of(algo, "main"), original) != []
+        assert result["env_runners"]["module_episode_returns_mean"].keys() == {"main", "old"}
+
+
+def test_an_added_policy_may_have_nets_of_its_own_and_learn() -> None:
+    with config().build() as algo, config().build() as other:
+        for one in (algo, other):
+            one.add_policy("wide", spec=RLModuleSpec(model_config={"fcnet_hiddens": [5]}), train=True)
+        assert algo.get_module("wide").model_config.fcnet_hiddens == (5,)
+        before = state_of(algo, "wide")
+        assert differences(before, state_of(other, "wide")) == []  # by the run's seed
+        assert {*algo.train()["learners"]} == {"main", "wide"}
+        assert differences(before, state_of(algo, "wide")) != []
+        algo.remove_policy("wide")
+        assert [*algo.learner_group.learner.optimizers] == [*algo.policies] == ["main"]
+        assert [*algo.train()["learners"]] == ["main"]
+
+
+def test_open_episodes_go_on_when_policies_come_and_go() -> None:
+    """Episodes have 3 steps and rollouts 8: at their ends, 2 steps of an episode are open."""
+    seen = list[list[str]]()
+
+    def note(algorithm: Any, rollout: Any) -> None:
+        seen.append([one.policy for one in rollout.stats["agent_episodes"] if one.agent == "y"])
+
+    short = config(num_envs_per_env_runner=1, train_batch_size_per_learner=8, minibatch_size=8)
+    with short.callbacks(on_sample_end=note).build() as algo:
+        algo.train()
+        algo.add_policy("a", copy_of="main")
+        algo.train()
+        algo.add_policy("b", copy_of="main")
+        algo.remove_policy("a")
+        assert [*algo.policies] == ["main", "b"]
+        steps = algo.train()["env_runners"]["num_agent_steps_sampled_lifetime"]
+        assert seen == [["main", "main"], ["main", "a", "a"], ["a", "b", "b"]]
+        assert steps == {"x": 24, "y": 24}
+        algo.train()
+        assert [*algo.env_runner_group.local_runner._columns] == ["main", "b"]  # type: ignore[attr-defined]
+
+
+def test_an_episode_ends_with_a_policy_that_was_removed() -> None:
+    with config(num_envs_per_env_runner=1, train_batch_size_per_learner=8, minibatch_size=8).build() as algo:
+        algo.add_policy("a", copy_of="main")
+        algo.train()
+        algo.remove_policy("a")
+        rollout: Any = algo.sample_rollouts()[0]
+        assert [one.policy for one in rollout.stats["agent_episodes"] if one.agent == "y"] == ["a", "main", "main"]
+        assert sum(rollout.stats["module_steps"].values()) == 16
+        algo.add_policy("a", copy_of="main")
+        assert algo.train()["env_runners"]["module_episode_returns_mean"].keys() == {"main", "a"}
+
+
+def test_an_evaluation_plays_with_the_policies_that_are_there() -> None:
+    with config().build() as algo:
+        algo.add_policy("a", copy_of="main")
+        assert algo.evaluate(num_episodes=4)["env_runners"]["module_episode_returns_mean"].keys() == {"main", "a"}
+        algo.add_policy("b", copy_of="main")
+        algo.remove_policy("a")
+        assert algo.evaluate(num_episodes=4)["env_runners"]["module_episode_returns_mean"].keys() == {"main", "b"}
+
+
+def test_added_policies_are_in_checkpoints(tmp_path: Path) -> None:
+    with config(policies=["main", "spare"]).build() as algo:
+        algo.add_policy("copy", copy_of="main")
+        algo.add_policy("wide", spec=RLModuleSpec(model_config={"fcnet_hiddens": [5]}), train=True)
+        algo.add_policy("second", copy_of="copy")
+        algo.remove_policy("spare")
+        algo.train()
+        path = algo.save(tmp_path / "ck")
+        state = algo.get_state()
+        algo.remove_policy("second")
+        algo.set_state(state)
+        assert [*algo.policies] == ["main", "copy", "wide", "second"]
+        with Algorithm.from_checkpoint(path, env=Higher, policy_mapping_fn=newest) as loaded:
+            assert differences(loaded.get_state()["policies"], state["policies"]) == []
+            assert differences(loaded.learner_group.get_state(), algo.learner_group.get_state()) == []
+            assert [*loaded.policies] == ["main", "copy", "wide", "second"]
+            assert [*loaded.learner_group.learner.optimizers] == ["main", "wide"]
+            first = loaded.train()["learners"]
+        with Algorithm.from_checkpoint(path, env=Higher, policy_mapping_fn=newest) as again:
+            assert again.train()["learners"] == first
+
+
+class Own(PPOCatalog):
+    """A catalog that checkpoints name, and may not import."""
+
+
+def test_a_checkpoint_imports_no_spec_that_is_not_allowed(tmp_path: Path) -> None:
+    with config().build() as algo:
+        algo.add_policy("own", spec=RLModuleSpec(catalog_class=Own))
+        path = algo.save(tmp_path / "ck")
+    objects: dict[str, Any] = {"env": Higher, "policy_mapping_fn": newest}
+    with pytest.raises(ValueError, match=r"expected an import path that you allow, got 'tests.*:Own'"):
+        Algorithm.from_checkpoint(path, **objects)
+    with Algorithm.from_checkpoint(path, allow=[__name__], **objects) as loaded:
+        assert type(loaded.get_module("own").catalog) is Own
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "twice": (
+        lambda a: a.add_policy("main", copy_of="main"),
+        r"add_policy\('main'\): expected an id other than 'main'",
+    ),
+    "of an unknown one": (
+        lambda a: a.add_policy("a", copy_of="mian"),
+        r"copy_of: expected one of the policies .*'main'",
+    ),
+    "of nothing": (lambda a: a.add_policy("a"), "expected one of copy_of and spec, got neither"),
+    "with a dot": (lambda a: a.add_policy("a.b", copy_of="main"), "expected ids without dots"),
+    "with other spaces": (
+        lambda a: a.add_policy("a", spec=RLModuleSpec(observation_space=spaces.Box(0, 1, (9,)))),
+        "expected the spaces of an agent, got ",
+    ),
+    "removal of an unknown one": (lambda a: a.remove_policy("mian"), "expected one of the policies .*'main'"),
+    "removal of the last": (lambda a: a.remove_policy("main"), "expected another policy that is trained, got the last"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_added_or_removed(case: str) -> None:
+    call, message = WRONG[case]
+    with config().build() as algo:
+        before = algo.get_state()["policies"]
+        with pytest.raises(ValueError, match=message):
+            call(algo)
+        assert algo.get_state()["policies"] == before
+        algo.train()
+
+
+def test_a_policy_with_agents_stays() -> None:
+    by_agent = {"x": "main", "y": "other"}
+    with config(policies=["main", "other", "spare"], policy_mapping_fn=by_agent).build() as algo:
+        algo.remove_policy("spare")
+        with pytest.raises(ValueError, match=r"remove_policy\('other'\): expected a policy that no agent is mapped to"):
+            algo.remove_policy("other")
+    with config(policy_mapping_fn=lambda agent, episode: "main" if agent == "x" else "a").build() as algo:
+        algo.add_policy("a", copy_of="main")
+        algo.train()
+        algo.remove_policy("a")
+        with pytest.raises(ValueError, match=r"agent 'y': expected one of the policies \['main'\], got 'a'"):
+            algo.train()
+    single, several = (
+        PPOConfig(env="CartPole-v1", train_batch_size_per_learner=64),
+        "expected a run with several agents",
+    )
+    with single.build() as algo, pytest.raises(ValueError, match=rf"PPO\.add_policy\(\): {several}"):
+        algo.add_policy("a", copy_of="default_policy")
+
+
+# --- leagues ----------------------------------------------------------------------------------------------------------
+
+
+def league(**settings: Any) -> PPOConfig:
+    return config(policy_mapping_fn=None, league=League(**settings))
+
+
+def standings(**settings: Any) -> Standings:
+    return Standings(League(**settings), "main", ["x", "y"], lambda: None)
+
+
+def test_chances_prefer_opponents_that_are_hard_to_beat() -> None:
+    """Win rates are (wins + 1) / (games + 2)."""
+    table = standings(power=2.0, self_play=0.1, newest=0.3)
+    table.games = {"a": (8.0, 4.0), "b": (8.0, 7.0), "c": (0.0, 0.0)}
+    assert table.win_rates() == {"a": 0.5, "b": 0.8, "c": 0.5}
+    hard = 0.25 + 0.04 + 0.25
+    expected = {"main": 0.1, "a": 0.6 * 0.25 / hard, "b": 0.6 * 0.04 / hard, "c": 0.6 * 0.25 / hard + 0.3}
+    assert table.chances() == pytest.approx(expected)
+    with pytest.raises(ValueError, match="a league without opponents"):
+        standings().chances()
+
+
+def test_a_game_is_won_by_the_higher_mean_return() -> None:
+    def episode(**returns: list[float]) -> list[AgentEpisode]:
+        return [AgentEpisode("x", policy, one, 1) for policy, values in returns.items() for one in values]
+
+    table = standings()
+    table.games = {"a": (0.0, 0.0), "b": (0.0, 0.0)}
+    episodes = [
+        episode(main=[1.0], a=[0.0, 1.0]),  # won
+        episode(main=[0.0], a=[0.0]),  # half
+        episode(main=[-1.0], b=[1.0]),  # lost
+        episode(main=[1.0, -1.0]),  # against itself
+        episode(main=[1.0], gone=[0.0]),
+    ]
+    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": episodes}))  # type: ignore
+    table._count()
+    assert table.games == {"a": (2.0, 1.5), "b": (1.0, 0.0)}
+    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": episodes[:2]}))  # type: ignore
+    table._count()
+    assert table.games == {"a": pytest.approx((2 + 2 * 0.99**2, 1.5 + 1.5 * 0.99**2)), "b": (1.0, 0.0)}
+
+
+def test_matches_depend_on_seed_env_and_episode_and_follow_the_chances() -> None:
+    chances = {"main": 0.2, "a": 0.5, "b": 0.3}
+
+    def drawn(matches: Matches) -> list[tuple[str, ...]]:
+        episodes: Any = [SimpleNamespace(env_index=e, number=n) for e in range(2) for n in range(1000)]
+        return [tuple(matches(agent, episode) for agent in "xyz") for episode in episodes]
+
+    first, other = drawn(Matches(1, "xyz", "main", chances)), drawn(Matches(2, "xyz", "main", chances))
+    assert drawn(Matches(1, "xyz", "main", chances)) == first != other
+    counts = Counter(frozenset(Counter(one).items()) for one in first)
+    assert {one: count / 2000 for one, count in counts.items()} == pytest.approx(
+        {
+            frozenset({("main", 3)}): 0.2,
+            frozenset({("main", 1), ("a", 2)}): 0.5,
+            frozenset({("main", 1), ("b", 2)}): 0.3,
+        },
+        abs=0.05,
+    )
+    seats = Counter(one.index("main") for one in first if len({*one}) > 1)
+    assert [seats[seat] / 1600 for seat in range(3)] == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+def test_a_league_keeps_as_many_snapshots_as_it_may_and_continues_from_a_checkpoint(tmp_path: Path) -> None:
+    with league(every=2, max_snapshots=3).build() as algo:
+        assert [*algo.policies] == ["main", "main_0"]
+        initial, results = state_of(algo, "main"), [algo.train() for _ in range(7)]
+        assert [one["league"]["num_snapshots"] for one in results] == [1, 2, 2, 3, 3, 3, 3]
+        assert [*results[-1]["league"]["win_rates"]][-1] == "main_6"
+        assert {*algo.policies} == {"main", *results[-1]["league"]["win_rates"]}
+        for name in algo.policies:
+            assert (differences(state_of(algo, name), initial) == []) == (name == "main_0")
+        assert sum(games for games, _ in algo.get_state()["policies"]["league"].values()) > 20
+        path = algo.save(tmp_path / "ck")
+        with Algorithm.from_checkpoint(path, env=Higher) as loaded:
+            assert loaded.config == algo.config
+            assert differences(loaded.get_state()["policies"], algo.get_state()["policies"]) == []
+            results = [loaded.train() for _ in range(2)]
+            assert results[-1]["training_iteration"] == 9
+            assert "main_8" in results[-1]["league"]["win_rates"]
+        with Algorithm.from_checkpoint(path, env=Higher) as again:
+            assert [again.train()["league"] for _ in range(2)] == [one["league"] for one in results]
+        assert algo.policies.act({"x": np.ones(2, np.float32)})[1]["x"][0] == "main"  # also if "x" would be an opponent
+        while len(algo.policies) > 2:
+            algo.remove_policy([*algo.policies][-1])
+        with pytest.raises(ValueError, match="expected another snapshot, got the last one: a league without opponents"):
+            algo.remove_policy([*algo.policies][-1])
+        algo.train()
+
+
+def test_a_win_rate_is_a_reason_for_a_snapshot() -> None:
+    with league(every=None, win_rate=0.52, self_play=0.0, max_snapshots=100).build() as algo:
+        results = [algo.train()["league"] for _ in range(12)]
+    for before, after in itertools.pairwise(results):
+        assert after["num_snapshots"] - before["num_snapshots"] == (after["win_rate"] >= 0.52)
+    assert results[-1]["num_snapshots"] > 2
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: League(self_play=1.0), "a league without opponents"),
+        (lambda: League(self_play=0.7, newest=0.7), "at most 1 together with newest, got 0.7 and 0.7"),
+        (lambda: League(every=None), "expected every or win_rate"),
+        (lambda: League(max_snapshots=0), "expected finite int, >= 1, got 0"),
+        (
+            lambda: config(policies=["main", "b"], league=League()).build(),
+            "expected one policy and no policy_mapping_fn",
+        ),
+        (lambda: config(league=League()).build(), "expected one policy and no policy_mapping_fn"),
+        (lambda: PPOConfig(env="CartPole-v1", league={}).build(), "league: expected nothing without policies"),
+    ],
+)
+def test_leagues_that_cannot_be(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_league_may_be_a_dict_of_settings() -> None:
+    assert config(league={"every": 3}).league == League(every=3)
+    with pytest.raises(TypeError, match=r"unknown name 'evry'.*'every'"):
+        config(league={"evry": 3})
+
+
+@pytest.mark.usefixtures("ray_started")
+def test_runners_and_learners_elsewhere_have_the_same_league() -> None:
+    here = league(every=2, max_snapshots=2)
+    there = here.copy().env_runners(num_env_runners=2, num_envs_per_env_runner=2).learners(num_learners=1)
+    sent = list[int]()
+    with here.build() as one, there.build() as other:
+        for _ in range(3):
+            expected, result = one.train(), other.train()
+            assert result["league"] == expected["league"]
+            assert (
+                result["env_runners"]["num_module_steps_sampled_lifetime"]
+                == expected["env_runners"]["num_module_steps_sampled_lifetime"]
+            )
+            assert result["learners"]["main"]["policy_loss"] == pytest.approx(
+                expected["learners"]["main"]["policy_loss"], rel=1e-3, abs=1e-5
+            )
+            sent.append(result["workers"]["num_weight_bytes_sent_lifetime"])
+        assert [*other.policies] == [*one.policies]
+        assert {after - before for before, after in itertools.pairwise(sent)} == {sent[0]}  # of "main" alone
+        runners: Any = other.env_runner_group
+        runners.workers.restart(0)  # the new process knows what was added
+        other.train()
+        steps = other.train()["env_runners"]["num_module_steps_sampled_lifetime"]
+        assert {*steps} >= {"main", "main_2"}
+        assert runners.num_env_steps_lost.total() == 0
