@@ -286,20 +286,24 @@ class AgentColumns:
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def open_row(self, column: int) -> dict[str, Any]:
-        """Return what :meth:`resume` needs of the agent in play of ``column``. Call :meth:`carry` before."""
+        """Return what :meth:`resume` needs of an agent: ``row`` is empty if it is not in play; rollouts show what it
+        remembers even then. Call :meth:`carry` before."""
         place = int(np.count_nonzero(self.in_play[:column]))
-        states = (self._state, self._before) if self._is_stateful else ()
+        memory = (self._state, self._before) if self._is_stateful else ()
         return {
-            "row": {name: leaves_of(rows, place) for name, rows in self._carried.items()},
-            "states": [leaves_of(state, column) for state in states],
-            "length": int(self.cursor[column] - self.began[column]),
+            "row": {name: leaves_of(rows, place) for name, rows in self._carried.items() if self.in_play[column]},
+            "memory": [leaves_of(states, column) for states in memory],
+            "length": int(self.cursor[column] - self.began[column]) if self.in_play[column] else 0,
             "is_ready": column in self.ready.tolist(),
         }
 
-    def resume(self, open_rows: Mapping[int, Mapping[str, Any]]) -> None:
-        """Continue with the agents whose :meth:`open_row` are in ``open_rows``, by column, and no others."""
+    def resume(self, agents: Mapping[int, Mapping[str, Any]]) -> None:
+        """Continue with the :meth:`open_row` of each agent, by column, and with no others."""
         self.clear()
-        saved, who = [open_rows[column] for column in sorted(open_rows)], np.array(sorted(open_rows), np.int64)
+        for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
+            fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
+        who = np.array([column for column in self._every if column in agents and agents[column]["row"]], np.int64)
+        saved = [agents[column] for column in who.tolist()]
         self.in_play[who], self.began[who] = True, [-one["length"] for one in saved]
         ready = who[np.array([one["is_ready"] for one in saved], bool)]
         self.ready = self._all if len(ready) == len(self._all) else ready
@@ -312,8 +316,6 @@ class AgentColumns:
             rows = tree.unflatten_as(trees[name], [torch.stack(leaf).numpy() for leaf in zip(*leaves, strict=True)])
             self._carried[name] = rows
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
-        for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
-            fill(states, [open_rows[c]["states"][i] if c in open_rows else [] for c in self._every])
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
         """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that

@@ -505,7 +505,12 @@ class AgentRunner(Accounts):
                 if e in self._first_obs:
                     del one["episode"]["obs"]  # so it begins again
                     continue
-                rows = [[agent, columns.open_row(column)] for agent, (columns, column) in self._routes[e].items()]
+                rows = [
+                    [agent, module_id, columns.open_row(columns.column_of[slot])]
+                    for module_id, columns in self._columns.items()
+                    for agent, slot in self._slot_of[e].items()
+                    if slot in columns.column_of
+                ]
                 earned = self._earned[self._slots_of_env[e]].tolist()
                 one["episode"] |= self._episode_of[e].get_state() | {"return": total, "earned": earned, "rows": rows}
         return state
@@ -542,10 +547,12 @@ class AgentRunner(Accounts):
                 continue
             (episode := self._begin_episode(e)).set_state(one)
             self._earned[self._slots_of_env[e]] = one["earned"]
-            for agent, row in one["rows"]:
-                module_id = episode.policy_of(agent)
-                column = self._columns[module_id].column_of[self._slot_of[e][agent]]
-                self._routes[e][agent], open_rows[module_id][column] = (self._columns[module_id], column), row
+            for agent in episode.agents:
+                columns = self._columns[episode.policy_of(agent)]
+                self._routes[e][agent] = columns, columns.column_of[self._slot_of[e][agent]]
+            for agent, module_id, row in one["rows"]:
+                if module_id in open_rows and (slot := self._slot_of[e][agent]) in self._columns[module_id].column_of:
+                    open_rows[module_id][self._columns[module_id].column_of[slot]] = row
         for module_id, columns in self._columns.items():
             columns.resume(open_rows[module_id])
         self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])

@@ -1,10 +1,11 @@
 """A run that is resumed is the run that went on: to the bit, in a process of its own, in the middle of episodes."""
 
+import functools
 import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import tree
 from gymnasium import spaces
 from gymnasium.spaces import Discrete
 
-from algorithms import Algorithm
+from algorithms import Algorithm, AlgorithmConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
@@ -77,6 +78,20 @@ class Keeper(Liar):
         return self._obs()
 
 
+class Choosing(Keeper):
+    action_space = Discrete(4)
+
+    def step(self, action: Any) -> Any:
+        return super().step((np.full(2, action / 4 - 0.4), 5))
+
+
+class Pushing(Keeper):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step((action, 5))
+
+
 class Visitors(MultiAgentEnv):
     """Agents come, act in turns, pause, leave and return at random. ``actions`` is the action space of 7."""
 
@@ -128,7 +143,7 @@ class Keepers(Visitors):
     again: np.random.Generator = np.random.default_rng(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return super().reset(seed=self.again.integers(99))
+        return super().reset(seed=int(self.again.integers(99)))
 
     def _obs(self, agents: list[Any]) -> Any:
         self.seen = super()._obs(agents)
@@ -170,13 +185,17 @@ def ppo(env: Any, **values: Any) -> PPOConfig:
     return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
 
 
+SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10}
+SEQUENCES["num_steps_sampled_before_learning_starts"] = 64
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
 MENDED: dict[str, Any] = {"restart_failed_sub_environments": True}
+SEQUENCES["model_config"] = LSTM
 PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
 
 def visitors(**values: Any) -> PPOConfig:
-    return ppo(Visitors, policies=["odd", "even"], policy_mapping_fn=by_episode, **{"model_config": LSTM} | values)
+    settings: dict[str, Any] = {"env": Visitors, "policies": ["odd", "even"], "policy_mapping_fn": by_episode}
+    return ppo(**settings | {"model_config": LSTM} | values)
 
 
 RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
@@ -199,9 +218,7 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
     "ddpg": lambda: replaying(DDPGConfig, "HalfCheetah-v5"),
     "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
-    "dqn, sequences": lambda: tiny(
-        model_config=LSTM, burn_in_len=2, num_steps_sampled_before_learning_starts=64, train_batch_size_per_learner=10
-    ),
+    "dqn, sequences": lambda: tiny(**SEQUENCES),
 }
 
 
@@ -216,12 +233,13 @@ def fingerprint(algorithm: Algorithm) -> str:
     return digest.hexdigest()
 
 
-def train(algorithm: Algorithm) -> list[tuple[str, float]]:
-    """After each iteration the fingerprint, and a number that a user sees."""
+def train(algorithm: Algorithm) -> list[list[str]]:
+    """After each iteration the fingerprint, and all that a user sees but seconds."""
     seen = []
     for _ in range(ITERATIONS):
         result = algorithm.train()
-        seen.append((fingerprint(algorithm), repr(result["env_runners"]["episode_return_mean"])))
+        del result["timers"], result["time_total_s"], result["env_runners"]["num_env_steps_per_second"]
+        seen.append([fingerprint(algorithm), repr(result)])
     return seen
 
 
@@ -234,18 +252,55 @@ def resume(folder: str) -> None:
     print(json.dumps(seen))
 
 
-def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
+def check_resumed(runs: Mapping[str, Callable[[], AlgorithmConfig]], folder: Path) -> None:
+    """Train each run for two iterations, save it, and train it on; then train on from the checkpoints in a process."""
     expected = {}
-    for name, config in RUNS.items():
+    for name, config in runs.items():
         with config().build() as algorithm:
             algorithm.train()
             algorithm.train()
-            algorithm.save(tmp_path / name)
+            algorithm.save(folder / name)
             expected[name] = train(algorithm)
-    command = f"from tests.algorithms.test_resume import resume; resume({str(tmp_path)!r})"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    command = f"from tests.algorithms.test_resume import resume; resume({str(folder)!r})"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
     got = json.loads(done.stdout.splitlines()[-1])
-    assert {name: [tuple(each) for each in seen] for name, seen in got.items()} == expected
+    assert got.keys() == expected.keys()
+    for name, seen in expected.items():
+        assert got[name] == seen, name
+
+
+def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
+    check_resumed(RUNS, tmp_path)
+
+
+DISCRETE, CONTINUOUS = ("CartPole-v1", "LunarLander-v3"), ("Pendulum-v1", "HalfCheetah-v5")
+MATRIX: dict[str, tuple[Callable[..., AlgorithmConfig], tuple[Any, ...]]] = {
+    "ppo": (ppo, (*CONTINUOUS, *DISCRETE, Keeper)),
+    "ppo, lstm": (functools.partial(ppo, model_config=LSTM | PAST), (*DISCRETE, *CONTINUOUS, Keeper)),
+    "dqn": (functools.partial(tiny, prioritized_replay=True, n_step=3, noisy=True), (*DISCRETE, Choosing)),
+    "dqn, sequences": (functools.partial(tiny, **SEQUENCES), (*DISCRETE, Choosing)),
+    "sac": (functools.partial(replaying, SACConfig, prioritized_replay=True), (*CONTINUOUS, *DISCRETE, Keeper)),
+    "td3": (functools.partial(replaying, TD3Config, n_step=2), (*CONTINUOUS, Pushing)),
+    "agents": (lambda env, **values: visitors(env=env, **values), (Visitors, CartPoles, Keepers)),
+}
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "here": {},
+    "async": {"gym_env_vectorize_mode": "async"},
+    "1 runner": {"num_env_runners": 1},
+    "2 runners": {"num_env_runners": 2, "num_envs_per_env_runner": 2},
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path) -> None:
+    runs = {}
+    for number, (name, (config, envs)) in enumerate(MATRIX.items()):
+        for env in envs if where in ("here", "async") else (envs[number % len(envs)], envs[-1]):
+            if not (where == "async" and name == "agents"):
+                runs[f"{name}, {env}"] = functools.partial(config, env, **ELSEWHERE[where])
+    check_resumed(runs, tmp_path)
 
 
 LIARS: dict[str, Callable[[], PPOConfig]] = {
@@ -318,7 +373,7 @@ def test_open_episodes_move_between_runners_to_the_bit(kind: str) -> None:
         if kind == "agents":
             pairs = [(of_module, other.modules[module_id]) for module_id, of_module in rollout.modules.items()]
         for one, same in pairs:
-            for name in ("columns", "last_obs", "final_index", "final_obs"):
+            for name in ("columns", "last_obs", "final_index", "final_obs", "state_in"):
                 assert differences(vars(one)[name], vars(same)[name]) == [], name
 
 
