@@ -183,6 +183,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
         content["state"]["evaluation"] = None
     _check_sizes(content, folder, config, objects)
+    _tell_what_differs(content["config"], folder, config)
     algorithm = config.build()
     algorithm.lost_run_dir = lost
     try:
@@ -205,6 +206,15 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             ) from error
         raise
     return algorithm
+
+
+def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: AlgorithmConfig) -> None:
+    """Log the settings for which the run does not go on to the bit."""
+    named = [name for name in ("torch_compile_learner", "num_gpus_per_learner") if vars(config)[name]]
+    numbers = ("num_env_runners", "num_envs_per_env_runner", "num_learners")
+    named += [name for name in numbers if vars(config)[name] != saved.get(name, vars(config)[name])]
+    if named:
+        logger.warning("%s goes on up to rounding, not to the bit: %s.", folder, ", ".join(named))
 
 
 def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:

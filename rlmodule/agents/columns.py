@@ -7,7 +7,7 @@ of the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sampling.open_episodes import fill, leaves_of
 from rlmodule.sampling.random_streams import ActionNoise
 
 _INPUTS = Columns.ACTION_DIST_INPUTS
@@ -287,6 +288,38 @@ class AgentColumns:
         fragment begins with them."""
         current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
+
+    def open_row(self, column: int) -> dict[str, Any]:
+        """Return what :meth:`resume` needs of an agent: ``row`` is empty if it is not in play; rollouts show what it
+        remembers even then. Call :meth:`carry` before."""
+        place = int(np.count_nonzero(self.in_play[:column]))
+        memory = (self._state, self._before) if self._is_stateful else ()
+        return {
+            "row": {name: leaves_of(rows, place) for name, rows in self._carried.items() if self.in_play[column]},
+            "memory": [leaves_of(states, column) for states in memory],
+            "length": int(self.cursor[column] - self.began[column]) if self.in_play[column] else 0,
+            "is_ready": column in self.ready.tolist(),
+        }
+
+    def resume(self, agents: Mapping[int, Mapping[str, Any]]) -> None:
+        """Continue with the :meth:`open_row` of each agent, by column, and with no others."""
+        self.clear()
+        for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
+            fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
+        who = np.array([column for column in self._every if column in agents and agents[column]["row"]], np.int64)
+        saved = [agents[column] for column in who.tolist()]
+        self.in_play[who], self.began[who] = True, [-one["length"] for one in saved]
+        ready = who[np.array([one["is_ready"] for one in saved], bool)]
+        self.ready = self._all if len(ready) == len(self._all) else ready
+        width = self.module.action_dist_cls.required_input_dim(self.module.action_space)
+        like = self.module.action_dist_cls.from_logits(torch.zeros(1, width)).to_deterministic().sample()
+        trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # of other columns the structure is known
+        for name in dict.fromkeys(name for one in saved for name in one["row"]):
+            known = next(one["row"][name] for one in saved if name in one["row"])
+            leaves = [one["row"].get(name) or [*map(torch.zeros_like, known)] for one in saved]
+            rows = tree.unflatten_as(trees[name], [torch.stack(leaf).numpy() for leaf in zip(*leaves, strict=True)])
+            self._carried[name] = rows
+            self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
         """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. With

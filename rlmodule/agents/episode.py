@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,18 @@ class MultiAgentEpisode:
         module_id = self.policy_of(agent)
         self._in_play[agent] = None
         return module_id
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what :meth:`set_state` needs; JSON can hold it."""
+        policies, finished = map(list, self._policies.items()), map(list, self.finished)
+        state = {"length": self.length, "in_play": self.agents, "policies": [*policies], "finished": [*finished]}
+        return {**state, "returns": self._returns.tolist()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue the episode that a run had when it was saved."""
+        self.length, self._in_play = state["length"], dict.fromkeys(state["in_play"])
+        self._policies, self.finished = dict(state["policies"]), [AgentEpisode(*one) for one in state["finished"]]
+        self._returns[:] = state["returns"]
 
     def leave(self, one: AgentEpisode) -> None:
         """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Space
+import torch
+import tree
+from gymnasium.spaces import Discrete, Space
 
 from rlmodule.agents.errors import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
     LARGEST,
+    MOST_ACTIONS,
     PLAIN,
     Guard,
     check_flag,
@@ -20,7 +24,11 @@ from rlmodule.envs.checks import (
     check_member,
     describe,
     is_due,
+    leaves_along,
+    own,
     real_number,
+    restored,
+    to_array,
 )
 from rlmodule.envs.shared_counter import SharedCounter
 
@@ -74,6 +82,7 @@ class AgentEnvGuard(Guard):
         self._actors: frozenset[AgentID] = frozenset()
         self._in_play: set[AgentID] = set()
         self._gone: dict[AgentID, int] = {}  # agents that ended and have not returned, with the step of their end
+        self._actions: deque[dict[AgentID, Any]] = deque(maxlen=MOST_ACTIONS)  # of the episode
 
     def _agents_of(self, env: MultiAgentEnv) -> tuple[AgentID, ...]:
         where, agents = f"env {self.env_index}, possible_agents", env.possible_agents
@@ -105,6 +114,7 @@ class AgentEnvGuard(Guard):
         """Reset the env, and check the results."""
         self._resets += 1
         self._set_seed(seed)
+        self._actions.clear()
         where = f"env {self.env_index}, reset after step {self._steps}"
         try:
             result = self.env.reset(seed=self._seed, options=options)
@@ -117,9 +127,54 @@ class AgentEnvGuard(Guard):
         self._check_possible(where)
         if is_due(self._resets):
             self.check_last()
+        self._begin(obs)
+        return obs, infos
+
+    def _begin(self, obs: Mapping[AgentID, Any]) -> None:
+        """Note who acts first."""
         self._in_play, self._gone, self.ended, self.is_over = set(obs), {}, {}, False
         self.acting, self._actors = [*obs], frozenset(obs)
-        return obs, infos
+
+    def get_open_episode(self) -> dict[str, Any]:
+        """Return what :meth:`continue_episode` needs of the env, as :meth:`EnvGuard.get_open_episode` does. ``actions``
+        are those of each possible agent; the env says who acts when."""
+        observed = [torch.as_tensor(np.array(leaf)) for leaf in map(to_array, tree.flatten(self._seen()))]
+        episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode, "obs": observed}
+        if (state := self.env.get_episode_state()) is not None:
+            play = {"acting": self.acting, "in_play": [*self._in_play], "gone": [*self._gone]}
+            return episode | {"env_state": state} | play
+        actions = [leaves_along(one[agent] for one in self._actions if agent in one) for agent in self.possible_agents]
+        return episode | {"steps": len(self._actions), "actions": actions}
+
+    def _seen(self) -> list[Any]:
+        """Return the last observations, and before them who observed."""
+        return [np.array([self.possible_agents.index(agent) for agent in self._last[0]]), *self._last[0].values()]
+
+    def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:
+        where = f"env {self.env_index}, in the episode that was open"
+        obs, _ = self.env.reset(seed=self._seed)
+        self._begin(obs)
+        if "env_state" in episode:
+            obs = self.env.set_episode_state(episode["env_state"])
+            self.acting, self._actors = episode["acting"], frozenset(episode["acting"])
+            self._in_play, self._gone = {*episode["in_play"]}, dict.fromkeys(episode["gone"], 0)
+        else:
+            of = dict[AgentID, Iterator[Any]]()
+            for (agent, space), leaves in zip(self.action_spaces.items(), episode["actions"], strict=True):
+                actions = restored(space, leaves)
+                of[agent] = map(int, actions) if isinstance(space, Discrete) else actions
+            for _ in range(episode["steps"]):
+                actions = self._kept({agent: next(of[agent]) for agent in self.acting})
+                obs, _, terminateds, truncateds, _ = self.env.step(actions)
+                self._update_agents(where, obs, terminateds, truncateds)
+        self._last = obs, where
+        return self._seen()
+
+    def _kept(self, actions: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
+        """Keep a copy of ``actions``. Return them in the order in which the agents observed."""
+        in_order = {agent: actions[agent] for agent in self.acting}
+        self._actions.append({agent: x if type(x) is int else own(x) for agent, x in in_order.items()})
+        return in_order
 
     def step(self, actions: dict[Any, Any]) -> Step:
         """Step the env with the actions of the agents that act, and check the results."""
@@ -127,6 +182,7 @@ class AgentEnvGuard(Guard):
             raise self._wrong_actions(actions)
         self._steps = step = self._steps + 1
         self._count[0] += 1
+        actions = self._kept(actions)
         where = f"env {self.env_index}, step {step}"
         try:
             result = self.env.step(actions)

@@ -78,6 +78,15 @@ class MultiAgentEnv(ABC):
         """Return the state of the whole env, for critics that see more than one agent does."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method state(), got an env without one.")
 
+    def get_episode_state(self) -> Any:
+        """Return all that :meth:`set_episode_state` needs to continue the open episode of a run that is resumed, as a
+        tree of tensors and values that JSON can hold; None if the env is to repeat it from its seed and actions."""
+        return None
+
+    def set_episode_state(self, state: Any) -> dict[Any, Any]:
+        """Continue an episode after a reset. Return the observations that were returned last."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a method set_episode_state(), got none. Add it.")
+
     def render(self) -> Any:
         """Return a picture of the env, as ``gymnasium.Env.render`` does; None if it has none."""
         return None
@@ -93,6 +102,12 @@ class AgentEnvWrapper(MultiAgentEnv):
 
     def state(self) -> Any:
         return self.env.state()
+
+    def get_episode_state(self) -> Any:
+        return self.env.get_episode_state()
+
+    def set_episode_state(self, state: Any) -> dict[Any, Any]:
+        return self.env.set_episode_state(state)
 
     def render(self) -> Any:
         return self.env.render()

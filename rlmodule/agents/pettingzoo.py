@@ -79,6 +79,9 @@ class _Adapter(AgentEnvWrapper):
             )
         return space
 
+    def get_episode_state(self) -> None:
+        """Return None: PettingZoo's envs are repeated."""
+
     def _known(self, values: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
         return {agent: values[agent] for agent in self.possible_agents if agent in values}
 

@@ -110,7 +110,8 @@ class AgentRunner(Accounts):
         self._columns: dict[str, AgentColumns] = {}
         self._trained: set[str] = set()
         self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
-        self._is_running = False  # if not, the next fragment starts new episodes
+        self._is_running = False  # if not, the next fragment starts new episodes, or continues those that were saved
+        self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
         self._num_episodes = [0] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
@@ -198,9 +199,12 @@ class AgentRunner(Accounts):
 
     def reset(self) -> None:
         """Start a new episode in every env, each with its own next seed."""
-        seeds, self._is_running = self._streams.next_seeds(), False
+        seeds, self._is_running, self._saved = self._streams.next_seeds(), False, {}
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
             self._first_obs = {e: self._reset(e, seed) for e, seed in enumerate(seeds)}
+        for columns in self._columns.values():
+            columns.clear()
+        self._earned[:] = 0.0
         self._is_running = True
         self._totals.begin(self._steps)
 
@@ -244,7 +248,9 @@ class AgentRunner(Accounts):
             EnvError: If an env raises. The next call then starts new episodes.
         """
         start = perf_counter()
-        if not self._is_running:
+        if self._saved:
+            self._resume()
+        elif not self._is_running:
             self.reset()
         calls_before = self.step_counter.cell[0]
         try:
@@ -269,17 +275,14 @@ class AgentRunner(Accounts):
         self._faults: list[tuple[int, int]] = []  # step and env of each error
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
-        first_obs, self._first_obs = self._first_obs, {}
         for module_id, columns in [*self._columns.items()]:
-            if first_obs:
-                columns.clear()
             if module_id not in self.module and not columns.in_play.any():
                 del self._columns[module_id]  # of a module that was removed, whose last episode has ended
                 continue
             columns.begin(num_steps if module_id in self._trained else min(num_steps, _ROWS_KEPT))
-        if first_obs:
-            self._earned[:] = 0.0
-            self._start(0, first_obs)
+        if self._first_obs:
+            self._start(0, self._first_obs)
+            self._first_obs = {}
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -411,15 +414,22 @@ class AgentRunner(Accounts):
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
         """Begin new episodes, after ``t`` steps, in the envs whose resets returned ``observations``."""
         for e, obs in observations.items():
-            slots, number = self._slots_of_env[e], self._num_episodes[e]
-            self._set_aside(slots)
-            self._returns[slots] = 0.0
-            self._num_episodes[e], self._routes[e] = number + 1, {}
-            returns = self._returns[slots[0] : slots[-1] + 1]
-            self._episode_of[e] = MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
+            self._set_aside(self._slots_of_env[e])
+            self._num_episodes[e] += 1
+            self._begin_episode(e)
             self._observe(e, obs)
         for columns in self._columns.values():
             columns.advance(t, self._earned)
+
+    def _begin_episode(self, e: int) -> MultiAgentEpisode:
+        """Begin the episode of env ``e`` that was counted last, without agents."""
+        slots, self._routes[e] = self._slots_of_env[e], {}
+        returns = self._returns[slots[0] : slots[-1] + 1]
+        returns[:] = 0.0
+        number = self._num_episodes[e] - 1
+        episode = MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
+        self._episode_of[e] = episode
+        return episode
 
     def _set_aside(self, slots: np.ndarray) -> None:
         """Move rewards of ``slots`` that belong to no row to the statistic ``rewards_before_acting``."""
@@ -511,25 +521,86 @@ class AgentRunner(Accounts):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return the counters and random streams, by the index of the env in the run. Envs are not saved: ``set_state``
-        starts new episodes."""
+        """Return counters, random streams and open episodes by index of the env in the run.
+
+        An open episode has the seed and the actions of its env, or the env's own state, see
+        :meth:`AgentEnvGuard.get_open_episode`; and of each agent in play its open row and its memory.
+        """
         by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
-        return {
-            index: one | {"steps": self._steps, "episodes": number, "noise": noise}
+        state = {
+            index: self._saved.get(index, {}) | one | {"steps": self._steps, "episodes": number, "noise": noise}
             for (index, one), number, noise in by_env
         }
+        if self._is_running and self._role == "env":  # evaluation begins with new episodes
+            guards, totals = self._restarts or self.envs, self._totals.open(self._steps)
+            for e, (one, guard, (total, _)) in enumerate(zip(state.values(), guards, totals, strict=True)):
+                one["episode"] = guard.get_open_episode()
+                if e in self._first_obs:
+                    del one["episode"]["obs"]  # so it begins again
+                    continue
+                rows = [
+                    [agent, module_id, columns.open_row(columns.column_of[slot])]
+                    for module_id, columns in self._columns.items()
+                    for agent, slot in self._slot_of[e].items()
+                    if slot in columns.column_of
+                ]
+                earned = self._earned[self._slots_of_env[e]].tolist()
+                one["episode"] |= self._episode_of[e].get_state() | {"return": total, "earned": earned, "rows": rows}
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`."""
+        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
+
+        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        """
         self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
         self._num_episodes = [one.get("episodes", 0) for one in own]
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
-        self._warn_of_new_episodes("envs of several agents")
         self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
+        self._saved = {index: one for index, one in state.items() if "episode" in one}
         if self._columns:  # else no module is set yet
             self._columns = {}
             self.set_module(self.module, self._policy_map)
+
+    def _resume(self) -> None:
+        """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""
+        saved, self._saved, self._first_obs = self._saved, {}, {}
+        episodes = [saved.get(str(self._first + e), {}).get("episode", {}) for e in range(self.num_envs)]
+        episodes = [one if self._has_its_modules(e, one) else {} for e, one in enumerate(episodes)]
+        seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
+        open_rows: dict[str, dict[int, Any]] = {module_id: {} for module_id in self._columns}
+        self._earned[:] = 0.0
+        for e, (one, seed) in enumerate(zip(episodes, seeds, strict=True)):
+            guard = self._restarts[e] if self._restarts else self.envs[e]
+            with torch.set_grad_enabled(torch.is_grad_enabled()):
+                obs, goes_on = guard.continue_episode({self._first + e: one or {"seed": seed}})
+            if not goes_on:
+                self._first_obs[e], episodes[e] = obs, {}
+                continue
+            (episode := self._begin_episode(e)).set_state(one)
+            self._earned[self._slots_of_env[e]] = one["earned"]
+            for agent in episode.agents:
+                columns = self._columns[episode.policy_of(agent)]
+                self._routes[e][agent] = columns, columns.column_of[self._slot_of[e][agent]]
+            for agent, module_id, row in one["rows"]:
+                if module_id in open_rows and (slot := self._slot_of[e][agent]) in self._columns[module_id].column_of:
+                    open_rows[module_id][self._columns[module_id].column_of[slot]] = row
+        for module_id, columns in self._columns.items():
+            columns.resume(open_rows[module_id])
+        self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])
+        self._is_running = True
+
+    def _has_its_modules(self, e: int, saved: Mapping[str, Any]) -> bool:
+        """Return whether the agents of a ``saved`` episode of env ``e`` may act with the modules that they had."""
+        columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
+        if all(one is not None and self._slot_of[e].get(agent) in one.column_of for one, agent in columns):
+            return True
+        logger.warning(
+            "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, and a "
+            "new one begins.", self._first + e, dict(saved["policies"]),
+        )  # fmt: skip
+        return False
 
     def stop(self) -> None:
         """Close the envs within a few seconds."""

@@ -14,8 +14,9 @@ import copy
 import functools
 import logging
 import traceback
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -224,6 +225,50 @@ class Guard:
             return self._first_seed
         return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
+    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
+        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
+        returns the observation; else by the seed and the actions since. None of these steps counts.
+
+        The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
+        begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
+        than :data:`MOST_ACTIONS` steps.
+
+        Args:
+            episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
+                guard's ``get_open_episode()``, with the leaves of the last observation as ``obs``.
+
+        Returns:
+            The observation, and whether the episode continues.
+        """
+        episode = episodes[self.env_index or 0]
+        obs, _ = self.reset(seed=episode["seed"])
+        if "obs" not in episode:
+            return obs, False
+        try:
+            self._episode = episode["number"]
+            self._seed = self._episode_seed()
+            obs = self._repeat(episode)
+            leaves = zip(tree.flatten(obs), map(to_array, episode["obs"]), strict=True)
+            if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
+                return obs, True
+            found = "another observation"
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        logger.warning(
+            "env %s: expected its open episode to continue after the run was resumed, got %s. The episode is cut, and "
+            "a new one begins. Draw all random numbers of the env from the seed of reset(), or give it the methods "
+            "get_episode_state() and set_episode_state(state).", self.env_index, found,
+        )  # fmt: skip
+        return self.reset()[0], False
+
+    @abstractmethod
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the env, and check the results."""
+
+    @abstractmethod
+    def _repeat(self, episode: Mapping[str, Any]) -> Any:
+        """Bring the env to where ``episode`` was saved. Return the last observation."""
+
     def close(self) -> None:
         """Close the env. An error is only logged, so that the other envs are closed, too."""
         try:
@@ -274,7 +319,7 @@ class EnvGuard(Guard, gym.Wrapper):
         """Step the env. Check the observation if a check is due, and the other results always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
-        self._actions.append(action if type(action) is np.int64 else _own(action))
+        self._actions.append(action if type(action) is np.int64 else own(action))
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -293,7 +338,7 @@ class EnvGuard(Guard, gym.Wrapper):
         if is_due(step):
             self._check_obs(obs, f"env {self.env_index}, step {step}")
         if terminated or truncated:
-            obs = _own(obs)
+            obs = own(obs)
         return obs, reward, terminated, truncated, info
 
     def _wrong_result(self, result: Any) -> ValueError:
@@ -335,52 +380,16 @@ class EnvGuard(Guard, gym.Wrapper):
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}
-        leaves = zip(*map(tree.flatten, self._actions), strict=True)
-        return episode | {"actions": [torch.as_tensor(np.stack(leaf)) for leaf in leaves]}
+        return episode | {"actions": leaves_along(self._actions)}
 
-    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to the point at which an episode was saved: through its ``set_episode_state(state)``, which
-        returns the observation, if it has that method; else by a reset with the seed and the actions since. These steps
-        are not counted.
-
-        The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
-        begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
-        than :data:`MOST_ACTIONS` steps.
-
-        Args:
-            episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
-                result of :meth:`get_open_episode` and the leaves of the last observation as ``obs``.
-
-        Returns:
-            The observation, and whether the episode continues.
-        """
-        episode = episodes[self.env_index or 0]
-        obs, _ = self.reset(seed=episode["seed"])
-        if "obs" not in episode:
-            return obs, False
-        self._episode = episode["number"]
-        self._seed = self._episode_seed()
-        try:
-            obs, _ = self.env.reset(seed=self._seed)
-            if "env_state" in episode:
-                obs = self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
-            else:
-                like = create_empty_array(self.env.action_space)
-                for leaves in zip(*(leaf.numpy() for leaf in episode["actions"]), strict=True):
-                    self._actions.append(action := tree.unflatten_as(like, leaves))
-                    obs, *_ = self.env.step(_own(action))
-            leaves = zip(tree.flatten(obs), episode["obs"], strict=True)
-            if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
-                return obs, True
-            found = "another observation"
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        logger.warning(
-            "env %s: expected its open episode to continue after the run was resumed, got %s. The episode is cut, and "
-            "a new one begins. Draw all random numbers of the env from the seed of reset(), or give it the methods "
-            "get_episode_state() and set_episode_state(state).", self.env_index, found,
-        )  # fmt: skip
-        return self.reset()[0], False
+    def _repeat(self, episode: Mapping[str, Any]) -> Any:
+        obs, _ = self.env.reset(seed=self._seed)
+        if "env_state" in episode:
+            return self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
+        for action in restored(self.env.action_space, episode["actions"]):
+            self._actions.append(action)
+            obs, *_ = self.env.step(own(action))
+        return obs
 
     def _look_for_mask(self, info: Mapping[str, Any]) -> None:
         """Warn if the env returns an action mask where nothing reads it: in ``info``, or from a method as for SB3."""
@@ -418,9 +427,20 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
     )
 
 
-def _own(value: Any) -> Any:
+def own(value: Any) -> Any:
     """Copy an observation or action, since the env may change it later."""
     return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
+
+
+def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
+    """Return the leaves ``[t, ...]`` of ``t`` actions; none of no actions."""
+    return [torch.as_tensor(np.stack(leaf)) for leaf in zip(*map(tree.flatten, actions), strict=True)]
+
+
+def restored(space: spaces.Space, leaves: Sequence[Tensor]) -> Iterator[Any]:
+    """Return the actions of ``space`` whose :func:`leaves_along` are ``leaves``."""
+    like = create_empty_array(space)
+    return (tree.unflatten_as(like, leaf) for leaf in zip(*(leaf.numpy() for leaf in leaves), strict=True))
 
 
 def _plain(action: Any) -> Any:

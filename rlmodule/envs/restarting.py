@@ -56,13 +56,16 @@ class Restarts:
                 self._failed = False
                 return result
 
-    def seeds(self) -> list[Any]:
-        """Return the state from which the seed of the next env derives."""
-        return [self._seed, self._num_made]
+    def get_open_episode(self) -> dict[str, Any]:
+        """Return the guard's, and what the seeds of further envs derive from."""
+        return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
-    def continue_seeds(self, episode: Mapping[str, Any]) -> None:
-        """Continue the seeds from the result of :meth:`seeds` in a saved ``episode``, or else from its seed."""
+    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
+        """Continue the guard's episode, and the seeds of further envs from its saved ``restarts``, or else from its
+        seed."""
+        episode = episodes[self.guard.env_index]
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
+        return self.guard.continue_episode(episodes)
 
     def note(self, error: RuntimeError) -> None:
         """Record that the env failed with ``error``. Raises as :meth:`reset` does."""
@@ -120,11 +123,9 @@ class RestartingEnv(gym.Wrapper):
             self.env = self._restarts.guard
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's open episode, and the state from which the seeds of further envs derive."""
-        return self._restarts.guard.get_open_episode() | {"restarts": self._restarts.seeds()}
+        """See :meth:`Restarts.get_open_episode`."""
+        return self._restarts.get_open_episode()
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Continue the guard's episode, and the seeds of further envs."""
-        guard = self._restarts.guard
-        self._restarts.continue_seeds(episodes[guard.env_index])
-        return guard.continue_episode(episodes)
+        """See :meth:`Restarts.continue_episode`."""
+        return self._restarts.continue_episode(episodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -14,8 +13,6 @@ from typing_extensions import Never
 
 from rlmodule.envs.checks import EnvError
 from rlmodule.envs.shared_counter import SharedCounter
-
-logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING_FINISHED = {
     "episode_returns": np.empty(0),
@@ -107,15 +104,6 @@ class Accounts:
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs: int = settings.num_envs_per_env_runner
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
-
-    def _warn_of_new_episodes(self, kind: str) -> None:
-        """Warn that the episodes of envs of this kind, which were open when the run was saved, do not continue."""
-        if self._role == "env" and self._steps:
-            last = self._first + self.num_envs - 1
-            logger.warning(
-                "envs %d to %d: expected single envs of one agent, whose open episodes continue in a resumed run, got "
-                "%s. New episodes begin.", self._first, last, kind,
-            )  # fmt: skip
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
         """Return ``rollout`` with its version and the seconds of each phase; its sampling began at ``start``."""

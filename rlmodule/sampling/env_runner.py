@@ -14,6 +14,7 @@ next to the observation, with zeros before the first row of an episode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
@@ -42,6 +43,8 @@ from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
+
+logger = logging.getLogger("rlmodule.envs.make")
 
 OnEnv = Callable[[VectorEnv], None]
 """Callback with a new vector env."""
@@ -471,8 +474,11 @@ class EnvRunner(Accounts):
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._row = None
         self._saved = {index: one for index, one in state.items() if "episode" in one} if self._keeps_episodes else {}
-        if not self._keeps_episodes:
-            self._warn_of_new_episodes(f"a ready {type(self.env.unwrapped).__name__}")
+        if self._guard is not None and self._role == "env" and self._steps:
+            logger.warning(
+                "envs %d to %d: expected single envs, whose open episodes continue in a resumed run, got a ready %s. "
+                "New episodes begin.", self._first, self._first + self.num_envs - 1, type(self.env.unwrapped).__name__,
+            )  # fmt: skip
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
         """Call a method of every single env. Return what each returns."""

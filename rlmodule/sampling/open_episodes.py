@@ -26,15 +26,16 @@ def describe_row(row: Mapping[str, Any], memory: Tree | None, slot: int) -> dict
         memory: The states of a recurrent module ``[N, ...]``.
         slot: Index of the env in the runner.
     """
-
-    def leaves_of(rows: Tree) -> list[Tensor]:
-        return [torch.as_tensor(leaf[slot]).clone() for leaf in tree.flatten(rows)]
-
     return {
-        "obs": leaves_of(row["obs"]),
-        "previous": {name: leaves_of(rows) for name, rows in row["previous"].items()},
-        "memory": [] if memory is None else leaves_of(memory),
+        "obs": leaves_of(row["obs"], slot),
+        "previous": {name: leaves_of(rows, slot) for name, rows in row["previous"].items()},
+        "memory": [] if memory is None else leaves_of(memory, slot),
     }
+
+
+def leaves_of(rows: Tree, slot: int) -> list[Tensor]:
+    """Return the leaves of one entry of a tree of arrays or tensors ``[N, ...]``."""
+    return [torch.as_tensor(leaf[slot]).clone() for leaf in tree.flatten(rows)]
 
 
 def join_rows(
@@ -54,18 +55,18 @@ def join_rows(
     previous = dict[str, Tree]()
     for name in module.past_view.steps:
         previous[name] = map_leaves(lambda x: np.zeros((num, *x.shape[1:]), x.numpy().dtype), no_obs[name])
-        _fill(previous[name], [one.get("previous", {}).get(name, []) for one in saved])
+        fill(previous[name], [one.get("previous", {}).get(name, []) for one in saved])
     memory = None
     if module.is_stateful():
         memory = initial_states(module, num)
-        _fill(memory, [one.get("memory", []) for one in saved])
+        fill(memory, [one.get("memory", []) for one in saved])
     whole_obs = concatenate(space, obs, create_empty_array(space, num))
     starts = np.array([not one.get("length") for one in saved])
     return {"obs": whole_obs, "starts": starts, "ended": False, "previous": previous}, memory
 
 
-def _fill(rows: Tree, saved: Sequence[Sequence[Tensor]]) -> None:
-    """Copy the ``saved`` leaves of each env, if it has any, into the tree ``rows`` ``[N, ...]``."""
+def fill(rows: Tree, saved: Sequence[Sequence[Tensor]]) -> None:
+    """Copy the ``saved`` :func:`leaves_of` each slot, if it has any, into the tree ``rows`` ``[N, ...]``."""
     for slot, leaves in enumerate(saved):
         for whole, leaf in zip(tree.flatten(rows), leaves, strict=False):
             torch.as_tensor(whole)[slot] = leaf

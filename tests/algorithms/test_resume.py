@@ -1,10 +1,11 @@
 """A run that is resumed is the run that went on: to the bit, in a process of its own, in the middle of episodes."""
 
+import functools
 import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,23 @@ import pytest
 import torch
 import tree
 from gymnasium import spaces
+from gymnasium.spaces import Discrete
 
-from algorithms import Algorithm
+from algorithms import Algorithm, AlgorithmConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns
+from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.envs.checks import EnvGuard
+from rlmodule.groups.env_runner_group import runner_class_for
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
+from tests.rlmodule.agents.envs import CartPoles
 
 ITERATIONS = 3
 
@@ -72,6 +78,92 @@ class Keeper(Liar):
         return self._obs()
 
 
+class Choosing(Keeper):
+    action_space = Discrete(4)
+
+    def step(self, action: Any) -> Any:
+        return super().step((np.full(2, action / 4 - 0.4), 5))
+
+
+class Pushing(Keeper):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step((action, 5))
+
+
+class Visitors(MultiAgentEnv):
+    """Agents come, act in turns, pause, leave and return at random. ``actions`` is the action space of 7."""
+
+    possible_agents = ("a", 7, "c")
+    random: np.random.Generator
+
+    def __init__(self, actions: spaces.Space[Any] | None = None) -> None:
+        self.observation_spaces = dict.fromkeys(self.possible_agents, spaces.Box(-99, 99, (2,), np.float64))
+        self.action_spaces = dict.fromkeys(self.possible_agents, Discrete(3)) | {7: actions or Discrete(3)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.random = np.random.default_rng(seed)
+        self.total, self.there = 0.0, ["a"]
+        return self._obs(["a"]), {}
+
+    def _obs(self, agents: list[Any]) -> Any:
+        return {agent: np.clip(self.total + self.random.standard_normal(2), -99, 99) for agent in agents}
+
+    def _some(self, agents: Iterable[Any], chance: float) -> list[Any]:
+        return [agent for agent in agents if self.random.random() < chance]
+
+    def step(self, actions: dict[Any, Any]) -> Any:
+        rewards = {}
+        for agent, action in actions.items():  # in an order that matters
+            self.total += float(sum(map(np.sum, tree.flatten(action)))) * self.random.standard_normal()
+            rewards[agent] = self.random.random() - 0.5
+        if self.random.random() < 0.02:
+            return self._obs(self.there), rewards, {}, {"__all__": True}, {}
+        left = self._some(self.there, 0.1)
+        come = self._some((agent for agent in self.possible_agents if agent not in self.there), 0.2)
+        stay = [agent for agent in self.there if agent not in left]
+        self.there = come + stay
+        acts = come + self._some(stay, 0.5) or stay[:1]
+        return self._obs(acts + left), rewards, dict.fromkeys(left, True), {}, {}
+
+
+class Deceivers(Visitors):
+    """Draws what the agents see from a generator that no seed resets."""
+
+    outside = np.random.default_rng(0)
+
+    def _obs(self, agents: list[Any]) -> Any:
+        return {agent: self.outside.standard_normal(2) for agent in agents}
+
+
+class Keepers(Visitors):
+    """Seeds are not enough, but it hands out its state."""
+
+    again: np.random.Generator = np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=int(self.again.integers(99)))
+
+    def _obs(self, agents: list[Any]) -> Any:
+        self.seen = super()._obs(agents)
+        return self.seen
+
+    def get_episode_state(self) -> Any:
+        random = [one.bit_generator.state for one in (self.random, self.again)]
+        seen = [[agent, obs.tolist()] for agent, obs in self.seen.items()]
+        return {"total": self.total, "there": self.there, "random": random, "seen": seen}
+
+    def set_episode_state(self, state: Any) -> Any:
+        self.total, self.there = state["total"], state["there"]
+        self.random.bit_generator.state, self.again.bit_generator.state = state["random"]
+        return {agent: np.array(obs) for agent, obs in state["seen"]}
+
+
+def by_episode(agent: Any, episode: MultiAgentEpisode) -> str:
+    return "odd" if (episode.number + len(str(agent))) % 2 else "even"
+
+
 def replaying(config: type[ReplayConfig], env: Any, **values: Any) -> ReplayConfig:
     quick: dict[str, Any] = {
         "num_envs_per_env_runner": 2,
@@ -93,8 +185,18 @@ def ppo(env: Any, **values: Any) -> PPOConfig:
     return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
 
 
+SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10}
+SEQUENCES["num_steps_sampled_before_learning_starts"] = 64
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
+MENDED: dict[str, Any] = {"restart_failed_sub_environments": True}
+SEQUENCES["model_config"] = LSTM
 PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+
+
+def visitors(**values: Any) -> PPOConfig:
+    settings: dict[str, Any] = {"env": Visitors, "policies": ["odd", "even"], "policy_mapping_fn": by_episode}
+    return ppo(**settings | {"model_config": LSTM} | values)
+
 
 RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo": lambda: ppo("CartPole-v1"),
@@ -104,16 +206,19 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo, Box2D": lambda: ppo("LunarLander-v3"),
     "ppo, nested": lambda: ppo(Walker),
     "ppo, own state": lambda: ppo(Keeper),
-    "ppo, mended envs": lambda: ppo("CartPole-v1", restart_failed_sub_environments=True),
+    "ppo, mended envs": lambda: ppo("CartPole-v1", **MENDED),
+    "agents, shared": lambda: ppo(CartPoles, policies="shared", env_config={"at_end": "rejoins"}),
+    "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **MENDED),
+    "agents, lstm, in turns": lambda: visitors(),
+    "agents, other actions": lambda: ppo(Visitors, policies="own", env_config={"actions": Walker.action_space}),
+    "agents, own state": lambda: ppo(Keepers, policies="shared", num_envs_per_env_runner=1),
     "dqn": lambda: tiny(prioritized_replay=True, n_step=3, training_intensity=5.0, num_atoms=3, v_min=0, v_max=9),
     "sac": lambda: replaying(SACConfig, "Pendulum-v1", n_step=2, prioritized_replay=True),
     "sac, choices": lambda: replaying(SACConfig, "CartPole-v1"),
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
     "ddpg": lambda: replaying(DDPGConfig, "HalfCheetah-v5"),
     "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
-    "dqn, sequences": lambda: tiny(
-        model_config=LSTM, burn_in_len=2, num_steps_sampled_before_learning_starts=64, train_batch_size_per_learner=10
-    ),
+    "dqn, sequences": lambda: tiny(**SEQUENCES),
 }
 
 
@@ -128,12 +233,13 @@ def fingerprint(algorithm: Algorithm) -> str:
     return digest.hexdigest()
 
 
-def train(algorithm: Algorithm) -> list[tuple[str, float]]:
-    """After each iteration the fingerprint, and a number that a user sees."""
+def train(algorithm: Algorithm) -> list[list[str]]:
+    """After each iteration the fingerprint, and all that a user sees but seconds."""
     seen = []
     for _ in range(ITERATIONS):
         result = algorithm.train()
-        seen.append((fingerprint(algorithm), repr(result["env_runners"]["episode_return_mean"])))
+        del result["timers"], result["time_total_s"], result["env_runners"]["num_env_steps_per_second"]
+        seen.append([fingerprint(algorithm), repr(result)])
     return seen
 
 
@@ -141,58 +247,106 @@ def resume(folder: str) -> None:
     """Train on from every checkpoint in ``folder``; print what :func:`train` returns, by its name."""
     seen = {}
     for path in Path(folder).iterdir():
-        with Algorithm.from_checkpoint(path, allow=["tests.algorithms.test_resume"]) as algorithm:
+        with Algorithm.from_checkpoint(path, allow=["tests"]) as algorithm:
             seen[path.name] = train(algorithm)
     print(json.dumps(seen))
 
 
-def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
+def check_resumed(runs: Mapping[str, Callable[[], AlgorithmConfig]], folder: Path) -> None:
+    """Train each run for two iterations, save it, and train it on; then train on from the checkpoints in a process."""
     expected = {}
-    for name, config in RUNS.items():
+    for name, config in runs.items():
         with config().build() as algorithm:
             algorithm.train()
             algorithm.train()
-            algorithm.save(tmp_path / name)
+            algorithm.save(folder / name)
             expected[name] = train(algorithm)
-    command = f"from tests.algorithms.test_resume import resume; resume({str(tmp_path)!r})"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    command = f"from tests.algorithms.test_resume import resume; resume({str(folder)!r})"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
     got = json.loads(done.stdout.splitlines()[-1])
-    assert {name: [tuple(each) for each in seen] for name, seen in got.items()} == expected
+    assert got.keys() == expected.keys()
+    for name, seen in expected.items():
+        assert got[name] == seen, name
 
 
+def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
+    check_resumed(RUNS, tmp_path)
+
+
+DISCRETE, CONTINUOUS = ("CartPole-v1", "LunarLander-v3"), ("Pendulum-v1", "HalfCheetah-v5")
+MATRIX: dict[str, tuple[Callable[..., AlgorithmConfig], tuple[Any, ...]]] = {
+    "ppo": (ppo, (*CONTINUOUS, *DISCRETE, Keeper)),
+    "ppo, lstm": (functools.partial(ppo, model_config=LSTM | PAST), (*DISCRETE, *CONTINUOUS, Keeper)),
+    "dqn": (functools.partial(tiny, prioritized_replay=True, n_step=3, noisy=True), (*DISCRETE, Choosing)),
+    "dqn, sequences": (functools.partial(tiny, **SEQUENCES), (*DISCRETE, Choosing)),
+    "sac": (functools.partial(replaying, SACConfig, prioritized_replay=True), (*CONTINUOUS, *DISCRETE, Keeper)),
+    "td3": (functools.partial(replaying, TD3Config, n_step=2), (*CONTINUOUS, Pushing)),
+    "agents": (lambda env, **values: visitors(env=env, **values), (Visitors, CartPoles, Keepers)),
+}
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "here": {},
+    "async": {"gym_env_vectorize_mode": "async"},
+    "1 runner": {"num_env_runners": 1},
+    "2 runners": {"num_env_runners": 2, "num_envs_per_env_runner": 2},
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path) -> None:
+    runs = {}
+    for number, (name, (config, envs)) in enumerate(MATRIX.items()):
+        for env in envs if where in ("here", "async") else (envs[number % len(envs)], envs[-1]):
+            if not (where == "async" and name == "agents"):
+                runs[f"{name}, {env}"] = functools.partial(config, env, **ELSEWHERE[where])
+    check_resumed(runs, tmp_path)
+
+
+LIARS: dict[str, Callable[[], PPOConfig]] = {
+    "one agent": lambda: ppo(Liar),
+    "agents": lambda: ppo(Deceivers, policies="shared"),
+}
+
+
+@pytest.mark.parametrize("kind", LIARS)
 def test_an_env_that_is_random_outside_its_seed_is_named_and_its_episode_cut(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ppo(Liar).build() as algorithm:
+    with LIARS[kind]().build() as algorithm:
         algorithm.train()
         algorithm.save(tmp_path / "c")
         steps = algorithm.env_steps
     with Algorithm.from_checkpoint(tmp_path / "c", allow=["tests.algorithms.test_resume"]) as other:
         other.train()
         assert other.env_steps == steps + 96
-        rollout = other.env_runner_group.sample(1)[0]
-    assert int(rollout.valid.sum()) == 3
+        assert other.env_runner_group.sample(1)[0].num_env_steps == 3
     told = [record.getMessage() for record in caplog.records]
     assert any("env 0: expected its open episode to continue after the run was resumed, got another" in x for x in told)
     assert any("env 2" in x for x in told)
 
 
-def settings(num_envs: int) -> PPOConfig:
-    return ppo("CartPole-v1", num_envs_per_env_runner=num_envs)
+KINDS: dict[str, Callable[[int], PPOConfig]] = {
+    "one agent": lambda num: ppo("CartPole-v1", num_envs_per_env_runner=num),
+    "memory": lambda num: ppo("Pendulum-v1", num_envs_per_env_runner=num, model_config=LSTM | PAST),
+    "agents": lambda num: visitors(num_envs_per_env_runner=num),
+}
 
 
-def runner_of(envs: range, module: Any, state: dict[str, Any]) -> EnvRunner:
+def runner_of(envs: range, module: Any, state: dict[str, Any], kind: str = "one agent") -> Any:
     """A runner of some of the run's envs that goes on from a state of all of them."""
-    runner = EnvRunner(settings(len(envs)), run_seed=1, first_env_index=envs.start)
+    config = KINDS[kind](len(envs))
+    runner = runner_class_for(config)(config, run_seed=1, first_env_index=envs.start)
     runner.set_module(module)
     runner.set_state({index: one for index, one in state.items() if int(index) in envs})
     return runner
 
 
-def test_open_episodes_move_between_runners_to_the_bit() -> None:
-    with settings(4).build() as algorithm:
+@pytest.mark.parametrize("kind", KINDS)
+def test_open_episodes_move_between_runners_to_the_bit(kind: str) -> None:
+    with KINDS[kind](4).build() as algorithm:
         module = algorithm.env_runner_group.local_runner.module
-        whole = runner_of(range(4), module, {})
+        whole = runner_of(range(4), module, {}, kind)
         whole.sample(33)
         state = whole.get_state()
         episodes = {index: one["episode"] for index, one in state.items()}
@@ -200,26 +354,35 @@ def test_open_episodes_move_between_runners_to_the_bit() -> None:
         # four envs in two runners, and then in one again
         moved: dict[str, Any] = {}
         for envs in (range(2), range(2, 4)):
-            runner = runner_of(envs, module, state)
+            runner = runner_of(envs, module, state, kind)
             counted = runner.step_counter.count
             runner._resume()
             assert runner.step_counter.count == counted  # replayed steps were counted when they were sampled
             moved |= runner.get_state()
-        again = runner_of(range(4), module, moved)
+        again = runner_of(range(4), module, moved, kind)
         again._resume()
         for state_after in (moved, again.get_state()):
             assert differences(episodes, {index: one["episode"] for index, one in state_after.items()}) == []
-        whole_rollout, rollout = whole.sample(20), again.sample(20)
-        assert differences(whole_rollout.columns, rollout.columns) == []
-        assert differences(whole_rollout.stats["episode_returns"], rollout.stats["episode_returns"]) == []
+            assert [one["noise"] for one in state_after.values()] == [one["noise"] for one in state.values()]
+        rollout, other = whole.sample(20), again.sample(20)
+        for one in (rollout, other):
+            for seconds in ("env_step", "forward", "bookkeeping"):
+                del one.stats[seconds]
+        assert repr(rollout.stats) == repr(other.stats)
+        pairs = [(rollout, other)]
+        if kind == "agents":
+            pairs = [(of_module, other.modules[module_id]) for module_id, of_module in rollout.modules.items()]
+        for one, same in pairs:
+            for name in ("columns", "last_obs", "final_index", "final_obs", "state_in"):
+                assert differences(vars(one)[name], vars(same)[name]) == [], name
 
 
 def test_a_new_env_beside_resumed_ones_begins_an_episode() -> None:
-    with settings(2).build() as algorithm:
+    with KINDS["one agent"](2).build() as algorithm:
         module = algorithm.env_runner_group.local_runner.module
         first = runner_of(range(2), module, {})
         last = first.sample(7).last_obs
-        grown = EnvRunner(settings(3), run_seed=1)
+        grown = EnvRunner(KINDS["one agent"](3), run_seed=1)
         grown.set_module(module)
         grown.set_state(first.get_state())
         rollout = grown.sample(1)
@@ -230,7 +393,7 @@ def test_a_new_env_beside_resumed_ones_begins_an_episode() -> None:
 
 def test_an_episode_of_more_actions_than_are_kept_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlmodule.envs.checks.MOST_ACTIONS", 5)
-    with settings(2).build() as algorithm:
+    with KINDS["one agent"](2).build() as algorithm:
         module = algorithm.env_runner_group.local_runner.module
         runner = runner_of(range(2), module, {})
         runner.sample(6)

@@ -2,9 +2,9 @@
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +23,7 @@ from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing.data import differences
 from tests.parametric_envs import ParametricCartPole
 from tests.rlmodule.agents.envs import CartPoles, OneAgent, ScriptedEnv, random_script
@@ -263,24 +264,24 @@ def test_envs_of_other_groups_of_runners_have_the_same_rows(num: int) -> None:
         assert_close(sample_all([whole], steps), sample_all(parts, steps))
 
 
-def test_state_restores_the_streams_by_env_in_other_groups_of_runners() -> None:
+def test_state_restores_streams_and_episodes_by_env_in_other_groups_of_runners(tmp_path: Path) -> None:
     whole = carts(4)
     for steps in (20, 17):
         whole.sample(steps)
-    state = json.loads(json.dumps(whole.get_state(), default=lambda tensor: tensor.tolist()))
-    for one in state.values():
-        if "generator" in one:
-            one["generator"]["state"] = torch.tensor(one["generator"]["state"], dtype=torch.uint8)
+    state = load_checkpoint(save_checkpoint(tmp_path / "c", whole.get_state()))
     parts = [carts(2, first) for first in (0, 2)]
     for part in parts:
         part.sample(5)
         part.set_state(state)
-    whole.reset()
     for steps in (20, 17):
         assert_close(sample_all([whole], steps), sample_all(parts, steps))
     numbers = [[(one.id, one.length) for one in runner.episodes] for runner in (whole, *parts)]
     assert numbers[0] == numbers[1] + numbers[2]
-    assert differences(whole.get_state(), {**parts[0].get_state(), **parts[1].get_state()}) == [
+    states = [runner.get_state() for runner in (whole, *parts)]
+    for state in states:
+        for one in state.values():
+            del one["episode"]  # whose memories are equal up to rounding, as the forward passes have other sizes
+    assert differences(states[0], {**states[1], **states[2]}) == [
         "/2/generator/draws",
         "/2/generator/state",
     ]
