@@ -25,6 +25,7 @@ class PolicyMap:
             if there is a single module, or one for each agent, named like it.
 
     Attributes:
+        mapping_fn: The function, or ids by agent.
         static: Ids by agent; None if they depend on the episode.
 
     Raises:
@@ -39,7 +40,7 @@ class PolicyMap:
     ) -> None:
         self._ids = list(policy_ids)
         self.static: dict[AgentID, str] | None = None
-        self._mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
+        self.mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
             return
         for agent in mapping_fn:
@@ -69,7 +70,7 @@ class PolicyMap:
         Raises:
             ValueError: If the function returns no known id.
         """
-        mapping = self._mapping_fn
+        mapping = self.mapping_fn
         return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
     def _checked(self, agent: AgentID, policy_id: str) -> str:
