@@ -12,11 +12,22 @@ import torch
 import tree
 
 from rlmodule import Policy
+from rlmodule.agents import MultiAgentPolicy, PolicyMap
 from tests.algorithms.dqn import matrix as dqn
 from tests.algorithms.ppo import matrix as ppo
 from tests.algorithms.sac import matrix as sac
 from tests.algorithms.td3 import matrix as td3
-from tests.deploy.parity import Episodes, acted, compare, digest_of, in_a_fresh_process, module_of, played
+from tests.deploy.parity import (
+    Episodes,
+    acted,
+    compare,
+    digest_of,
+    episodes_of,
+    in_a_fresh_process,
+    module_of,
+    played,
+)
+from tests.deploy.teams import AGENTS, TEAMS, TeamCell
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*")  # of onnx and of torch's exporters
 
@@ -83,8 +94,12 @@ def check_fresh(cells: Sequence[Any], tmp_path: Path) -> None:
     for number, cell in enumerate(cells):
         module = module_of(cell.config())
         episodes = played(cell.config(), module, 2)
-        saved.append((Policy(module).save(tmp_path / str(number)), episodes))
+        saved.append((str(Policy(module).save(tmp_path / str(number))), episodes))
         expected.append(digest_of(episodes.actions))
+    compare_fresh(saved, expected)
+
+
+def compare_fresh(saved: list[tuple[str, Episodes]], expected: list[str]) -> None:
     digests, modules = in_a_fresh_process(saved)
     assert digests == expected
     assert {name for name in modules if name.split(".")[0] == "algorithms"} <= {*OWN}
@@ -92,6 +107,52 @@ def check_fresh(cells: Sequence[Any], tmp_path: Path) -> None:
     assert not {
         name for name in modules if name.startswith(("rlmodule.envs", "rlmodule.sampling", "rlmodule.learning"))
     }
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=pytest.mark.slow if number else ()) for number, cell in enumerate(TEAMS)],
+    ids=lambda cell: f"several agents | {cell.name}",
+)
+def test_several_agents(cell: TeamCell, tmp_path: Path) -> None:
+    """The runner, act_batch, policies loaded in a fresh process, and a graph for each policy; and one env alone."""
+    modules = cell.modules()
+    policies = MultiAgentPolicy(modules, AGENTS, PolicyMap(AGENTS, [*modules], cell.mapping))
+    files = policies.export(tmp_path / "graphs")
+    folder, saved, expected = policies.save(tmp_path / "team"), [], []
+    for num in (1, 2, 7):
+        rollouts = cell.sampled(modules, num)
+        for name, module in modules.items():
+            episodes = episodes_of(module, rollouts[name])
+            same_to_the_last_bit(acted(Policy(module), episodes), episodes)
+            compare(files[name], module, episodes)
+            if num == 2:
+                saved.append((f"{folder}@{name}", episodes))
+                expected.append(digest_of(episodes.actions))
+    compare_fresh(saved, expected)
+    loaded = MultiAgentPolicy.load(folder)
+    (state, rewards), ours = (None, None), cell.env()
+    obs, _ = ours.reset(seed=0)
+    memory: dict[Any, Any] = {}
+    for _ in range(3):
+        actions, state = loaded.act(obs, state, rewards=rewards)
+        for agent, seen in obs.items():
+            reward = None if rewards is None else rewards[agent]
+            alone, memory[agent] = policies[cell.mapping[agent]].act(seen, memory.get(agent), reward=reward)
+            tree.map_structure(np.testing.assert_array_equal, actions[agent], alone)
+        obs, rewards, *_ = ours.step(actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", TEAMS, ids=lambda cell: f"several agents | {cell.name}")
+def test_several_agents_with_given_noise(cell: TeamCell, tmp_path: Path) -> None:
+    modules = cell.modules()
+    policies = MultiAgentPolicy(modules, AGENTS, PolicyMap(AGENTS, [*modules], cell.mapping))
+    files = policies.export(tmp_path, explore=True)
+    for num in (1, 2, 7):
+        rollouts = cell.sampled(modules, num)
+        for name, module in modules.items():
+            compare(files[name], module, episodes_of(module, rollouts[name]), explore=True)
 
 
 @pytest.mark.slow
