@@ -12,8 +12,7 @@ from algorithms.cli.flags import CommandFlags, parse
 from algorithms.cli.values import environment
 from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
-from algorithms.run.evaluation import play
-from algorithms.run.metrics import episode_summary
+from algorithms.run.evaluation import evaluation_summary, play
 from algorithms.run.run_folder import run_name
 from algorithms.run.text import return_text
 from algorithms.run.video import player_of, watch
@@ -125,8 +124,8 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
         counted, steps = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
     finally:
         runner.stop()
-    summary = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
-    result = {"env_runners": summary | {"num_episodes": len(counted), "num_env_steps": steps}}
+    summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
+    result = {"env_runners": summary}
     if flags.json:
         print(json.dumps({"policy": path, **result}))
     else:
@@ -140,5 +139,4 @@ def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
     settings = algorithm.config.for_evaluation()
     seen = watch(player_of(algorithm), settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
     returns, lengths = zip(*seen, strict=True)
-    played = {"num_episodes": len(seen), "num_env_steps": sum(lengths)}
-    return {"env_runners": episode_summary(returns, lengths) | played}
+    return {"env_runners": evaluation_summary(returns, lengths, sum(lengths))}

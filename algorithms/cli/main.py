@@ -18,6 +18,7 @@ from algorithms.cli.export import export
 from algorithms.cli.inspect import inspect
 from algorithms.cli.listing import list_known
 from algorithms.cli.plot import plot
+from algorithms.cli.push import push
 from algorithms.cli.train import train
 from algorithms.registry import ALGORITHMS
 from catalog.errors import closest
@@ -26,6 +27,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
     "evaluate": ("CKPT [flags]", evaluate),
     "export": ("CKPT FILE [flags]", export),
+    "push": ("CKPT REPO [flags]", push),
     "plot": ("RUN ... [flags]", plot),
     "inspect": ("CKPT [flags]", inspect),
     "explain": ("ENV [flags]", explain),

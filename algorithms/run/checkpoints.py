@@ -116,6 +116,9 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
         "modules": modules,
         "state": algorithm.get_state(),
     }
+    if algorithm.config.is_multi_agent:
+        spaces: Any = algorithm.env_runner_group.observation_space
+        content["agents"] = [*spaces]  # for MultiAgentPolicy.load()
     own = import_path(type(algorithm.config))
     if own is not None and registered_at(own) is None:
         content["config_class"] = own

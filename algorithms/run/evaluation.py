@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,14 +146,14 @@ class Evaluation:
         if self._callbacks.listens("on_episode_end"):
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
-        summary: dict[str, Any] = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
+        summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
         by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
         for one in (one for episode in counted for one in episode.agent_episodes):
             by_agent.setdefault(one.agent, []).append(one.episode_return)
             by_module.setdefault(one.policy, []).append(one.episode_return)
         for kind, returns in (("agent", by_agent), ("module", by_module)) if by_agent else ():
             summary[f"{kind}_episode_returns_mean"] = {name: fmean(values) for name, values in returns.items()}
-        return summary | {"num_episodes": len(counted), "num_env_steps": steps}
+        return summary
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the env runners; None if there was no evaluation yet."""
@@ -170,6 +171,13 @@ class Evaluation:
         """Close the envs."""
         if self._made is not None:
             self._made.stop()
+
+
+def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_env_steps: int) -> dict[str, Any]:
+    """Return the summary of an evaluation of ``num_env_steps`` steps, in which episodes with these returns ended."""
+    spread = pstdev(returns) if returns else math.nan
+    counts = {"num_episodes": len(returns), "num_env_steps": num_env_steps}
+    return {**episode_summary(returns, lengths), "episode_return_std": spread, **counts}
 
 
 def play(

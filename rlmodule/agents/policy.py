@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -12,10 +14,15 @@ from catalog.base import Tree
 from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
-from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
+from rlmodule.encoding import Decoder
+from rlmodule.modules.hub import downloaded, push
 from rlmodule.modules.policy import Policy
+from rlmodule.modules.policy_files import build_module, read_policies, save_policies
 from rlmodule.modules.rl_module import MultiRLModule
+from rlmodule.sealed_folder import StrPath
 
+_MAPPING = "policy_mapping_fn"
 State = Mapping[AgentID, tuple[str, Any]]
 """Agent → the id of its policy and the state of that policy, for each agent that has acted."""
 
@@ -93,6 +100,89 @@ class MultiAgentPolicy(dict[str, Policy]):
             if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
                 del self[module_id]
         self.update({name: Policy(self._modules[name], self._generator) for name in policy_ids if name not in self})
+
+    def save(self, path: StrPath) -> Path:
+        """Write the policies as the folder ``path``: the files of :meth:`Policy.save`, which have all modules, the
+        agents, and which module each acts with.
+
+        Raises:
+            TypeError: If the mapping function or a setting of the nets cannot be written, such as a lambda.
+            FileExistsError, OSError: See :meth:`Policy.save`.
+        """
+        mapping = self._policy_map.static or self._policy_map.mapping_fn
+        modules = {name: policy.module for name, policy in self.items()}
+        return save_policies(modules, path, {"agents": [*self._agents], _MAPPING: mapping})
+
+    @classmethod
+    def load(
+        cls, path: StrPath, *, policy_mapping_fn: PolicyMappingFn | None = None, allow: Sequence[str] = ()
+    ) -> MultiAgentPolicy:
+        """Load policies from a folder of :meth:`save`, from a checkpoint or from a run folder, as :meth:`Policy.load`,
+        which loads one of them with ``module_id=``.
+
+        Args:
+            path: The folder.
+            policy_mapping_fn: Maps agents to modules; None takes the function of the file.
+            allow: Modules whose classes and functions the file may name, in addition to this library.
+
+        Raises:
+            FileNotFoundError: If there is none of these.
+            ValueError: If a file is damaged, names code that is not allowed, or has the policy of one agent.
+        """
+        where, mapping = f"MultiAgentPolicy.load({str(path)!r})", policy_mapping_fn
+        content, decoder = read_policies(path, where), Decoder(where, allow)
+        agents = content.get("agents")
+        if not isinstance(agents, list) or not all(isinstance(agent, str | int) for agent in agents):
+            raise ValueError(
+                f"{where}: expected policies of several agents, got {', '.join(content['modules'])} without agents. "
+                "Call Policy.load(path), with module_id= if there are several."
+            )
+        modules = MultiRLModule({name: build_module(content, name, decoder, where) for name in content["modules"]})
+        if mapping is None:
+            hint = Mapping[AgentID, str] | Callable[..., str] | None
+            mapping = decoder.read(content.get(_MAPPING), _MAPPING, hint)
+            decoder.refuse_missing()
+            if not isinstance(mapping, Mapping | Callable | None):
+                raise ValueError(f"{where}: expected a function or ids by agent, got {mapping!r}. Pass {_MAPPING}=.")
+        return cls(modules, agents, PolicyMap(agents, [*modules], mapping))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        *,
+        revision: str | None = None,
+        policy_mapping_fn: PolicyMappingFn | None = None,
+        allow: Sequence[str] = (),
+        token: str | None = None,
+    ) -> MultiAgentPolicy:
+        """Load policies from a repository of the Hugging Face Hub; see :meth:`Policy.from_pretrained`."""
+        with downloaded(repo_id, revision, token, f"MultiAgentPolicy.from_pretrained({repo_id!r})") as folder:
+            return cls.load(folder, policy_mapping_fn=policy_mapping_fn, allow=allow)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        evaluation: Mapping[str, Any] | None = None,
+        env: str | None = None,
+        command: str | None = None,
+        film: StrPath | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Write the policies to a repository of the Hugging Face Hub; see :meth:`Policy.push_to_hub`."""
+        about = evaluation, env, command, film, private, token
+        return push(self.save, "rlmodule.agents", "MultiAgentPolicy", repo_id, *about)
+
+    def export(self, folder: StrPath, *, suffix: str = ".onnx", explore: bool = False) -> dict[str, Path]:
+        """Write each policy as one file, ``<id><suffix>`` in ``folder``; see :meth:`Policy.export`.
+
+        Returns:
+            The files by id. Characters of an id that a file name may not have are written as in URLs.
+        """
+        names = {module_id: quote(module_id, safe=" ") + suffix for module_id in self}
+        return {name: self[name].export(Path(folder, file), explore=explore) for name, file in names.items()}
 
     def __missing__(self, module_id: str) -> Policy:
         """Raise the KeyError of :class:`MultiRLModule` for an unknown id, which names the known ids."""

@@ -26,6 +26,7 @@ class PolicyMap:
 
     Attributes:
         ids: Ids of the modules.
+        mapping_fn: The function, or ids by agent.
         static: Ids by agent; None if they depend on the episode.
 
     Raises:
@@ -40,7 +41,7 @@ class PolicyMap:
     ) -> None:
         self.ids = list(policy_ids)
         self.static: dict[AgentID, str] | None = None
-        self._mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
+        self.mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
             return
         for agent in mapping_fn:
@@ -70,14 +71,14 @@ class PolicyMap:
         Raises:
             ValueError: If the function returns no known id.
         """
-        mapping = self._mapping_fn
+        mapping = self.mapping_fn
         return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
     def update(self, policy_ids: Sequence[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Map to the modules ``policy_ids`` from now on, by ``mapping_fn`` unless it is None."""
         self.ids = list(policy_ids)
         if mapping_fn is not None:
-            self._mapping_fn, self.static = mapping_fn, None
+            self.mapping_fn, self.static = mapping_fn, None
 
     def _checked(self, agent: AgentID, policy_id: str) -> str:
         if policy_id not in self.ids:

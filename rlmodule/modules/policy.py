@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from catalog.spaces import map_spaces
 from rlmodule.data.rollout import map_leaves
 from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
+from rlmodule.modules.hub import downloaded, push
 from rlmodule.modules.observation_reader import ObservationReader
 from rlmodule.modules.policy_files import load_module, save_policy
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
@@ -144,6 +145,66 @@ class Policy:
             ValueError: If a file is damaged, names code that is not allowed, or the id is unknown.
         """
         return cls(load_module(path, module_id, allow))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        *,
+        revision: str | None = None,
+        module_id: str | None = None,
+        allow: Sequence[str] = (),
+        token: str | None = None,
+    ) -> Policy:
+        """Load a policy from a repository of the Hugging Face Hub; the extra ``hub`` is needed.
+
+        Only the files of the policy are downloaded, into the cache of ``huggingface_hub``.
+
+        Args:
+            repo_id: The repository: ``"user/name"``.
+            revision: A branch, tag or commit; None takes the newest. What a commit holds never changes.
+            module_id, allow: See :meth:`load`.
+            token: The token for a private repository; None takes that of ``hf auth login``.
+
+        Raises:
+            OSError: If the repository or the revision cannot be read.
+            ImportError: If the package is missing.
+            FileNotFoundError, ValueError: See :meth:`load`.
+        """
+        with downloaded(repo_id, revision, token, f"Policy.from_pretrained({repo_id!r})") as folder:
+            return cls.load(folder, module_id=module_id, allow=allow)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        evaluation: Mapping[str, Any] | None = None,
+        env: str | None = None,
+        command: str | None = None,
+        film: StrPath | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Write the policy to a repository of the Hugging Face Hub, in one commit with its card, and return its
+        address; the extra ``hub`` is needed.
+
+        Args:
+            repo_id: The repository, ``"user/name"``; it is created if it does not exist.
+            evaluation: What ``algo.evaluate()`` returned, for the card: mean and standard deviation of the returns.
+            env: Name of the env, for the card.
+            command: The command that trained the policy, for the card.
+            film: A video of an episode, an mp4 file.
+            private: Make a new repository private; None takes the default of the account.
+            token: The token; None takes that of ``hf auth login``.
+
+        Raises:
+            OSError: If the repository cannot be written to.
+            ImportError: If the package is missing.
+            ValueError: If ``evaluation`` has no returns.
+            TypeError: See :meth:`save`.
+        """
+        about = evaluation, env, command, film, private, token
+        return push(self.save, "rlmodule", "Policy", repo_id, *about)
 
     def export(self, path: StrPath, *, explore: bool = False) -> Path:
         """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which

@@ -1,8 +1,9 @@
-"""Save the module of a policy as a folder, and load it from one, from a checkpoint or from a run.
+"""Save the modules of policies as a folder, and load them from one, from a checkpoint or from a run.
 
 Layout of the folder::
 
-    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings
+    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings; of several agents
+                           one for each module, the agents, and which module each acts with
     policy.safetensors     its weights and buffers, without the parts that only learning needs
     manifest.json          see rlmodule.sealed_folder
 
@@ -21,9 +22,9 @@ from typing import Any
 from torch import Tensor
 
 from catalog.errors import closest
-from rlmodule.checkpoint import holds_checkpoint, load_checkpoint
+from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sealed_folder import (
     DamagedFolder,
@@ -36,26 +37,46 @@ from rlmodule.sealed_folder import (
 )
 
 KIND, SPEC, WEIGHTS = "policy", "policy.json", "policy.safetensors"
-CARD = ("README.md", ".gitattributes")
+FILM = "replay.mp4"
+CARD = ("README.md", ".gitattributes", ".git", FILM)
 """Files that a model repository may add to the folder; they are not verified."""
 
 
 def save_policy(module: RLModule, path: StrPath) -> Path:
     """Write ``module`` as a folder; see :meth:`Policy.save`."""
-    target, where = Path(path).absolute(), f"Policy.save({str(path)!r})"
+    content = {"spec": encode(RLModuleSpec.of(module))}
+    return _write(f"Policy.save({str(path)!r})", path, content, module.get_state(inference_only=True))
+
+
+def save_policies(modules: Mapping[str, RLModule], path: StrPath, about: Mapping[str, Any]) -> Path:
+    """Write several modules as one folder, with values that :func:`encode` knows; see :meth:`MultiAgentPolicy.save`."""
+    tensors: dict[str, Tensor] = {}
+    content = {
+        "modules": {name: {"spec": encode(RLModuleSpec.of(module))} for name, module in modules.items()},
+        "state": {
+            name: split_tensors(module.get_state(inference_only=True), name, tensors)
+            for name, module in modules.items()
+        },
+        **{name: encode(value) for name, value in about.items()},
+    }
+    return _write(f"MultiAgentPolicy.save({str(path)!r})", path, content, tensors)
+
+
+def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
+    target = Path(path).absolute()
     if target.exists() and not ((target / SPEC).exists() or (target.is_dir() and not any(target.iterdir()))):
         raise FileExistsError(
             f"{where}: expected a new folder, an empty one or an earlier policy, got something else of that name. "
             "Choose another path."
         )
-    text = json.dumps({"spec": encode(RLModuleSpec.of(module))}, indent=1)
+    text = json.dumps(content, indent=1)
     if lost := re.findall(r'"__pass_again__": (".*")', text):
         raise TypeError(
             f"{where}: expected settings made of plain values, and of classes and functions that can be imported, got "
             f"{' and '.join(lost)}. Define it at the top level of a module."
         )
     try:
-        write_folder(target, KIND, {SPEC: text.encode(), WEIGHTS: module.get_state(inference_only=True)})
+        write_folder(target, KIND, {SPEC: text.encode(), WEIGHTS: tensors})
     except OSError as error:
         raise OSError(
             f"{where}: expected a folder to write to, got {error.strerror or error}. Choose another path, or free disk "
@@ -64,20 +85,52 @@ def save_policy(module: RLModule, path: StrPath) -> Path:
     return target
 
 
-def load_module(path: StrPath, module_id: str | None, allow: Sequence[str]) -> RLModule:
-    """Build the inference-only module of a policy, a checkpoint or a run; see :meth:`Policy.load`."""
-    where, folders = (
-        f"Policy.load({str(path)!r})",
-        [Path(path) / name for name in ("", "best_checkpoint", "checkpoint")],
-    )
+def load_module(path: StrPath, module_id: str | None, allow: Sequence[str], where: str | None = None) -> RLModule:
+    """Build the inference-only module of a policy, a checkpoint or a run; see :meth:`Policy.load`. Errors begin with
+    ``where``."""
+    where = where or f"Policy.load({str(path)!r})"
+    content = read_policies(path, where)
+    modules = content["modules"]
+    if module_id is None and len(modules) == 1:
+        module_id = next(iter(modules))
+    if module_id is None or module_id not in modules:
+        raise ValueError(
+            f"{where}: expected the id of one of its modules, {', '.join(map(repr, modules))}, got {module_id!r}. Pass "
+            f"module_id=.{closest(str(module_id), modules)}"
+        )
+    return build_module(content, module_id, Decoder(where, allow), where)
+
+
+def read_policies(path: StrPath, where: str) -> dict[str, Any]:
+    """Read the modules of a policy folder, a checkpoint or a run.
+
+    Returns:
+        ``modules``, their encoded specs by id; ``state``, their weights by id; and for several agents, encoded,
+        ``agents`` and ``policy_mapping_fn``.
+    """
+    folders = [Path(path) / name for name in ("", "best_checkpoint", "checkpoint")]
     folder = next((one for one in map(standing_in, folders) if holds_checkpoint(one)), None)
     if folder is None:
         raise FileNotFoundError(
             f"{where}: expected a folder that policy.save(path) wrote, a checkpoint, or a run with one, got none. Pass "
             "such a folder."
         )
-    spec, weights = _of_policy(folder, where) if (folder / SPEC).exists() else _of_checkpoint(folder, where, module_id)
-    decoder = Decoder(where, allow)
+    is_policy = (folder / SPEC).exists()
+    try:
+        content = _of_policy(folder) if is_policy else _of_checkpoint(folder)
+        content["modules"] = {name: one["spec"] for name, one in content["modules"].items()}
+        content["state"] = {name: dict(content["state"][name]) for name in content["modules"]}
+    except (DamagedFolder, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{where}: expected a folder that {'policy' if is_policy else 'algo'}.save(path) wrote, got one that "
+            f"cannot be read ({error}). Copy it again, or save the policy again."
+        ) from error
+    return content
+
+
+def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, where: str) -> RLModule:
+    """Build a module of what :func:`read_policies` returned."""
+    spec = content["modules"][module_id]
     decoded = decoder.read(spec, "spec", RLModuleSpec)
     if modules := decoder.modules_to_allow:
         raise NotReadable(
@@ -88,30 +141,22 @@ def load_module(path: StrPath, module_id: str | None, allow: Sequence[str]) -> R
     decoder.refuse_missing()
     if not isinstance(decoded, RLModuleSpec):
         raise ValueError(f"{where}: expected the description of a module, got {spec!r}. Save the policy again.")
-    return decoded.build_with(weights)
+    return decoded.build_with(content["state"][module_id])
 
 
-def _of_policy(folder: Path, where: str) -> tuple[Any, Mapping[str, Tensor]]:
-    """Return the encoded spec and the weights in a folder of :func:`save_policy`."""
-    try:
-        files = read_folder(folder, KIND, others=CARD)
-        return parse_json(files[SPEC], SPEC)["spec"], parse_tensors(files[WEIGHTS], WEIGHTS)
-    except (DamagedFolder, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{where}: expected a folder that policy.save(path) wrote, got one that cannot be read ({error}). Copy it "
-            "again, or save the policy again."
-        ) from error
+def _of_policy(folder: Path) -> dict[str, Any]:
+    files = read_folder(folder, KIND, others=CARD)
+    content, tensors = parse_json(files[SPEC], SPEC), parse_tensors(files[WEIGHTS], WEIGHTS)
+    if "modules" in content:
+        try:
+            return {**content, "state": join_tensors(content["state"], tensors)}
+        except ValueError as error:
+            raise DamagedFolder(f"{SPEC}: {error}") from error
+    return {"modules": {DEFAULT_MODULE_ID: content}, "state": {DEFAULT_MODULE_ID: tensors}}
 
 
-def _of_checkpoint(folder: Path, where: str, module_id: str | None) -> tuple[Any, Mapping[str, Tensor]]:
-    """Return the encoded spec and the weights of a module in a checkpoint."""
+def _of_checkpoint(folder: Path) -> dict[str, Any]:
     content = load_checkpoint(folder, replay=False)
-    modules = content["modules"]
-    if module_id is None and len(modules) == 1:
-        module_id = next(iter(modules))
-    if module_id not in modules:
-        raise ValueError(
-            f"{where}: expected the id of one of its modules, {', '.join(map(repr, modules))}, got {module_id!r}. Pass "
-            f"module_id=.{closest(str(module_id), modules)}"
-        )
-    return modules[module_id]["spec"], content["state"]["learners"]["module"][module_id]
+    of_agents = {name: content[name] for name in ("agents",) if name in content}
+    of_agents["policy_mapping_fn"] = content["config"].get("policy_mapping_fn")
+    return {"modules": content["modules"], "state": content["state"]["learners"]["module"], **of_agents}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.distributions.base import Distribution
-from rlmodule import Columns, EnvRunner, Policy, RLModule
+from rlmodule import Columns, EnvRunner, Policy, RLModule, RLModuleSpec, Rollout
 from rlmodule.modules.acting import ActingStep
 from rlmodule.modules.apis import EpsilonGreedyAPI
 
@@ -49,9 +49,14 @@ def module_of(config: Any, seed: int = 0) -> RLModule:
     """A module that is not nearly uniform, as at the start of training, with statistics of some observations."""
     config = config.copy()
     runner = EnvRunner(config, run_seed=seed)
-    torch.manual_seed(seed)
-    module = config.get_rl_module_spec(runner.observation_space, runner.action_space).build()
     runner.stop()
+    return filled(config.get_rl_module_spec(runner.observation_space, runner.action_space), seed)
+
+
+def filled(spec: RLModuleSpec, seed: int = 0) -> RLModule:
+    """A module of ``spec``, with random weights and statistics."""
+    torch.manual_seed(seed)
+    module = spec.build()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
@@ -69,6 +74,11 @@ def played(config: Any, module: RLModule, num: int) -> Episodes:
     runner.set_module(module)
     rollout = runner.sample(STEPS, explore=False)
     runner.stop()
+    return episodes_of(module, rollout)
+
+
+def episodes_of(module: RLModule, rollout: Rollout) -> Episodes:
+    """What is in a rollout of ``module``."""
     fitted = module.action_converter(rollout[Columns.ACTIONS])
     return Episodes(
         tree.map_structure(Tensor.numpy, module.env_part(rollout[Columns.OBS])),
@@ -147,9 +157,12 @@ LOADING = """
 import hashlib, sys
 import numpy as np, torch, tree
 from rlmodule import Policy
+from rlmodule.agents import MultiAgentPolicy
 torch.set_num_threads(1)
 for folder in sys.argv[1:]:
-    policy = Policy.load(folder)
+    folder, _, module_id = folder.partition("@")
+    policy = MultiAgentPolicy.load(folder)[module_id] if module_id else Policy.load(folder)
+    folder += module_id
     data, state = np.load(folder + ".npz"), None
     leaves = [data[f"obs{i}"] for i in range(sum(name.startswith("obs") for name in data))]
     digest, rewards = hashlib.sha256(), None
@@ -164,12 +177,15 @@ print(*sorted(sys.modules))
 """
 
 
-def in_a_fresh_process(policies: Sequence[tuple[Path, Episodes]]) -> tuple[list[str], list[str]]:
-    """The digests of what saved policies do in another process, and the modules that it imported."""
+def in_a_fresh_process(policies: Sequence[tuple[str, Episodes]]) -> tuple[list[str], list[str]]:
+    """The digests of what saved policies do in another process, and the modules that it imported.
+
+    A policy is a folder, or ``folder@id`` for one of several agents.
+    """
     for folder, episodes in policies:
         leaves = {f"obs{i}": leaf for i, leaf in enumerate(tree.flatten(episodes.obs))}
-        np.savez(f"{folder}.npz", starts=episodes.starts, rewards=episodes.rewards, **leaves)
-    command = [sys.executable, "-c", LOADING, *(str(folder) for folder, _ in policies)]
+        np.savez(f"{folder.replace('@', '')}.npz", starts=episodes.starts, rewards=episodes.rewards, **leaves)
+    command = [sys.executable, "-c", LOADING, *(folder for folder, _ in policies)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     *digests, modules = done.stdout.splitlines()
     return digests, modules.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,22 @@ import torch
 import tree
 
 from rlmodule import Policy
+from rlmodule.agents import MultiAgentPolicy, PolicyMap
 from tests.algorithms.dqn import matrix as dqn
 from tests.algorithms.ppo import matrix as ppo
-from tests.deploy.parity import Episodes, acted, compare, digest_of, in_a_fresh_process, module_of, played
+from tests.algorithms.sac import matrix as sac
+from tests.algorithms.td3 import matrix as td3
+from tests.deploy.parity import (
+    Episodes,
+    acted,
+    compare,
+    digest_of,
+    episodes_of,
+    in_a_fresh_process,
+    module_of,
+    played,
+)
+from tests.deploy.teams import AGENTS, TEAMS, TeamCell
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*")  # of onnx and of torch's exporters
 
@@ -33,7 +47,24 @@ CELLS: list[Any] = [
 ]
 SAMPLED = CELLS[0], CELLS[7], CELLS[10]
 """Cells that are exported with noise, too."""
-MATRIX = [case for case in (*ppo.cases(), *dqn.cases()) if case not in CELLS]
+RAINBOW = dqn.FACTORS | {"net": ("all",), "replay": ("prioritized, 3 steps",)}
+"""The matrix of DQN with all parts of Rainbow."""
+TD3_PAIRS = {name: td3.FACTORS[name] for name in ("action", "memory", "sharing")}
+MATRIX: dict[str, tuple[Any, ...]] = {
+    "PPO": ppo.cases(),
+    "DQN": dqn.cases(),
+    "Rainbow": tuple(dqn.Case(**levels) for levels in ppo.covering(RAINBOW, ppo.is_sensible)),
+    "SAC": sac.cases(),
+    "TD3": tuple(td3.Case(**levels) for levels in ppo.covering(td3.FACTORS, ppo.is_sensible, TD3_PAIRS)),
+}
+"""The cells of each algorithm; they hold every pair of levels of its feature matrix."""
+FURTHER = [
+    pytest.param(cell, id=f"{algorithm} | {cell.name}")
+    for algorithm, cells in MATRIX.items()
+    for cell in cells
+    if cell not in CELLS
+]
+OWN = ["algorithms", *(f"algorithms.{name}{end}" for name in ("ppo", "dqn", "sac", "td3") for end in ("", ".module"))]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
@@ -58,30 +89,95 @@ def test_policies_act_the_same_in_a_fresh_process(tmp_path: Path) -> None:
     check_fresh(CELLS, tmp_path)
 
 
-def check_fresh(cells: list[Any], tmp_path: Path) -> None:
+def check_fresh(cells: Sequence[Any], tmp_path: Path) -> None:
     saved, expected = [], []
     for number, cell in enumerate(cells):
         module = module_of(cell.config())
         episodes = played(cell.config(), module, 2)
-        saved.append((Policy(module).save(tmp_path / str(number)), episodes))
+        saved.append((str(Policy(module).save(tmp_path / str(number))), episodes))
         expected.append(digest_of(episodes.actions))
+    compare_fresh(saved, expected)
+
+
+def compare_fresh(saved: list[tuple[str, Episodes]], expected: list[str]) -> None:
     digests, modules = in_a_fresh_process(saved)
     assert digests == expected
-    own = {name for name in modules if name.split(".")[0] == "algorithms"}
-    assert own <= {"algorithms", "algorithms.ppo", "algorithms.ppo.module", "algorithms.dqn", "algorithms.dqn.module"}
+    assert {name for name in modules if name.split(".")[0] == "algorithms"} <= {*OWN}
     assert not {name.split(".")[0] for name in modules} & {"ray", "tests", "matplotlib", "rich", "onnx", "onnxruntime"}
     assert not {
         name for name in modules if name.startswith(("rlmodule.envs", "rlmodule.sampling", "rlmodule.learning"))
     }
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=pytest.mark.slow if number else ()) for number, cell in enumerate(TEAMS)],
+    ids=lambda cell: f"several agents | {cell.name}",
+)
+def test_several_agents(cell: TeamCell, tmp_path: Path) -> None:
+    """The runner, act_batch, policies loaded in a fresh process, and a graph for each policy; and one env alone."""
+    modules = cell.modules()
+    policies = MultiAgentPolicy(modules, AGENTS, PolicyMap(AGENTS, [*modules], cell.mapping))
+    files = policies.export(tmp_path / "graphs")
+    folder, saved, expected = policies.save(tmp_path / "team"), [], []
+    for num in (1, 2, 7):
+        rollouts = cell.sampled(modules, num)
+        for name, module in modules.items():
+            episodes = episodes_of(module, rollouts[name])
+            same_to_the_last_bit(acted(Policy(module), episodes), episodes)
+            compare(files[name], module, episodes)
+            if num == 2:
+                saved.append((f"{folder}@{name}", episodes))
+                expected.append(digest_of(episodes.actions))
+    compare_fresh(saved, expected)
+    loaded = MultiAgentPolicy.load(folder)
+    (state, rewards), ours = (None, None), cell.env()
+    obs, _ = ours.reset(seed=0)
+    memory: dict[Any, Any] = {}
+    for _ in range(3):
+        actions, state = loaded.act(obs, state, rewards=rewards)
+        for agent, seen in obs.items():
+            reward = None if rewards is None else rewards[agent]
+            alone, memory[agent] = policies[cell.mapping[agent]].act(seen, memory.get(agent), reward=reward)
+            tree.map_structure(np.testing.assert_array_equal, actions[agent], alone)
+        obs, rewards, *_ = ours.step(actions)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(0, len(MATRIX), 8))
-def test_the_feature_matrix(start: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cell", TEAMS, ids=lambda cell: f"several agents | {cell.name}")
+def test_several_agents_with_given_noise(cell: TeamCell, tmp_path: Path) -> None:
+    modules = cell.modules()
+    policies = MultiAgentPolicy(modules, AGENTS, PolicyMap(AGENTS, [*modules], cell.mapping))
+    files = policies.export(tmp_path, explore=True)
+    for num in (1, 2, 7):
+        rollouts = cell.sampled(modules, num)
+        for name, module in modules.items():
+            compare(files[name], module, episodes_of(module, rollouts[name]), explore=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", FURTHER)
+def test_the_feature_matrix(cell: Any, tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    cells = MATRIX[start : start + 8]
-    for cell in cells:
-        test_a_graph_and_batches_act_as_the_runner(cell, tmp_path)
-        for file in tmp_path.iterdir():
-            file.unlink()
-    check_fresh(cells, tmp_path)
+    test_a_graph_and_batches_act_as_the_runner(cell, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", FURTHER)
+def test_the_feature_matrix_with_given_noise(cell: Any, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    module = module_of(cell.config())
+    if isinstance(cell, td3.Case) or vars(cell).get("net") in ("noisy", "all"):
+        with pytest.raises(ValueError, match="expected actions that are sampled from noise"):
+            Policy(module).export(tmp_path / "x.onnx", explore=True)
+        return
+    path = Policy(module).export(tmp_path / "x.onnx", explore=True)
+    for num in (1, 2, 7):
+        compare(path, module, played(cell.config(), module, num), explore=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", MATRIX)
+def test_the_feature_matrix_in_a_fresh_process(algorithm: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    check_fresh(MATRIX[algorithm], tmp_path)

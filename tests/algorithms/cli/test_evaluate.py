@@ -235,6 +235,7 @@ def test_a_window_shows_the_episodes_that_a_video_would(
         "episode_return_min": 10.0,
         "episode_return_max": 20.0,
         "episode_len_mean": 20.0,
+        "episode_return_std": 5.0,
         "num_episodes": 2,
         "num_env_steps": 40,
     }

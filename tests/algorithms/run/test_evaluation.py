@@ -26,8 +26,8 @@ from algorithms.run.evaluation import evaluation_config
 from rlmodule.testing.data import clone, differences
 
 KEYS = [
-    "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean", "num_episodes",
-    "num_env_steps",
+    "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean", "episode_return_std",
+    "num_episodes", "num_env_steps",
 ]  # fmt: skip
 
 
@@ -110,6 +110,8 @@ def test_each_env_plays_an_equal_share(lengths: type[Lengths]) -> None:
     assert result["num_episodes"] == 7
     assert result["episode_len_mean"] == pytest.approx((3 * 2 + 2 * 7 + 2 * 30) / 7)
     assert (result["episode_return_min"], result["episode_return_max"]) == (2, 30)
+    squares = [(length - result["episode_len_mean"]) ** 2 for length in (2, 2, 2, 7, 7, 30, 30)]
+    assert result["episode_return_std"] == pytest.approx((sum(squares) / 7) ** 0.5)
     assert result["num_env_steps"] == 3 * evaluation_module.FRAGMENT  # played, whether they count or not
 
 

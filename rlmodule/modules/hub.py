@@ -1,0 +1,129 @@
+"""Policies in repositories of the Hugging Face Hub: push one with its card, and load it by name.
+
+Only the files of the policy are downloaded. They are verified, and may name code, as those of any other folder: see
+:mod:`rlmodule.modules.policy_files`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rlmodule.modules.policy_files import FILM, KIND, SPEC, WEIGHTS
+from rlmodule.sealed_folder import MANIFEST, StrPath, read_manifest
+
+_FILES = (SPEC, WEIGHTS, MANIFEST)
+
+
+@contextmanager
+def downloaded(repo_id: str, revision: str | None, token: str | None, where: str) -> Iterator[Path]:
+    """Give a folder with the files of the policy in a repository.
+
+    Raises:
+        ImportError: If ``huggingface_hub`` is missing.
+        OSError: If the repository or the revision cannot be read.
+    """
+    download = _package(where).snapshot_download
+    try:
+        found = Path(download(repo_id, revision=revision, token=token, allow_patterns=[*_FILES]))
+    except (OSError, ValueError) as error:
+        raise _failed(where, "a repository that can be read", error) from error
+    with TemporaryDirectory() as folder:
+        copied = Path(folder, repo_id)  # the cache has links, which loading does not follow
+        copied.mkdir(parents=True)
+        for file in (found / name for name in _FILES):
+            if file.is_file():
+                shutil.copyfile(file, copied / file.name)
+        yield copied
+
+
+def push(
+    save: Callable[[StrPath], Path],
+    package: str,
+    cls: str,
+    repo_id: str,
+    evaluation: Mapping[str, Any] | None,
+    env: str | None,
+    command: str | None,
+    film: StrPath | None,
+    private: bool | None,
+    token: str | None,
+) -> str:
+    """Write a policy with ``save`` and push it, in one commit; see :meth:`Policy.push_to_hub`. ``cls``, of
+    ``package``, loads it."""
+    where = f"{cls}.push_to_hub({repo_id!r})"
+    hub = _package(where)
+    score, episodes = (None, None) if evaluation is None else _score(evaluation, where)
+    with TemporaryDirectory() as folder:
+        path = save(Path(folder, "policy"))
+        if film is not None:
+            shutil.copyfile(film, path / FILM)
+        versions = read_manifest(path, KIND)["versions"]
+        about = {
+            "Return": score and f"{score} over {episodes} episodes",
+            "Env": env and f"`{env}`",
+            "Made by": command and f"`{command}`",
+            "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        }
+        card = _card(hub, (package, cls), repo_id, score, env, about, film is not None)
+        (path / "README.md").write_text(card, encoding="utf-8")
+        try:
+            api = hub.HfApi(token=token)
+            url = api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=path, commit_message="Add policy", delete_patterns=[FILM])
+        except (OSError, ValueError) as error:
+            raise _failed(where, "a repository that can be written to", error) from error
+    return str(url)
+
+
+def _card(
+    hub: Any,
+    cls: tuple[str, str],
+    repo_id: str,
+    score: str | None,
+    env: str | None,
+    about: Mapping[str, str | None],
+    has_film: bool,
+) -> str:
+    """Return the text of the card, with the metadata by which the Hub finds and ranks models."""
+    task, name = "reinforcement-learning", env or "unknown"
+    results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
+    tags = [task, "deep-reinforcement-learning", *([env] if env else [])]
+    data = hub.ModelCardData(library_name="catalog-rl", tags=tags, model_name=repo_id, eval_results=results)
+    rows = "".join(f"| {key} | {text} |\n" for key, text in about.items() if text)
+    return (
+        f"---\n{data.to_yaml()}\n---\n\n# {repo_id}\n\n| | |\n| --- | --- |\n{rows}\n"
+        + (f"![An episode]({FILM})\n\n" if has_film else "")
+        + f"```python\nfrom {cls[0]} import {cls[1]}\n\npolicy = {cls[1]}.from_pretrained({repo_id!r})\n"
+        "action, state = policy.act(obs)\n```\n"
+    )
+
+
+def _score(evaluation: Mapping[str, Any], where: str) -> tuple[str, int]:
+    """Return mean and standard deviation of the returns, as the Hub writes them, and the number of episodes."""
+    played = evaluation.get("env_runners", {})
+    if missing := {"episode_return_mean", "episode_return_std", "num_episodes"} - played.keys():
+        raise ValueError(
+            f"{where}: expected the result of algo.evaluate(), got one without {', '.join(sorted(missing))}. Pass "
+            "evaluation=algo.evaluate(), or leave it out."
+        )
+    return f"{played['episode_return_mean']:.2f} +/- {played['episode_return_std']:.2f}", played["num_episodes"]
+
+
+def _package(where: str) -> Any:
+    try:
+        return import_module("huggingface_hub")
+    except ImportError as error:
+        raise ImportError(
+            f"{where}: expected the package huggingface_hub, got none. Run: pip install 'catalog-rl[hub]'."
+        ) from error
+
+
+def _failed(where: str, expected: str, error: Exception) -> OSError:
+    got = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return OSError(f"{where}: expected {expected}, got {got}. Check the name, the revision, the network and the token.")
