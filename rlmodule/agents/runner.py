@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from catalog.explain.explain import short_space
+from rlmodule.agents.acting_stacks import ActingStacks
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.make import make_agent_envs
@@ -148,6 +149,7 @@ class AgentRunner(Accounts):
                 noise = self._noise_of(module_id, slots.tolist())
                 records = self._settings.records_action_dist and self._settings.is_trained(module_id)
                 self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
+        self._stacks = ActingStacks(self._columns.values())
 
     @property
     def episodes(self) -> list[MultiAgentEpisode]:
@@ -241,6 +243,7 @@ class AgentRunner(Accounts):
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         first_obs, self._first_obs = self._first_obs, {}
+        self._stacks.begin()
         for module_id, columns in self._columns.items():
             if first_obs:
                 columns.clear()
@@ -281,12 +284,10 @@ class AgentRunner(Accounts):
     def _act(self, explore: bool) -> list[dict[AgentID, Any]]:
         """Return the actions of each env, by agent."""
         actions: list[dict[AgentID, Any]] = [{} for _ in self.envs]
-        for columns in self._columns.values():
-            if len(columns.ready):
-                who, chosen = columns.act(explore, self._streams.generator)
-                for column, action in zip(who, chosen, strict=True):
-                    env, agent = columns.owners[column]
-                    actions[env - self._first][agent] = action
+        for columns, who, chosen in self._stacks.act(explore, self._streams.generator):
+            for column, action in zip(who, chosen, strict=True):
+                env, agent = columns.owners[column]
+                actions[env - self._first][agent] = action
         return actions
 
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:

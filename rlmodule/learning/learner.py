@@ -6,6 +6,7 @@ synchronise through :class:`DataParallel`; a single learner does without it.
 """
 
 import copy
+import functools
 import itertools
 import warnings
 import zlib
@@ -65,6 +66,9 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 
+if TYPE_CHECKING:
+    from rlmodule.learning.stacks import Stacks
+
 
 class GlobalStream:
     """Seeds torch's global generators (CPU and GPU) from the run within ``with`` blocks, for operations that accept no
@@ -120,6 +124,7 @@ class Learner(Hooks, ABC):
         ``parts_of``: parts of a module with their own optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
+        ``can_stack``: whether the loss can be that of several modules at once; default: no.
         ``required_apis``: the interfaces that the loss needs a module to implement.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -142,6 +147,8 @@ class Learner(Hooks, ABC):
         num_gradient_steps: Number of gradient steps of each module in the whole run.
         stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
             before the first step. A loss that depends on it is compiled or captured once for each value.
+        trained_parts: The parts of each module, with their parameters and optimizers.
+        row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
 
     Raises:
         TypeError: If a module lacks an interface in ``required_apis``.
@@ -161,7 +168,8 @@ class Learner(Hooks, ABC):
         self.parameters: dict[str, FlatParameters] = {}
         self.num_gradient_steps: dict[str, int] = {}
         self.stepping: dict[str, tuple[str, ...]] = {}
-        self._parts: dict[str, dict[str, TrainedPart]] = {}
+        self.trained_parts: dict[str, dict[str, TrainedPart]] = {}
+        self.row_weights: Tensor | None = None
         self._stepping: dict[str, list[TrainedPart]] = {}
         self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
@@ -170,7 +178,7 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row: dict[str, int] = {}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         for module_id, one in spec.rl_module_specs.items():
-            with self._using(settings.for_module(module_id)):
+            with self.using(settings.for_module(module_id)):
                 self._register_module(module_id, one)
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
@@ -191,11 +199,11 @@ class Learner(Hooks, ABC):
         parts = self.parts_of(module_id)
         where = f"{type(self).__name__}.parts_of({module_id!r})"
         self.parameters[module_id] = flat = FlatParameters(parameters_by_part(module, parts, where))
-        self._parts[module_id] = {
+        self.trained_parts[module_id] = {
             name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
             for name, part in parts.items()
         }
-        scheduled = [x for x in self._parts[module_id].values() if not isinstance(x.part.lr, int | float)]
+        scheduled = [x for x in self.trained_parts[module_id].values() if not isinstance(x.part.lr, int | float)]
         self._scheduled[module_id] = [(x.optimizer, x.part.lr) for x in scheduled]
         self._set_stepping(module_id, tuple(parts))
         self.num_gradient_steps[module_id] = 0
@@ -209,7 +217,7 @@ class Learner(Hooks, ABC):
         settings = copy.copy(self.settings)
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
             object.__setattr__(settings, name, value)  # of a copy, since settings may be frozen
-        with self._using(settings):
+        with self.using(settings):
             optimizer = self.configure_optimizer_for_module(module_id, parameters)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
@@ -218,10 +226,10 @@ class Learner(Hooks, ABC):
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts."""
-        return {name: part.optimizer for name, part in self._trained_parts()}
+        return {name: part.optimizer for name, part in self._named_parts()}
 
-    def _trained_parts(self) -> Iterator[tuple[str, TrainedPart]]:
-        for module_id, parts in self._parts.items():
+    def _named_parts(self) -> Iterator[tuple[str, TrainedPart]]:
+        for module_id, parts in self.trained_parts.items():
             for name, part in parts.items():
                 yield (f"{module_id}.{name}" if len(parts) > 1 else module_id), part
 
@@ -242,7 +250,7 @@ class Learner(Hooks, ABC):
         return self._settings_of[module_id]
 
     @contextmanager
-    def _using(self, settings: Any) -> Iterator[None]:
+    def using(self, settings: Any) -> Iterator[None]:
         """Replace the settings of this learner within the block."""
         before, self.settings = self.settings, settings
         try:
@@ -291,7 +299,7 @@ class Learner(Hooks, ABC):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
             try:
-                with self._using(self.settings.for_module(module_id)):
+                with self.using(self.settings.for_module(module_id)):
                     self._register_module(module_id, spec)
             except Exception:
                 self._forget_module(module_id)
@@ -308,7 +316,14 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self._parts, self._scheduled, self._stepping, self._stateful, self._gradient_passes
+        kept = (
+            self.parameters,
+            self.trained_parts,
+            self._scheduled,
+            self._stepping,
+            self._stateful,
+            self._gradient_passes,
+        )
         counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row
         for by_id in (*kept, *counts, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
@@ -346,7 +361,18 @@ class Learner(Hooks, ABC):
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return the parts to update in the next gradient step; the others keep weights and moments. Asked once before
         each step; the loss reads the answer from ``stepping``. Default: all."""
-        return tuple(self._parts[module_id])
+        return tuple(self.trained_parts[module_id])
+
+    def can_stack(self, module_id: str) -> bool:
+        """Return whether modules that have the same settings and nets as this one may share a call of
+        ``compute_loss_for_module``: with columns ``[M, B, ...]``, outputs ``[M, B, ...]`` and the id of the first. It
+        returns a loss ``[M]``, and metrics ``[M]`` or ``[M, B]``. For this, it must take all means by :meth:`mean`, and
+        keep to itself what differs by module. Default: False."""
+        return False
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean over the rows ``[B]`` of a minibatch; or of each module ``[M]``, over its ``[M, B]``."""
+        return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is: it gets all
@@ -411,20 +437,20 @@ class Learner(Hooks, ABC):
         self.progress += 1
         self.num_gradient_steps[module_id] += 1
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
-        if len(self._parts[module_id]) > 1:
+        if len(self.trained_parts[module_id]) > 1:
             metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True)}
         return {name: value.detach() for name, value in metrics.items()}
 
     def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
         """Set the parts that the next gradient step of a module updates."""
-        if not names or not set(names) <= self._parts[module_id].keys():
-            known = ", ".join(self._parts[module_id])
+        if not names or not set(names) <= self.trained_parts[module_id].keys():
+            known = ", ".join(self.trained_parts[module_id])
             raise ValueError(
                 f"{type(self).__name__}.parts_to_step({module_id!r}): expected one or more of {known}, got {names}. "
                 "Name parts that parts_of() returns."
             )
         self.stepping[module_id] = names
-        self._stepping[module_id] = [self._parts[module_id][name] for name in names]
+        self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""
@@ -444,7 +470,9 @@ class Learner(Hooks, ABC):
             in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
             if in_a_row[module_id] >= limit:
                 raise too_many_skipped(limit, module_id, self.module[module_id])
-        rates = {name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self._parts[module_id].items()}
+        rates = {
+            name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self.trained_parts[module_id].items()
+        }
         rates = {f"learning_rate_{name}" if len(rates) > 1 else "learning_rate": lr for name, lr in rates.items()}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
         results |= {**more, **rates, "num_updates_skipped": sum(skipped)}
@@ -482,7 +510,7 @@ class Learner(Hooks, ABC):
             "module": self.module.get_state(),
             "optimizers": {
                 name: optimizer_state(each.optimizer, is_scheduled=not isinstance(each.part.lr, int | float))
-                for name, each in self._trained_parts()
+                for name, each in self._named_parts()
             },
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
@@ -617,8 +645,7 @@ class EpisodeLearner(Learner):
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
-            check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
-            rollout = Rollout.from_episodes(rollout) if rollout else None
+            rollout = self._rollout_of(rollout)
         with self._together:
             if env_steps is None:
                 env_steps = self._steps_after(num_steps_in(rollout))
@@ -663,24 +690,46 @@ class EpisodeLearner(Learner):
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
-        """Update modules in the order of their ids, each with its own settings. All learn at the same env step."""
+        """Update modules in the order of their ids, each with its own settings. All learn at the same env step. Those
+        that can are updated at once."""
         data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
+        groups: Any = [((module_id,), None) for module_id in settings]
+        if self._is_plain and self.device.type == "cpu" and len(groups) > 1:
+            groups = self._stacks.divide([*settings])
         results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
         with self._together:
             steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
-            for module_id, own in settings.items():
-                with self._using(own):
-                    results |= self.update_from_episodes(
-                        data[module_id],
-                        env_steps=steps,
-                        module_id=module_id,
-                        num_epochs=num_epochs,
-                        minibatch_size=minibatch_size,
-                    )
+            for ids, stack in groups:
+                with self.using(settings[ids[0]]):
+                    if stack is None:
+                        results |= self.update_from_episodes(
+                            data[ids[0]],
+                            env_steps=steps,
+                            module_id=ids[0],
+                            num_epochs=num_epochs,
+                            minibatch_size=minibatch_size,
+                        )
+                    else:
+                        self._set_env_steps(steps)
+                        rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
+                        results |= stack.update(rollouts, num_epochs, minibatch_size)
                 timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
         return results | {"timers": timers}
+
+    @functools.cached_property
+    def _stacks(self) -> "Stacks":
+        from rlmodule.learning.stacks import Stacks  # which only several modules need
+
+        return Stacks(self)
+
+    def _rollout_of(self, data: ModuleData) -> Rollout | None:
+        """Return ``data`` as a rollout; None if it is empty."""
+        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
+        if data is None or isinstance(data, Rollout):
+            return data
+        return Rollout.from_episodes(data) if data else None
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
@@ -714,6 +763,11 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
+def minibatch_bounds(rows: int, size: int | None) -> list[int]:
+    """Return where minibatches of ``size`` rows begin, and the number of all ``rows``."""
+    return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+
+
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
@@ -725,7 +779,7 @@ def row_minibatches(
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)
-    bounds = [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+    bounds = minibatch_bounds(rows, size)
     if share is not None:
         order, bounds = share.of(order, bounds)
     if first.device.type != "cpu":
