@@ -62,12 +62,13 @@ from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences, values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.modules.shape_checks import check_module
+from rlmodule.modules.shared_parts import check_nothing_shared
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 
 if TYPE_CHECKING:
-    from rlmodule.learning.stacks import Stacks
+    from rlmodule.learning.groups import Groups
 
 
 class GlobalStream:
@@ -148,6 +149,8 @@ class Learner(Hooks, ABC):
         stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
             before the first step. A loss that depends on it is compiled or captured once for each value.
         trained_parts: The parts of each module, with their parameters and optimizers.
+        shared_parts: Likewise the parts that several modules share. Each is trained with the settings of the run.
+        sharing: The shared parts of each module that has some.
         row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
 
     Raises:
@@ -163,7 +166,7 @@ class Learner(Hooks, ABC):
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
-        self._data_parallel: DataParallel | None = None  # None for a single learner
+        self.data_parallel: DataParallel | None = None  # None for a single learner
         self.progress = self.env_steps = self.num_updates = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.num_gradient_steps: dict[str, int] = {}
@@ -171,6 +174,8 @@ class Learner(Hooks, ABC):
         self.trained_parts: dict[str, dict[str, TrainedPart]] = {}
         self.row_weights: Tensor | None = None
         self._stepping: dict[str, list[TrainedPart]] = {}
+        self.shared_parts: dict[str, TrainedPart] = {}
+        self.sharing: dict[str, list[str]] = {}
         self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
@@ -190,15 +195,18 @@ class Learner(Hooks, ABC):
         that is not trained gets none."""
         module = self.module[module_id]
         if not self.settings.is_trained(module_id):
+            check_nothing_shared(module_id, self.module)
             module.requires_grad_(False)
             return
         self._settings_of[module_id] = self.settings
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
-        self._check_own_parameters(module_id)
+        shared = self._take_shared_parts(module_id) if self.module.shared_parts else set[int]()
+        self._check_own_parameters(module_id, shared)
         parts = self.parts_of(module_id)
-        where = f"{type(self).__name__}.parts_of({module_id!r})"
-        self.parameters[module_id] = flat = FlatParameters(parameters_by_part(module, parts, where))
+        own = parameters_by_part(module, parts, f"{type(self).__name__}.parts_of({module_id!r})")
+        own = {name: [p for p in those if id(p) not in shared] for name, those in own.items()}
+        self.parameters[module_id] = flat = FlatParameters(own)
         self.trained_parts[module_id] = {
             name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
             for name, part in parts.items()
@@ -210,8 +218,8 @@ class Learner(Hooks, ABC):
         self._stateful[module_id] = module.is_stateful()
         self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
-        if self._data_parallel is not None:
-            self._data_parallel.register(module_id, module)
+        if self.data_parallel is not None:
+            self.data_parallel.register(module_id, module)
 
     def _make_optimizer(self, module_id: str, part: Part, parameters: nn.Parameter) -> torch.optim.Optimizer:
         settings = copy.copy(self.settings)
@@ -225,13 +233,15 @@ class Learner(Hooks, ABC):
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts."""
+        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts; and by the name
+        of each shared part."""
         return {name: part.optimizer for name, part in self._named_parts()}
 
     def _named_parts(self) -> Iterator[tuple[str, TrainedPart]]:
         for module_id, parts in self.trained_parts.items():
             for name, part in parts.items():
                 yield (f"{module_id}.{name}" if len(parts) > 1 else module_id), part
+        yield from self.shared_parts.items()
 
     def settings_of(self, module_id: str) -> Any:
         """Return the settings of a module: those of the run, changed by its ``policy_overrides``.
@@ -258,15 +268,23 @@ class Learner(Hooks, ABC):
         finally:
             self.settings = before
 
-    def _check_own_parameters(self, module_id: str) -> None:
+    def _take_shared_parts(self, module_id: str) -> set[int]:
+        """Take up the parts that a module shares, unless another module brought them. Return the ids of their
+        parameters."""
+        raise ValueError(
+            f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
+            "learns from a batch of one. Train with PPO, or give each policy its own parts."
+        )
+
+    def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
         """Raise if another module trains some of the same parameters: each optimizer would update its own copy."""
-        mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
+        mine = {id(p): name for name, p in self.module[module_id].named_parameters() if id(p) not in but}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
                 raise ValueError(
                     f"module {module_id!r} of {type(self).__name__}: expected trainable parameters "
                     f"that no other module trains, got {', '.join(shared[:5])}, which module {other!r} "
-                    "trains, too. Build them in setup() of each module, or freeze them with "
+                    "trains, too. Build them in setup() of each module, name them in shared_parts, or freeze them with "
                     "requires_grad_(False)."
                 )
 
@@ -279,11 +297,11 @@ class Learner(Hooks, ABC):
         If a learner raises during an update, it leaves the collective and the others raise :class:`CollectiveError`.
         """
         self.collective.close()
-        if self._data_parallel is not None:
-            self._data_parallel.leave(self.module)
+        if self.data_parallel is not None:
+            self.data_parallel.leave(self.module)
         self.collective = self._module_noise.collective = collective
         is_alone, settings = collective.size == 1, self.settings
-        self._data_parallel = None if is_alone else DataParallel(collective, self.module)
+        self.data_parallel = None if is_alone else DataParallel(collective, self.module)
         self._together: AbstractContextManager[None] = nullcontext() if is_alone else collective
         wraps = settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
         self._is_plain = is_alone and not wraps
@@ -324,11 +342,11 @@ class Learner(Hooks, ABC):
             self._stateful,
             self._gradient_passes,
         )
-        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row
+        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing
         for by_id in (*kept, *counts, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
-        if self._data_parallel is not None:
-            self._data_parallel.forget(module_id)
+        if self.data_parallel is not None:
+            self.data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Copy ``state``, from the ``get_state()`` of a module, into the module ``module_id``. The optimizer keeps its
@@ -422,7 +440,7 @@ class Learner(Hooks, ABC):
             parameters.zero_grad()
             loss.backward()
         else:
-            compute, together = self._gradient_passes[module_id], self._data_parallel
+            compute, together = self._gradient_passes[module_id], self.data_parallel
             loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
         by, stepping = self.settings.grad_clip_by, self._stepping[module_id]
         norms = [each.flat.clip(each.part.grad_clip, by) for each in stepping]
@@ -458,8 +476,8 @@ class Learner(Hooks, ABC):
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
         self.module[module_id].update_observation_statistics(rows[Columns.OBS])
-        if self._data_parallel is not None:
-            self._data_parallel.average_buffers(module_id, num_rows(batch))
+        if self.data_parallel is not None:
+            self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return the numbers to report: ``more``, the results of :meth:`summarize`, the learning rate, and the means of
@@ -482,10 +500,10 @@ class Learner(Hooks, ABC):
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
         """Join the metrics of gradient steps, and of all learners."""
-        if self._data_parallel is None:
+        if self.data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self._data_parallel.join_metrics(steps, known)
+        metrics, self._extra_metrics[module_id] = self.data_parallel.join_metrics(steps, known)
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
@@ -584,8 +602,8 @@ class EpisodeLearner(Learner):
         """Return a train batch of the named columns and those that ``preprocess_train_data`` added: the valid rows
         ``[B, ...]``, or sequences for a recurrent module."""
         names = [*names, *self._added_columns]
-        if self._data_parallel is not None:
-            rollout, names = self._data_parallel.number(rollout), [*names, Columns.ORDER]
+        if self.data_parallel is not None:
+            rollout, names = self.data_parallel.number(rollout), [*names, Columns.ORDER]
         if self._stateful[module_id]:
             return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
         return rollout.valid_rows(names)
@@ -641,7 +659,8 @@ class EpisodeLearner(Learner):
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
-        if isinstance(episodes, Mapping) or self._settings_of.get(module_id) is not self.settings:
+        is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
+        if isinstance(episodes, Mapping) or not is_alone:
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
@@ -650,15 +669,15 @@ class EpisodeLearner(Learner):
             if env_steps is None:
                 env_steps = self._steps_after(num_steps_in(rollout))
             self._set_env_steps(env_steps)
-            if self._data_parallel is not None:
-                rollout = self._data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
+            if self.data_parallel is not None:
+                rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
                 raise no_data()
             start = perf_counter()
             self.module.eval()
             # only the gradient steps run in train mode: in all else dropout and batch norm must act as in the runners
             batch, reported = self._train_batch(module_id, rollout.to(self.device))
-            share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
+            share = None if self.data_parallel is None else self.data_parallel.share_of(batch)
             prepared = perf_counter()
             self.module.train()
             before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
@@ -696,14 +715,14 @@ class EpisodeLearner(Learner):
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
         groups: Any = [((module_id,), None) for module_id in settings]
-        if self._is_plain and self.device.type == "cpu" and len(groups) > 1:
-            groups = self._stacks.divide([*settings])
+        if self.sharing or len(groups) > 1:
+            groups = self._groups.divide([*settings], stacks=self._is_plain and self.device.type == "cpu")
         results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
         with self._together:
             steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
-            for ids, stack in groups:
+            for ids, group in groups:
                 with self.using(settings[ids[0]]):
-                    if stack is None:
+                    if group is None:
                         results |= self.update_from_episodes(
                             data[ids[0]],
                             env_steps=steps,
@@ -714,15 +733,18 @@ class EpisodeLearner(Learner):
                     else:
                         self._set_env_steps(steps)
                         rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
-                        results |= stack.update(rollouts, num_epochs, minibatch_size)
+                        results |= group.update(rollouts, num_epochs, minibatch_size)
                 timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
         return results | {"timers": timers}
 
     @functools.cached_property
-    def _stacks(self) -> "Stacks":
-        from rlmodule.learning.stacks import Stacks  # which only several modules need
+    def _groups(self) -> "Groups":
+        from rlmodule.learning.groups import Groups  # which only several modules need
 
-        return Stacks(self)
+        return Groups(self)
+
+    def _take_shared_parts(self, module_id: str) -> set[int]:
+        return self._groups.take_shared_parts(module_id)
 
     def _rollout_of(self, data: ModuleData) -> Rollout | None:
         """Return ``data`` as a rollout; None if it is empty."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout, map_columns, map_leaves
+from rlmodule.data.rollout import map_columns, map_leaves
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters
+from rlmodule.learning.families import Group, Shares
+from rlmodule.learning.flat_optimizer import FlatAdam
 from rlmodule.learning.learner import minibatch_bounds
 from rlmodule.learning.reports import SKIPPED, Metrics
 from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI
@@ -25,50 +25,25 @@ if TYPE_CHECKING:
     from rlmodule.learning.learner import EpisodeLearner
 
 
-class Stacks:
-    """Divides the modules of a learner into those that are updated together and those that are updated alone.
+def stack_key(learner: EpisodeLearner, module_id: str) -> object:
+    """Return what modules have in common that are updated as a :class:`Stack`; the id of one that is not."""
+    module = learner.module[module_id]
+    part, *others = learner.trained_parts[module_id].values()
+    settings = learner.settings_of(module_id)
+    everything = len(part.flat.views) == len([*module.parameters()])
+    clips = settings.grad_clip_by == "global_norm"
+    with learner.using(settings):
+        allowed = learner.can_stack(module_id) and not learner.may_stop()
+    if others or not (everything and clips and allowed) or type(part.optimizer) is not FlatAdam:
+        return module_id
+    return module_id if isinstance(module, ExtraLossAPI) else (structure_of(module), id(settings))
 
-    Modules are updated together if nothing but their weights differs: class, structure, spaces and settings; if the
-    loss allows it (:meth:`Learner.can_stack`); and if they have one part, which the default optimizer updates. Results
-    are those of updates one after another, up to rounding: only neighbours in the order of the ids are stacked, so that
-    the random numbers of all minibatches are the same.
 
-    Args:
-        learner: The learner.
-    """
-
-    def __init__(self, learner: EpisodeLearner) -> None:
-        self._learner = learner
-        self._flats: list[FlatParameters] = []  # of the modules that are divided
-        self._groups: list[tuple[tuple[str, ...], Stack | None]] = []
-
-    def divide(self, module_ids: Sequence[str]) -> list[tuple[tuple[str, ...], Stack | None]]:
-        """Return groups of neighbours in ``module_ids``, each with its stack; a single module has None."""
-        if (flats := [self._learner.parameters[module_id] for module_id in module_ids]) != self._flats:
-            self._flats, self._groups = flats, []
-            for _, group in itertools.groupby(module_ids, self._key):
-                ids = tuple(group)
-                stack = self._build(ids) if len(ids) > 1 else None
-                self._groups += [((one,), None) for one in ids] if stack is None else [(ids, stack)]
-        return self._groups
-
-    def _key(self, module_id: str) -> object:
-        """Return what modules have in common that are updated together."""
-        learner, module = self._learner, self._learner.module[module_id]
-        part, *others = learner.trained_parts[module_id].values()
-        settings = learner.settings_of(module_id)
-        everything = len(part.flat.views) == len([*module.parameters()])
-        clips = settings.grad_clip_by == "global_norm"
-        with learner.using(settings):
-            allowed = learner.can_stack(module_id) and not learner.may_stop()
-        if others or not (everything and clips and allowed) or type(part.optimizer) is not FlatAdam:
-            return module_id
-        return module_id if isinstance(module, ExtraLossAPI) else (structure_of(module), id(settings))
-
-    def _build(self, ids: tuple[str, ...]) -> Stack | None:
-        modules = [self._learner.module[module_id] for module_id in ids]
-        stack = stack_of(modules, _training_pass, training=True)
-        return None if stack is None else Stack(self._learner, ids, stack)
+def stack_in(learner: EpisodeLearner, ids: tuple[str, ...]) -> Stack | None:
+    """Return the modules ``ids``, which have the same key, as a stack; None if they cannot be one."""
+    modules = [learner.module[module_id] for module_id in ids]
+    stack = stack_of(modules, _training_pass, training=True) if len(ids) > 1 else None
+    return None if stack is None else Stack(learner, ids, stack)
 
 
 def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
@@ -77,7 +52,7 @@ def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
     return [x for x in out.values() if isinstance(x, Tensor)] + values
 
 
-class Stack:
+class Stack(Group):
     """Updates ``M`` modules, each with its own data.
 
     Args:
@@ -87,33 +62,14 @@ class Stack:
     """
 
     def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], modules: ModuleStack) -> None:
-        self._learner, self._ids, self._modules = learner, module_ids, modules
+        super().__init__(learner, module_ids)
+        self._modules = modules
         self._as_first = MultiRLModule({module_ids[0]: modules.module})
         self._parts = [part for module_id in module_ids for part in learner.trained_parts[module_id].values()]
         self._grad = torch.zeros_like(modules.weights)
         self._grads = modules.views_of(self._grad)
 
-    def update(self, rollouts: Sequence[Rollout | None], num_epochs: int | None, size: int | None) -> dict[str, Any]:
-        """Update the modules from their rollouts, as :meth:`EpisodeLearner.update_from_episodes` updates one."""
-        learner, settings = self._learner, self._learner.settings
-        start, prepared = perf_counter(), list[tuple[Batch, dict[str, float]]]()
-        learner.module.eval()
-        for module_id, rollout in zip(self._ids, rollouts, strict=True):
-            if rollout is None:
-                raise no_data()
-            prepared.append(learner._train_batch(module_id, rollout))
-        batches, before = [batch for batch, _ in prepared], perf_counter()
-        num_epochs = settings.num_epochs if num_epochs is None else num_epochs
-        all_metrics = self._train(batches, num_epochs, settings.minibatch_size if size is None else size)
-        results: dict[str, Any] = {}
-        for module_id, metrics, (batch, reported) in zip(self._ids, all_metrics, prepared, strict=True):
-            results[module_id] = learner._summary(module_id, metrics, reported)
-            learner.after_update(module_id, batch)
-            learner._update_statistics(module_id, batch)
-        return results | {"timers": {"value_pass": before - start, "update": perf_counter() - before}}
-
-    def _train(self, batches: Sequence[Batch], num_epochs: int, size: int | None) -> list[Metrics]:
-        """Train on the ``batches`` of all modules, each reshuffled in each epoch. Return the metrics of each."""
+    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
         learner, counts = self._learner, [num_rows(batch) for batch in batches]
         if not all(counts):
             raise no_data("no valid row")
@@ -130,7 +86,6 @@ class Stack:
         widths, here = weights.count_nonzero(2).amax(1).tolist(), weights[:, :, 0].ne(0)
         history = list[Metrics]()
         self._modules.refresh()
-        learner.num_updates += int(here.count_nonzero()) * num_epochs
         modules, learner.module = learner.module, self._as_first
         try:
             for order in zip(*orders, strict=True):
