@@ -95,6 +95,11 @@ class MultiAgent(Settings):
         "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None has no "
         "such opponents.",
     )
+    shared_parts: dict[str, str | list[str]] = setting(
+        {},
+        "Parts that policies share, by a name of your choice: the path of a part in all policies, such as 'encoder', "
+        "or its places in some, such as ['a.encoder', 'b.encoder'].",
+    )
 
 
 class Evaluation(Settings):
@@ -592,6 +597,7 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
         values = dict(values)
         if isinstance(spec := values.get("policies"), MultiRLModuleSpec):
             values["policies"] = dict(spec.rl_module_specs)
+            values.setdefault("shared_parts", dict(spec.shared_parts))
         for name in ("policies", "policies_to_train"):
             if isinstance(ids := values.get(name), set | frozenset):
                 values[name] = sorted(ids)  # sets of strings have another order in each process

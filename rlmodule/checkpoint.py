@@ -172,17 +172,19 @@ def _load(path: StrPath, replay: bool) -> dict[str, Any]:
     return state
 
 
-def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def split_tensors(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str] | None = None) -> Any:
     """Return ``value`` with each tensor replaced by its name, and put the tensors into ``tensors`` under their names.
 
     Args:
         value: A tree of dicts, lists and tuples of tensors and plain values.
         path: Place of ``value`` in the whole tree, such as ``learners/module``; the names begin with it.
-        tensors: The dict that receives the tensors.
+        tensors: The dict that receives the tensors, each once.
+        names: The dict that receives the names by the ``id()`` of each tensor.
 
     Raises:
         TypeError: If the tree has another kind of value, or keys that are not unique as text.
     """
+    names = {} if names is None else names
     if isinstance(value, Mapping):
         keys = [str(key) for key in value]
         if len({*keys}) < len(keys) or keys == [_TENSOR]:
@@ -191,15 +193,17 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
                 f"{_TENSOR!r} alone, got the keys {list(value)!r}. Use strings as keys."
             )
         return {
-            str(key): split_tensors(child, f"{path}/{key}" if path else str(key), tensors)
+            str(key): split_tensors(child, f"{path}/{key}" if path else str(key), tensors, names)
             for key, child in value.items()
         }
     if isinstance(value, list | tuple):
-        return [split_tensors(child, f"{path}/{i}", tensors) for i, child in enumerate(value)]
+        return [split_tensors(child, f"{path}/{i}", tensors, names) for i, child in enumerate(value)]
     if isinstance(value, Tensor):
+        if id(value) in names:
+            return {_TENSOR: names[id(value)]}
         while path in tensors:  # a key "a/b" and the key "b" of a dict "a" give the same path
             path += "'"
-        tensors[path] = value.detach().cpu()
+        tensors[path], names[id(value)] = value.detach().cpu(), path
         return {_TENSOR: path}
     if isinstance(value, np.generic):
         return value.item()

@@ -44,7 +44,7 @@ class ReplayLearner(BatchLearner):
         net = spec.build().to(self.device)
         super()._register_module(module_id, spec)
         if module_id in self.parameters:  # a module that is not trained has no target net
-            parts = {name: each.part for name, each in self._parts[module_id].items()}
+            parts = {name: each.part for name, each in self.trained_parts[module_id].items()}
             flat = self.parameters[module_id]
             self.targets.add(module_id, net, self.module[module_id], flat, parts, self.env_steps)
 

@@ -61,15 +61,20 @@ class PPOLearner(EpisodeLearner):
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
         log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
-        policy_loss = -self.compute_policy_objective(log_ratio.exp(), batch).mean()
+        policy_loss = -self.mean(self.compute_policy_objective(log_ratio.exp(), batch))
 
-        vf_loss = self._value_error(module, batch, fwd_out).mean()
-        entropy = dist.entropy().mean()
+        vf_loss = self.mean(self._value_error(module, batch, fwd_out))
+        entropy = self.mean(dist.entropy())
 
         loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff[module_id] * entropy
         if config.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+
+    def can_stack(self, module_id: str) -> bool:
+        own = type(self).compute_loss_for_module, type(self).compute_policy_objective
+        inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
+        return own == inherited and not self.settings.use_kl_loss
 
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.

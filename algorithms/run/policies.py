@@ -51,6 +51,10 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
             f"{where}.policies_to_train: expected at least one of {', '.join(specs)}, got none. Train one, or call "
             "evaluate() of an algorithm that was trained."
         )
+    for name, where_it_is in config.shared_parts.items():
+        for place in where_it_is if isinstance(where_it_is, list) else ():
+            if (policy_id := place.partition(".")[0]) not in specs:
+                raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
     functions = config.policy_mapping_fn, config.for_evaluation().policy_mapping_fn
     maps = [PolicyMap(agents, [*specs], function).static for function in functions]
     filled = {}
@@ -67,7 +71,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
                 "policy, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
             )
         filled[policy_id] = spec.filled(config.for_module(policy_id).get_rl_module_spec(*spaces[0]))
-    return MultiRLModuleSpec(filled)
+    return MultiRLModuleSpec(filled, config.shared_parts)
 
 
 def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentPolicy:

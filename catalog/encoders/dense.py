@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -126,6 +127,11 @@ class DenseStack(nn.Module):
                 "input_dims: for a head, the output_dims of the encoder before it."
             ) from error
 
+    def take_members(self) -> None:
+        """Compute like a :class:`DenseEnsemble` from now on, once all weights are replaced by those of its members."""
+        self._linear = DenseEnsemble._linear
+        self._norm = partial(_norm_of_members, self.normalize)  # pyright: ignore[reportAttributeAccessIssue]
+
     def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
         """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
         outputs = self.layers[-1].linear
@@ -205,12 +211,16 @@ class DenseEnsemble(DenseStack):
         return torch.baddbmm(bias, x, weight)
 
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
-        x, bias = self.normalize(x, x.shape[-1:]), weights.get("bias")
-        return x * weights["weight"] if bias is None else torch.addcmul(bias, x, weights["weight"])
+        return _norm_of_members(self.normalize, x, **weights)
 
     def frozen(self) -> list[Layer]:
         """Return the layers with weights that get no gradient, for :meth:`run`."""
         return [layer._replace(linear=_detached(layer.linear), norm=_detached(layer.norm)) for layer in self.layers]
+
+
+def _norm_of_members(normalize: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    x = normalize(x, x.shape[-1:])
+    return x * weight if bias is None else torch.addcmul(bias, x, weight)
 
 
 def _detached(weights: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -220,12 +220,11 @@ class AgentColumns:
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
-    def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
+    def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Any]]:
         """Choose the actions of the agents that are ready. Return their columns, and for each the action to pass to its
         env."""
         who, module = self.ready, self.module
-        at = self._at(who)
-        batch = {Columns.OBS: map_leaves(lambda x: torch.from_numpy(x[at]), self._obs)}
+        batch = {Columns.OBS: as_tensors(self.observed())}
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(generator)
         forward = module._forward_exploration if explore else module._forward_inference
@@ -237,12 +236,27 @@ class AgentColumns:
             action = dist.sample_from(self.noise.take_of(who))
         else:
             action = dist.sample(generator)
+        sent = self.converted(action)
+        return self.record(map_leaves(Tensor.numpy, action), logits.numpy()), sent
+
+    def observed(self) -> Tree:
+        """Return the observations of the agents that are ready."""
+        at = self._at(self.ready)
+        return map_leaves(lambda x: x[at], self._obs)
+
+    def converted(self, action: Tree) -> Sequence[Any]:
+        """Return an action of the env for each entry of ``action``, a tree of tensors."""
         sent = map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action))
-        self._write(Columns.ACTIONS, at, map_leaves(Tensor.numpy, action))
+        return sent.tolist() if self._lists_actions else unbind_rows(sent)
+
+    def record(self, action: Tree, logits: np.ndarray) -> list[int]:
+        """Write the actions of the agents that are ready, and return their columns. They wait for the results now."""
+        who, at = self.ready, self._at(self.ready)
+        self._write(Columns.ACTIONS, at, action)
         if self._records_action_dist:
-            self._write(_INPUTS, at, logits.numpy())
+            self._write(_INPUTS, at, logits)
         self.ready = _NONE
-        return who.tolist(), sent.tolist() if self._lists_actions else unbind_rows(sent)
+        return who.tolist()
 
     def _write(self, name: str, at: Any, entries: Tree) -> None:
         """Write ``entries`` ``[k, ...]`` to the rows ``at`` of the column ``name``, which is allocated if it is new."""

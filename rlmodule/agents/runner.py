@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from catalog.explain.explain import short_space
+from rlmodule.agents.acting_stacks import ActingStacks
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.make import make_agent_envs
@@ -141,6 +142,7 @@ class AgentRunner(Accounts):
         self._policy_map = policy_map
         for module_id in module:
             self._add_columns(module_id)
+        self._stacks = ActingStacks(self._columns.values())
 
     def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Continue with the modules that :attr:`module` has now. Open episodes end with the modules they began with.
@@ -161,6 +163,7 @@ class AgentRunner(Accounts):
         for module_id in self.module:
             if module_id not in self._columns:
                 self._add_columns(module_id)
+        self._stacks = ActingStacks(self._columns.values())
 
     def _add_columns(self, module_id: str) -> None:
         """Make the columns of a module, if agents may be mapped to it."""
@@ -275,10 +278,12 @@ class AgentRunner(Accounts):
         self._faults: list[tuple[int, int]] = []  # step and env of each error
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
-        for module_id, columns in [*self._columns.items()]:
-            if module_id not in self.module and not columns.in_play.any():
-                del self._columns[module_id]  # of a module that was removed, whose last episode has ended
-                continue
+        for module_id in [*self._columns.keys() - set(self.module)]:
+            if not self._columns[module_id].in_play.any():  # the last episode of a removed module has ended
+                del self._columns[module_id]
+                self._stacks = ActingStacks(self._columns.values())
+        self._stacks.begin()
+        for module_id, columns in self._columns.items():
             columns.begin(num_steps if module_id in self._trained else min(num_steps, _ROWS_KEPT))
         if self._first_obs:
             self._start(0, self._first_obs)
@@ -316,12 +321,10 @@ class AgentRunner(Accounts):
     def _act(self, explore: bool) -> list[dict[AgentID, Any]]:
         """Return the actions of each env, by agent."""
         actions: list[dict[AgentID, Any]] = [{} for _ in self.envs]
-        for columns in self._columns.values():
-            if len(columns.ready):
-                who, chosen = columns.act(explore, self._streams.generator)
-                for column, action in zip(who, chosen, strict=True):
-                    env, agent = columns.owners[column]
-                    actions[env - self._first][agent] = action
+        for columns, who, chosen in self._stacks.act(explore, self._streams.generator):
+            for column, action in zip(who, chosen, strict=True):
+                env, agent = columns.owners[column]
+                actions[env - self._first][agent] = action
         return actions
 
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:

@@ -101,7 +101,7 @@ class BatchLearner(Learner):
         """
         module = self.module[module_id]
         if self._settings_of.get(module_id) is not self.settings:
-            with self._using(self.settings_of(module_id)):
+            with self.using(self.settings_of(module_id)):
                 return self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
         if batch is None and self.collective.size == 1:
             raise no_data()

@@ -6,6 +6,7 @@ synchronise through :class:`DataParallel`; a single learner does not use it.
 """
 
 import copy
+import functools
 import itertools
 import warnings
 import zlib
@@ -61,9 +62,13 @@ from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences, values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.modules.shape_checks import check_module
+from rlmodule.modules.shared_parts import check_nothing_shared
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
+
+if TYPE_CHECKING:
+    from rlmodule.learning.groups import Groups
 
 
 class GlobalStream:
@@ -125,6 +130,7 @@ class Learner(Hooks, ABC):
         ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
+        ``can_stack``: whether the loss can be that of several modules at once; default: no.
         ``required_apis``: the interfaces that the loss needs a module to implement.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -148,6 +154,10 @@ class Learner(Hooks, ABC):
         num_gradient_steps: Number of gradient steps of each module in the whole run.
         stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
             before the first step. A loss that depends on it is compiled or captured once for each value.
+        trained_parts: The parts of each module, with their parameters and optimizers.
+        shared_parts: Likewise the parts that several modules share. Each is trained with the settings of the run.
+        sharing: The shared parts of each module that has some.
+        row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
 
     Raises:
         TypeError: If a module lacks an interface in ``required_apis``.
@@ -162,13 +172,16 @@ class Learner(Hooks, ABC):
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
-        self._data_parallel: DataParallel | None = None  # None for a single learner
+        self.data_parallel: DataParallel | None = None  # None for a single learner
         self.progress = self.env_steps = self.num_updates = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.num_gradient_steps: dict[str, int] = {}
         self.stepping: dict[str, tuple[str, ...]] = {}
-        self._parts: dict[str, dict[str, TrainedPart]] = {}
+        self.trained_parts: dict[str, dict[str, TrainedPart]] = {}
+        self.row_weights: Tensor | None = None
         self._stepping: dict[str, list[TrainedPart]] = {}
+        self.shared_parts: dict[str, TrainedPart] = {}
+        self.sharing: dict[str, list[str]] = {}
         self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
@@ -177,7 +190,7 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row: dict[str, int] = {}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         for module_id, one in spec.rl_module_specs.items():
-            with self._using(settings.for_module(module_id)):
+            with self.using(settings.for_module(module_id)):
                 self._register_module(module_id, one)
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
@@ -189,36 +202,37 @@ class Learner(Hooks, ABC):
         module that is not trained only has its parameters frozen."""
         module = self.module[module_id]
         if not self._trains.get(module_id, self.settings.is_trained(module_id)):
+            check_nothing_shared(module_id, self.module)
             module.requires_grad_(False)
             return
         self._settings_of[module_id] = self.settings
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
-        self._check_own_parameters(module_id)
+        shared = self._take_shared_parts(module_id) if self.module.shared_parts else set[int]()
+        self._check_own_parameters(module_id, shared)
         parts = self.parts_of(module_id)
-        where = f"{type(self).__name__}.parts_of({module_id!r})"
-        self.parameters[module_id] = flat = FlatParameters(parameters_by_part(module, parts, where))
-        self._parts[module_id] = {
+        own = parameters_by_part(module, parts, f"{type(self).__name__}.parts_of({module_id!r})")
+        own = {name: [p for p in those if id(p) not in shared] for name, those in own.items()}
+        self.parameters[module_id] = flat = FlatParameters(own)
+        self.trained_parts[module_id] = {
             name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
             for name, part in parts.items()
         }
-        scheduled = [x for x in self._parts[module_id].values() if not isinstance(x.part.lr, int | float)]
+        scheduled = [x for x in self.trained_parts[module_id].values() if not isinstance(x.part.lr, int | float)]
         self._scheduled[module_id] = [(x.optimizer, x.part.lr) for x in scheduled]
         self._set_stepping(module_id, tuple(parts))
         self.num_gradient_steps[module_id] = 0
         self._stateful[module_id] = module.is_stateful()
         self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
-        if self._data_parallel is not None:
-            self._data_parallel.register(module_id, module)
+        if self.data_parallel is not None:
+            self.data_parallel.register(module_id, module)
 
     def _make_optimizer(self, module_id: str, part: Part, parameters: nn.Parameter) -> torch.optim.Optimizer:
         settings = copy.copy(self.settings)
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
-            object.__setattr__(
-                settings, name, value
-            )  # unlike setattr(), it also changes frozen settings; these are a copy
-        with self._using(settings):
+            object.__setattr__(settings, name, value)  # unlike setattr(), it changes this copy of frozen settings, too
+        with self.using(settings):
             optimizer = self.configure_optimizer_for_module(module_id, parameters)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
@@ -226,13 +240,15 @@ class Learner(Hooks, ABC):
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts."""
-        return {name: part.optimizer for name, part in self._trained_parts()}
+        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts; and by the name
+        of each shared part."""
+        return {name: part.optimizer for name, part in self._named_parts()}
 
-    def _trained_parts(self) -> Iterator[tuple[str, TrainedPart]]:
-        for module_id, parts in self._parts.items():
+    def _named_parts(self) -> Iterator[tuple[str, TrainedPart]]:
+        for module_id, parts in self.trained_parts.items():
             for name, part in parts.items():
                 yield (f"{module_id}.{name}" if len(parts) > 1 else module_id), part
+        yield from self.shared_parts.items()
 
     def settings_of(self, module_id: str) -> Any:
         """Return the settings of a module: those of the run, changed by its ``policy_overrides``.
@@ -251,7 +267,7 @@ class Learner(Hooks, ABC):
         return self._settings_of[module_id]
 
     @contextmanager
-    def _using(self, settings: Any) -> Iterator[None]:
+    def using(self, settings: Any) -> Iterator[None]:
         """Use ``settings`` as the settings of this learner within the block."""
         before, self.settings = self.settings, settings
         try:
@@ -259,16 +275,23 @@ class Learner(Hooks, ABC):
         finally:
             self.settings = before
 
-    def _check_own_parameters(self, module_id: str) -> None:
+    def _take_shared_parts(self, module_id: str) -> set[int]:
+        """Register the parts that a module shares, unless another module did. Return the ids of their parameters."""
+        raise ValueError(
+            f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
+            "learns from a batch of one. Train with PPO, or give each policy its own parts."
+        )
+
+    def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
         """Raise ValueError if another module trains some of the same parameters, since each optimizer would update a
         copy."""
-        mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
+        mine = {id(p): name for name, p in self.module[module_id].named_parameters() if id(p) not in but}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
                 raise ValueError(
                     f"module {module_id!r} of {type(self).__name__}: expected trainable parameters "
                     f"that no other module trains, got {', '.join(shared[:5])}, which module {other!r} "
-                    "trains, too. Build them in setup() of each module, or freeze them with "
+                    "trains, too. Build them in setup() of each module, name them in shared_parts, or freeze them with "
                     "requires_grad_(False)."
                 )
 
@@ -281,11 +304,11 @@ class Learner(Hooks, ABC):
         If a learner raises during an update, it leaves the collective and the others raise :class:`CollectiveError`.
         """
         self.collective.close()
-        if self._data_parallel is not None:
-            self._data_parallel.leave(self.module)
+        if self.data_parallel is not None:
+            self.data_parallel.leave(self.module)
         self.collective = self._module_noise.collective = collective
         is_alone, settings = collective.size == 1, self.settings
-        self._data_parallel = None if is_alone else DataParallel(collective, self.module)
+        self.data_parallel = None if is_alone else DataParallel(collective, self.module)
         self._together: AbstractContextManager[None] = nullcontext() if is_alone else collective
         wraps = settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
         self._is_plain = is_alone and not wraps
@@ -307,7 +330,7 @@ class Learner(Hooks, ABC):
             self.module.add(module_id, spec.build().to(self.device))
             self._trains[module_id] = train
             try:
-                with self._using(self.settings.for_module(module_id)):
+                with self.using(self.settings.for_module(module_id)):
                     self._register_module(module_id, spec)
             except Exception:
                 self._forget_module(module_id)
@@ -324,12 +347,12 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self._parts, self._scheduled, self._stepping, self._stateful, self._gradient_passes
-        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row
-        for by_id in (*kept, *counts, self._extra_metrics, self._settings_of, self._trains):
+        kept = self.parameters, self.trained_parts, self._scheduled, self._stepping, self._stateful
+        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing, self._trains
+        for by_id in (*kept, *counts, self._gradient_passes, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
-        if self._data_parallel is not None:
-            self._data_parallel.forget(module_id)
+        if self.data_parallel is not None:
+            self.data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Copy ``state``, from the ``get_state()`` of a module, into the module ``module_id``. The optimizer keeps its
@@ -362,7 +385,18 @@ class Learner(Hooks, ABC):
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return the names of the parts to update in the next gradient step; the weights and optimizers of the others
         stay unchanged. Called once before each step; the loss can read the names in ``stepping``. Default: all."""
-        return tuple(self._parts[module_id])
+        return tuple(self.trained_parts[module_id])
+
+    def can_stack(self, module_id: str) -> bool:
+        """Return whether modules that have the same settings and nets as this one may share a call of
+        ``compute_loss_for_module``: with columns ``[M, B, ...]``, outputs ``[M, B, ...]`` and the id of the first. It
+        returns a loss ``[M]``, and metrics ``[M]`` or ``[M, B]``. For this, it must take all means by :meth:`mean`, and
+        must not change anything that differs between modules. Default: False."""
+        return False
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean over the rows ``[B]`` of a minibatch; or of each module ``[M]``, over its ``[M, B]``."""
+        return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
@@ -412,7 +446,7 @@ class Learner(Hooks, ABC):
             parameters.zero_grad()
             loss.backward()
         else:
-            compute, together = self._gradient_passes[module_id], self._data_parallel
+            compute, together = self._gradient_passes[module_id], self.data_parallel
             loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
         by, stepping = self.settings.grad_clip_by, self._stepping[module_id]
         norms = [each.flat.clip(each.part.grad_clip, by) for each in stepping]
@@ -427,20 +461,20 @@ class Learner(Hooks, ABC):
         self.progress += 1
         self.num_gradient_steps[module_id] += 1
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
-        if len(self._parts[module_id]) > 1:
+        if len(self.trained_parts[module_id]) > 1:
             metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True)}
         return {name: value.detach() for name, value in metrics.items()}
 
     def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
         """Set the parts that the next gradient step of a module updates. Raise ValueError unless they exist."""
-        if not names or not set(names) <= self._parts[module_id].keys():
-            known = ", ".join(self._parts[module_id])
+        if not names or not set(names) <= self.trained_parts[module_id].keys():
+            known = ", ".join(self.trained_parts[module_id])
             raise ValueError(
                 f"{type(self).__name__}.parts_to_step({module_id!r}): expected one or more of {known}, got {names}. "
                 "Name parts that parts_of() returns."
             )
         self.stepping[module_id] = names
-        self._stepping[module_id] = [self._parts[module_id][name] for name in names]
+        self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""
@@ -448,8 +482,8 @@ class Learner(Hooks, ABC):
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
         self.module[module_id].update_observation_statistics(rows[Columns.OBS])
-        if self._data_parallel is not None:
-            self._data_parallel.average_buffers(module_id, num_rows(batch))
+        if self.data_parallel is not None:
+            self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return the numbers to report: ``more``, the results of :meth:`summarize`, the learning rate, and the means of
@@ -460,7 +494,9 @@ class Learner(Hooks, ABC):
             in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
             if in_a_row[module_id] >= limit:
                 raise too_many_skipped(limit, module_id, self.module[module_id])
-        rates = {name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self._parts[module_id].items()}
+        rates = {
+            name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self.trained_parts[module_id].items()
+        }
         rates = {f"learning_rate_{name}" if len(rates) > 1 else "learning_rate": lr for name, lr in rates.items()}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
         results |= {**more, **rates, "num_updates_skipped": sum(skipped)}
@@ -470,10 +506,10 @@ class Learner(Hooks, ABC):
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
         """Join the metrics of several gradient steps, and those of all learners."""
-        if self._data_parallel is None:
+        if self.data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self._data_parallel.join_metrics(steps, known)
+        metrics, self._extra_metrics[module_id] = self.data_parallel.join_metrics(steps, known)
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
@@ -498,7 +534,7 @@ class Learner(Hooks, ABC):
             "module": self.module.get_state(),
             "optimizers": {
                 name: optimizer_state(each.optimizer, is_scheduled=not isinstance(each.part.lr, int | float))
-                for name, each in self._trained_parts()
+                for name, each in self._named_parts()
             },
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
@@ -572,8 +608,8 @@ class EpisodeLearner(Learner):
         """Return a train batch of the named columns and those that ``preprocess_train_data`` added: the valid rows
         ``[B, ...]``, or sequences for a recurrent module."""
         names = [*names, *self._added_columns]
-        if self._data_parallel is not None:
-            rollout, names = self._data_parallel.number(rollout), [*names, Columns.ORDER]
+        if self.data_parallel is not None:
+            rollout, names = self.data_parallel.number(rollout), [*names, Columns.ORDER]
         if self._stateful[module_id]:
             return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
         return rollout.valid_rows(names)
@@ -629,25 +665,25 @@ class EpisodeLearner(Learner):
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
-        if isinstance(episodes, Mapping) or self._settings_of.get(module_id) is not self.settings:
+        is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
+        if isinstance(episodes, Mapping) or not is_alone:
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
-            check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
-            rollout = Rollout.from_episodes(rollout) if rollout else None
+            rollout = self._rollout_of(rollout)
         with self._together:
             if env_steps is None:
                 env_steps = self._steps_after(num_steps_in(rollout))
             self._set_env_steps(env_steps)
-            if self._data_parallel is not None:
-                rollout = self._data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
+            if self.data_parallel is not None:
+                rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
                 raise no_data()
             start = perf_counter()
             self.module.eval()
             # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
             batch, reported = self._train_batch(module_id, rollout.to(self.device))
-            share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
+            share = None if self.data_parallel is None else self.data_parallel.share_of(batch)
             prepared = perf_counter()
             self.module.train()
             before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
@@ -679,24 +715,49 @@ class EpisodeLearner(Learner):
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
-        """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``."""
+        """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
+        Those that can are updated at once."""
         data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
+        groups: Any = [((module_id,), None) for module_id in settings]
+        if self.sharing or len(groups) > 1:
+            groups = self._groups.divide([*settings], stacks=self._is_plain and self.device.type == "cpu")
         results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
         with self._together:
             steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
-            for module_id, own in settings.items():
-                with self._using(own):
-                    results |= self.update_from_episodes(
-                        data[module_id],
-                        env_steps=steps,
-                        module_id=module_id,
-                        num_epochs=num_epochs,
-                        minibatch_size=minibatch_size,
-                    )
+            for ids, group in groups:
+                with self.using(settings[ids[0]]):
+                    if group is None:
+                        results |= self.update_from_episodes(
+                            data[ids[0]],
+                            env_steps=steps,
+                            module_id=ids[0],
+                            num_epochs=num_epochs,
+                            minibatch_size=minibatch_size,
+                        )
+                    else:
+                        self._set_env_steps(steps)
+                        rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
+                        results |= group.update(rollouts, num_epochs, minibatch_size)
                 timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
         return results | {"timers": timers}
+
+    @functools.cached_property
+    def _groups(self) -> "Groups":
+        from rlmodule.learning.groups import Groups  # which only several modules need
+
+        return Groups(self)
+
+    def _take_shared_parts(self, module_id: str) -> set[int]:
+        return self._groups.take_shared_parts(module_id)
+
+    def _rollout_of(self, data: ModuleData) -> Rollout | None:
+        """Return ``data`` as a rollout; None if it is empty."""
+        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
+        if data is None or isinstance(data, Rollout):
+            return data
+        return Rollout.from_episodes(data) if data else None
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
@@ -730,6 +791,11 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
+def minibatch_bounds(rows: int, size: int | None) -> list[int]:
+    """Return where minibatches of ``size`` rows begin, and the number of all ``rows``."""
+    return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+
+
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
@@ -741,7 +807,7 @@ def row_minibatches(
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)
-    bounds = [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+    bounds = minibatch_bounds(rows, size)
     if share is not None:
         order, bounds = share.of(order, bounds)
     if first.device.type != "cpu":

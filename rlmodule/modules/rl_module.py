@@ -28,6 +28,7 @@ from catalog.model_config import MEMORIES
 from catalog.past import PREV_OBS, PastView
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
+from rlmodule.modules.shared_parts import SharedParts, share_parts
 
 DEFAULT_MODULE_ID = "default_policy"
 
@@ -343,14 +344,27 @@ class RLModule(Hooks, nn.Module, ABC):
 
 
 class MultiRLModule(nn.Module):
-    """Holds modules by id, as one ``nn.Module``."""
+    """Holds modules by id, as one ``nn.Module``.
 
-    def __init__(self, modules: Mapping[str, RLModule]) -> None:
+    Args:
+        modules: The modules.
+        shared_parts: The parts that they share; see :class:`MultiRLModuleSpec`. Modules that are added share them, too.
+    """
+
+    def __init__(self, modules: Mapping[str, RLModule], shared_parts: SharedParts | None = None) -> None:
         super().__init__()
+        self.shared_parts: SharedParts = {}  # once all are here
         self.rl_modules = nn.ModuleDict()
         self._by_id: dict[str, RLModule] = {}  # looking up in a ModuleDict costs as much as a tensor operation
         for module_id, module in modules.items():
             self.add(module_id, module)
+        self.shared_parts = shared_parts or {}
+        self._share_parts()
+
+    def _share_parts(self) -> None:
+        if self.shared_parts:
+            dropped = any(module.inference_only for module in self._by_id.values())
+            share_parts(self._by_id, self.shared_parts, may_lack=dropped)
 
     def add(self, module_id: str, module: RLModule) -> None:
         """Add a module.
@@ -370,6 +384,11 @@ class MultiRLModule(nn.Module):
                 f"{module_id!r}. Remove that module first, or choose another id."
             )
         self.rl_modules[module_id] = self._by_id[module_id] = module
+        try:
+            self._share_parts()
+        except ValueError:
+            self.remove(module_id)
+            raise
 
     def remove(self, module_id: str) -> None:
         """Remove the module ``module_id``.
@@ -413,8 +432,14 @@ class MultiRLModule(nn.Module):
         return joined(texts) if format == "mermaid" else "\n\n".join(f"{name}\n{text}" for name, text in texts.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Return the state of each module by id."""
-        return {module_id: module.get_state(inference_only) for module_id, module in self.items()}
+        """Return the state of each module by id. What modules share is the same tensor in the states of all."""
+        states = {module_id: module.get_state(inference_only) for module_id, module in self.items()}
+        known: dict[Any, Tensor] = {}
+        if self.shared_parts:
+            for state in states.values():
+                for name, x in state.items():
+                    state[name] = known.setdefault((x.data_ptr(), x.shape, x.dtype), x)
+        return states
 
     def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Copy the states in ``state`` into the modules of those ids, in place."""

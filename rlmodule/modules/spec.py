@@ -15,6 +15,7 @@ from catalog.catalog import Catalog
 from catalog.hooks import check_signature
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
+from rlmodule.modules.shared_parts import SharedParts
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,22 @@ class RLModuleSpec:
 
 @dataclass(frozen=True)
 class MultiRLModuleSpec:
-    """Describes several modules: their specs by id."""
+    """Describes several modules.
+
+    Attributes:
+        rl_module_specs: Their specs by id.
+        shared_parts: The parts that they share: the path of each in all modules, such as ``{"trunk": "encoder"}``, or
+            its places in some, such as ``{"trunk": ["a.encoder", "b.encoder"]}``.
+    """
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
+    shared_parts: SharedParts = field(default_factory=dict)
 
     def build(self, *, inference_only: bool | None = None) -> MultiRLModule:
-        """Build a module from each spec, in eval mode."""
+        """Build a module from each spec, in eval mode.
+
+        Raises:
+            ValueError: If modules cannot share a part; see :func:`share_parts`.
+        """
         modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
-        return MultiRLModule(modules).eval()
+        return MultiRLModule(modules, self.shared_parts).eval()

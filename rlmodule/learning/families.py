@@ -1,0 +1,151 @@
+"""Groups of modules that are updated together, and families: those that share parts."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlmodule.data.columns import Batch
+from rlmodule.data.rollout import Rollout
+from rlmodule.data.sequences import num_rows
+from rlmodule.learning.data_parallel import no_data
+from rlmodule.learning.flat_optimizer import FlatAdam, TrainedPart
+from rlmodule.learning.reports import ROWS, SKIPPED, Metrics
+from rlmodule.learning.sharding import Share
+
+if TYPE_CHECKING:
+    from rlmodule.learning.learner import EpisodeLearner
+
+Shares = Sequence[Share | None]
+"""For each module, the rows of all learners that this one has; None for a single learner."""
+
+
+class Group(ABC):
+    """Modules that are updated together, each from its own data.
+
+    Override points: ``_train``.
+
+    Args:
+        learner: The learner.
+        module_ids: The ids of the modules.
+    """
+
+    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str]) -> None:
+        self._learner, self._ids = learner, module_ids
+
+    def update(self, rollouts: Sequence[Rollout | None], num_epochs: int | None, size: int | None) -> dict[str, Any]:
+        """Update the modules from their rollouts, as :meth:`EpisodeLearner.update_from_episodes` updates one."""
+        learner, settings, peers = self._learner, self._learner.settings, self._learner.data_parallel
+        start, batches, reported, shares = perf_counter(), list[Batch](), list[Any](), list[Share | None]()
+        learner.module.eval()
+        for module_id, rollout in zip(self._ids, rollouts, strict=True):
+            with learner.using(learner.settings_of(module_id)):
+                if peers is not None:
+                    now = learner.num_updates, learner.env_steps
+                    rollout = peers.sync_rollout(rollout, learner.generator, *now)
+                if rollout is None:
+                    raise no_data()
+                batch, more = learner._train_batch(module_id, rollout.to(learner.device))
+                batches.append(batch)
+                reported.append(more)
+                shares.append(None if peers is None else peers.share_of(batch))
+        before, steps = perf_counter(), learner.progress
+        num_epochs = settings.num_epochs if num_epochs is None else num_epochs
+        size = settings.minibatch_size if size is None else size
+        learner.module.train()
+        with learner._module_noise:
+            of_each = self._train(batches, shares, num_epochs, size)
+        learner.num_updates += learner.progress - steps
+        learner.module.eval()
+        results: dict[str, Any] = {}
+        for module_id, metrics, batch, more in zip(self._ids, of_each, batches, reported, strict=True):
+            with learner.using(learner.settings_of(module_id)):
+                results[module_id] = learner._summary(module_id, metrics, more)
+                learner.after_update(module_id, batch)
+                learner._update_statistics(module_id, batch)
+        return results | {"timers": {"value_pass": before - start, "update": perf_counter() - before}}
+
+    @abstractmethod
+    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
+        """Train on the batch of each module for ``num_epochs``, in minibatches of ``size`` rows. Return the metrics of
+        each."""
+
+
+class Family(Group):
+    """Updates modules that share parts on the sum of their losses, each of which is a mean over the module's rows. The
+    rows of each are cut into the same number of minibatches. Each part is clipped and stepped on its own; if any loss
+    or gradient is not finite, none is.
+    """
+
+    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
+        learner, collective = self._learner, self._learner.collective
+        counts = [
+            num_rows(batch) if share is None else share.total * share.length
+            for batch, share in zip(batches, shares, strict=True)
+        ]
+        if not all(counts):
+            raise no_data("no valid row")
+        pieces = 1 if size is None else -(-max(counts) // (size * collective.size))
+        sizes = [-(-count // (pieces * collective.size)) for count in counts]
+        history: list[list[Metrics]] = [[] for _ in batches]
+        stopped = [False] * len(batches)
+        for _ in range(num_epochs):
+            before = [len(of) for of in history]
+            cut = [learner._minibatches(*each) for each in zip(batches, shares, sizes, strict=True)]
+            for minibatches in itertools.zip_longest(*cut):
+                self._step([None if over else one for over, one in zip(stopped, minibatches, strict=True)], history)
+            for i, module_id in enumerate(self._ids):
+                with learner.using(learner.settings_of(module_id)):
+                    if learner.may_stop() and not stopped[i]:
+                        epoch = learner._joined(module_id, history[i][before[i] :])
+                        stopped[i] = learner._all_stop(module_id, epoch)
+            if all(stopped):
+                break
+        return [learner._joined(module_id, steps) for module_id, steps in zip(self._ids, history, strict=True)]
+
+    def _step(self, minibatches: Sequence[Batch | None], history: Sequence[list[Metrics]]) -> None:
+        """Take a gradient step of the modules that have a minibatch, which may be empty here but not for all learners.
+        Add the metrics of each to its ``history``."""
+        learner, collective = self._learner, self._learner.collective
+        acting = [(i, self._ids[i], batch) for i, batch in enumerate(minibatches) if batch is not None]
+        own = {module_id: [*learner.trained_parts[module_id].values()] for _, module_id, _ in acting}
+        shared = {n: learner.shared_parts[n] for _, module_id, _ in acting for n in learner.sharing[module_id]}
+        parts: list[TrainedPart] = [*shared.values(), *itertools.chain.from_iterable(own.values())]
+        for part in parts:
+            part.flat.grad.zero_()
+        rows = torch.tensor([float(num_rows(batch) if batch else 0) for _, _, batch in acting])
+        weights = rows / collective.all_reduce(rows.clone())
+        losses, reported = torch.zeros(len(acting), device=learner.device), list[Metrics]()
+        for k, (_, module_id, batch) in enumerate(acting):
+            reported.append({})
+            if batch and rows[k]:
+                with learner.using(learner.settings_of(module_id)):
+                    loss, reported[k] = learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
+                (loss * weights[k]).backward()
+                losses[k] = loss.detach() * weights[k]
+        if collective.size > 1:
+            pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part in parts)]))
+            losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part in parts)])
+            for part, grad in zip(parts, grads, strict=True):
+                part.flat.grad.copy_(grad)
+        norms = torch.stack([part.flat.clip(part.part.grad_clip, learner.settings.grad_clip_by) for part in parts])
+        both = norms.sum() + losses.sum()
+        skip = both.sub_(both).ne_(0).float()
+        for part in parts:
+            if isinstance(part.optimizer, FlatAdam):
+                part.optimizer.step_unless(skip)
+            elif not skip:
+                part.optimizer.step()
+        learner.progress += len(acting)
+        for k, (i, module_id, _) in enumerate(acting):
+            learner.num_gradient_steps[module_id] += 1
+            mine = [*own[module_id], *(shared[name] for name in learner.sharing[module_id])]
+            which = torch.tensor([part in mine for part in parts], device=norms.device)
+            step = {"gradient_norm": torch.linalg.vector_norm(norms[which]), "total_loss": losses[k], SKIPPED: skip}
+            step |= {ROWS: rows[k]} if collective.size > 1 else {}
+            history[i].append({name: x.detach() for name, x in (reported[k] | step).items()})

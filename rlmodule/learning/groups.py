@@ -1,0 +1,95 @@
+"""Groups: which modules of a learner are updated together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlmodule.learning.families import Family, Group
+from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
+from rlmodule.learning.stacks import stack_in, stack_key
+from rlmodule.modules.shared_parts import places_of, tensors_at
+from rlmodule.settings import LearnerSettings
+
+if TYPE_CHECKING:
+    from rlmodule.learning.learner import EpisodeLearner
+
+Divided = list[tuple[tuple[str, ...], Group | None]]
+
+
+def _wraps(settings: LearnerSettings) -> bool:
+    """Return whether the settings ask for a loss that is compiled, captured or in bfloat16."""
+    return bool(settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
+
+
+class Groups:
+    """Divides the modules of a learner into those that are updated together and those that are updated alone.
+
+    Modules that share parts, also by way of others, are a :class:`Family`. Modules of which nothing but the weights
+    differs are a :class:`Stack`: of one class, structure, spaces and settings, if the loss allows it
+    (:meth:`Learner.can_stack`), and if they have one part, which the default optimizer updates. Results of a stack are
+    those of updates one after another, up to rounding: only neighbours in the order of the ids are stacked, so that the
+    random numbers of all minibatches are the same.
+
+    Args:
+        learner: The learner.
+    """
+
+    def __init__(self, learner: EpisodeLearner) -> None:
+        self._learner = learner
+        self._flats: list[FlatParameters] = []  # of the modules that are divided
+        self._divided: Divided = []
+
+    def take_shared_parts(self, module_id: str) -> set[int]:
+        """Take up the parts that a module shares, unless another module brought them. Return the ids of their
+        parameters.
+
+        Raises:
+            ValueError: If a part has the name of a module, or the loss is compiled, captured or in bfloat16.
+        """
+        learner, shared, names = self._learner, set[int](), list[str]()
+        modules, settings = learner.module, learner.settings
+        for name, places in places_of(modules.shared_parts, modules).items():
+            if module_id not in places:
+                continue
+            if name in modules or _wraps(settings):
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected a name that no policy has, and a loss that is neither compiled, "
+                    f"captured nor in bfloat16, got policies {', '.join(modules)} and torch_compile_learner="
+                    f"{settings.torch_compile_learner}, torch_cuda_graphs={settings.torch_cuda_graphs}, "
+                    f"torch_autocast={settings.torch_autocast}. Choose another name, or leave these settings out."
+                )
+            tensors = tensors_at(modules[module_id], places[module_id]).values()
+            parameters = {id(own[key]): own[key] for own, key in tensors if own[key].requires_grad}
+            if name not in learner.shared_parts:
+                flat = FlatParameters({name: parameters.values()}).parts[name]
+                part = Part((places[module_id],), settings.lr, settings.grad_clip)
+                learner.shared_parts[name] = TrainedPart(part, flat, learner._make_optimizer(name, part, flat.tensor))
+            shared |= parameters.keys()
+            names.append(name)
+        if names:
+            learner.sharing[module_id] = names
+        return shared
+
+    def divide(self, module_ids: Sequence[str], *, stacks: bool) -> Divided:
+        """Return groups of ``module_ids``; a module that is updated alone has None. Only if ``stacks``, modules without
+        shared parts are updated together."""
+        learner = self._learner
+        if (flats := [learner.parameters[module_id] for module_id in module_ids]) == self._flats:
+            return self._divided
+        self._flats, self._divided = flats, []
+        for _, group in itertools.groupby(module_ids, lambda x: x if x in learner.sharing else stack_key(learner, x)):
+            ids = tuple(group)
+            if ids[0] in learner.sharing:
+                continue
+            stack = stack_in(learner, ids) if stacks else None
+            self._divided += [((one,), None) for one in ids] if stack is None else [(ids, stack)]
+        families: list[set[str]] = []
+        for module_id in filter(learner.sharing.__contains__, module_ids):
+            near = [x for x in families if any({*learner.sharing[module_id]} & {*learner.sharing[y]} for y in x)]
+            families = [x for x in families if x not in near] + [{module_id}.union(*near)]
+        for family in families:
+            ids = tuple(sorted(family))
+            self._divided.append((ids, Family(learner, ids)))
+        return self._divided

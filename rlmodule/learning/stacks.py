@@ -1,0 +1,159 @@
+"""Stacks: modules of one structure that take their gradient steps in one pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.rollout import map_columns, map_leaves
+from rlmodule.data.sequences import num_rows
+from rlmodule.learning.data_parallel import no_data
+from rlmodule.learning.families import Group, Shares
+from rlmodule.learning.flat_optimizer import FlatAdam
+from rlmodule.learning.learner import minibatch_bounds
+from rlmodule.learning.reports import SKIPPED, Metrics
+from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI
+from rlmodule.modules.module_stack import ModuleStack, stack_of, structure_of
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
+
+if TYPE_CHECKING:
+    from rlmodule.learning.learner import EpisodeLearner
+
+
+def stack_key(learner: EpisodeLearner, module_id: str) -> object:
+    """Return what modules have in common that are updated as a :class:`Stack`; the id of one that is not."""
+    module = learner.module[module_id]
+    part, *others = learner.trained_parts[module_id].values()
+    settings = learner.settings_of(module_id)
+    everything = len(part.flat.views) == len([*module.parameters()])
+    clips = settings.grad_clip_by == "global_norm"
+    with learner.using(settings):
+        allowed = learner.can_stack(module_id) and not learner.may_stop()
+    if others or not (everything and clips and allowed) or type(part.optimizer) is not FlatAdam:
+        return module_id
+    return module_id if isinstance(module, ExtraLossAPI) else (structure_of(module), id(settings))
+
+
+def stack_in(learner: EpisodeLearner, ids: tuple[str, ...]) -> Stack | None:
+    """Return the modules ``ids``, which have the same key, as a stack; None if they cannot be one."""
+    modules = [learner.module[module_id] for module_id in ids]
+    stack = stack_of(modules, _training_pass, training=True) if len(ids) > 1 else None
+    return None if stack is None else Stack(learner, ids, stack)
+
+
+def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
+    out = module.forward_train(batch)
+    values = [module.compute_values(batch, out.get(Columns.EMBEDDINGS))] if isinstance(module, ValueFunctionAPI) else []
+    return [x for x in out.values() if isinstance(x, Tensor)] + values
+
+
+class Stack(Group):
+    """Updates ``M`` modules, each with its own data.
+
+    Args:
+        learner: The learner.
+        module_ids: The ids of the modules.
+        modules: The modules as one.
+    """
+
+    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], modules: ModuleStack) -> None:
+        super().__init__(learner, module_ids)
+        self._modules = modules
+        self._as_first = MultiRLModule({module_ids[0]: modules.module})
+        self._parts = [part for module_id in module_ids for part in learner.trained_parts[module_id].values()]
+        self._grad = torch.zeros_like(modules.weights)
+        self._grads = modules.views_of(self._grad)
+
+    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
+        learner, counts = self._learner, [num_rows(batch) for batch in batches]
+        if not all(counts):
+            raise no_data("no valid row")
+        rows, weights = _places(counts, size)
+        whole: Batch = {
+            name: map_leaves(lambda *x: torch.cat(x), column, *(batch[name] for batch in batches[1:]))
+            for name, column in batches[0].items()
+        }
+        starts = itertools.accumulate(counts, initial=0)
+        orders = [  # drawn in the order of updates one after another
+            [start + torch.randperm(count, generator=learner.generator) for _ in range(num_epochs)]
+            for start, count in zip(starts, counts, strict=False)
+        ]
+        widths, here = weights.count_nonzero(2).amax(1).tolist(), weights[:, :, 0].ne(0)
+        history = list[Metrics]()
+        self._modules.refresh()
+        modules, learner.module = learner.module, self._as_first
+        try:
+            for order in zip(*orders, strict=True):
+                places = torch.cat(order)[rows]
+                shuffled = map_columns(lambda x, places=places: x[places], whole)
+                for step, width in enumerate(widths):
+                    learner.row_weights = weights[step, :, :width]
+                    batch = map_columns(lambda x, at=(step, slice(None), slice(width)): x[at], shuffled)
+                    history.append(self._step(batch, here[step]))
+        finally:
+            learner.module, learner.row_weights = modules, None
+        num_steps = here.sum(0) * num_epochs
+        for module_id, num in zip(self._ids, num_steps.tolist(), strict=True):
+            learner.num_gradient_steps[module_id] += num
+        used = torch.cat([weights[step, :, :width] for step, width in enumerate(widths)] * num_epochs, 1).ne(0)
+        return _by_module(history, here.repeat(num_epochs, 1), used)
+
+    def _step(self, batch: Batch, here: Tensor) -> Metrics:
+        """Take a gradient step of the modules that have rows ``here``, as :meth:`Learner._gradient_step` does."""
+        learner, modules, grad = self._learner, self._modules, self._grad
+        out = modules.module.forward_train(batch)
+        losses, metrics = learner.compute_loss_for_module(self._ids[0], batch, out)
+        grads = torch.autograd.grad(losses.sum(), modules.leaves, materialize_grads=True)
+        torch._foreach_copy_(self._grads, grads)  # pyright: ignore[reportPrivateImportUsage]
+        norms = torch.linalg.vector_norm(grad, dim=1)
+        if (limit := learner.settings.grad_clip) is not None:
+            grad.mul_((norms + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0)[:, None])
+        both = norms + losses.detach()
+        skips = both.sub_(both).ne_(0).float()
+        for part, row, skip in zip(self._parts, grad.unbind(), torch.where(here, skips, 1.0).unbind(), strict=True):
+            part.flat.grad.copy_(row)
+            part.optimizer.step_unless(skip)  # pyright: ignore[reportAttributeAccessIssue]
+        torch.stack([part.flat.tensor.detach() for part in self._parts], out=modules.weights)
+        learner.progress += int(here.count_nonzero())
+        metrics |= {"gradient_norm": norms, "total_loss": losses, SKIPPED: skips}
+        return {name: value.detach() for name, value in metrics.items()}
+
+
+def _places(counts: Sequence[int], size: int | None) -> tuple[Tensor, Tensor]:
+    """Cut the rows of each module into minibatches, as :func:`row_minibatches` does.
+
+    Returns:
+        The place of each row among those of all modules, ``[steps, M, B]``; and the weight of each row in the mean of
+        its minibatch. Shorter minibatches are filled with their own rows, whose weight is 0, and modules without a
+        minibatch with their first row.
+    """
+    bounds = [minibatch_bounds(count, size) for count in counts]
+    steps, width = max(map(len, bounds)) - 1, max(b - a for of in bounds for a, b in itertools.pairwise(of))
+    rows, weights = torch.zeros(steps, len(counts), width, dtype=torch.int64), torch.zeros(steps, len(counts), width)
+    for i, (start, of) in enumerate(zip(itertools.accumulate(counts, initial=0), bounds, strict=False)):
+        rows[:, i] = start
+        for step, (a, b) in enumerate(itertools.pairwise(of)):
+            rows[step, i] = start + a + torch.arange(width) % (b - a)
+            weights[step, i, : b - a] = 1 / (b - a)
+    return rows, weights
+
+
+def _by_module(history: Sequence[Metrics], here: Tensor, used: Tensor) -> list[Metrics]:
+    """Join the metrics ``[M]`` and ``[M, B]`` of all steps, for each module alone.
+
+    Args:
+        history: The metrics of each step.
+        here: The modules that took each step, ``[steps, M]``.
+        used: Which of the rows of all steps, side by side, belong to a minibatch, ``[M, rows]``.
+    """
+    per_row = {name for name, x in history[0].items() if x.dim() > 1}
+    joined = {n: (torch.cat if n in per_row else torch.stack)([m[n] for m in history], 1) for n in history[0]}
+    return [
+        {name: x[i][used[i] if name in per_row else here[:, i]] for name, x in joined.items()}
+        for i in range(here.shape[1])
+    ]

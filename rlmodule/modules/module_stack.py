@@ -1,0 +1,132 @@
+"""ModuleStack: modules of one structure as one module, which computes a layer of all of them in one batched product."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.encoders.dense import DenseStack
+from catalog.encoders.shape_checks import untouched
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.rollout import allocate_observations, as_tensors, entry_of, write_row
+from rlmodule.modules.apis import EpsilonGreedyAPI, NoisyNetAPI
+from rlmodule.modules.rl_module import RLModule
+
+logger = logging.getLogger(__name__)
+
+_ROWS = 3
+"""Observations of each module in the trial of a stack."""
+
+
+class ModuleStack:
+    """``M`` modules as one, whose passes take and return rows ``[M, B, ...]``.
+
+    It is a copy of the first module, in which the weights of each dense layer are those of all modules, as in a
+    :class:`DenseEnsemble`, and every other parameter or buffer is ``[M, 1, ...]`` and broadcasts over the rows.
+
+    Args:
+        modules: The modules.
+        training: Whether passes record gradients, in train mode.
+
+    Attributes:
+        module: The copy.
+        weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
+        leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for a linear layer, else ``[M, 1, ...]``.
+    """
+
+    def __init__(self, modules: Sequence[RLModule], *, training: bool) -> None:
+        self._modules, self.module = modules, copy.deepcopy(modules[0]).train(training)
+        self._shapes = [(p, p.shape) for p in self.module.parameters()]
+        self._linear = {id(x.weight) for x in self.module.modules() if isinstance(x, nn.Linear)}
+        self.weights = torch.cat([p.new_zeros(len(modules), p.numel()) for p, _ in self._shapes], 1).detach()
+        self.leaves = [x.detach().requires_grad_(training) for x in self.views_of(self.weights)]
+        leaf_of = {id(p): leaf for (p, _), leaf in zip(self._shapes, self.leaves, strict=True)}
+        buffers_of = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
+        self._buffers: list[tuple[list[Tensor], Tensor]] = []  # those of the modules, and one of all
+        for path, part in self.module.named_modules():
+            if isinstance(part, DenseStack):
+                part.take_members()
+            own: dict[str, Any] = part._parameters
+            own |= {name: leaf_of[id(p)] for name, p in own.items() if p is not None}
+            for name in part._buffers.keys() - part._non_persistent_buffers_set:
+                of_each = [of[f"{path}.{name}" if path else name] for of in buffers_of]
+                self._buffers.append((of_each, torch.stack(of_each)))
+                part._buffers[name] = self._buffers[-1][1].unsqueeze(1)
+
+    def views_of(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of ``flat`` ``[M, P]`` that belong to each parameter, in the shapes of ``leaves``."""
+        views, start = list[Tensor](), 0
+        for p, shape in self._shapes:
+            view = flat[:, start : start + shape.numel()].view(-1, *shape)
+            views.append(view.transpose(1, 2) if id(p) in self._linear else view.unsqueeze(1))
+            start += shape.numel()
+        return views
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the weights and buffers of the modules."""
+        for row, module in zip(self.weights.unbind(), self._modules, strict=True):
+            torch.cat([p.flatten() for p in module.parameters()], out=row)
+        for of_each, kept in self._buffers:
+            torch.stack(of_each, out=kept)
+
+
+def structure_of(module: RLModule) -> Hashable:
+    """Return what modules must have in common to be stacked, but for their spaces."""
+    return type(module), *((name, x.shape, x.dtype) for name, x in module.state_dict().items())
+
+
+def stack_of(
+    modules: Sequence[RLModule], compute: Callable[[RLModule, Batch], Sequence[Tensor]], *, training: bool = False
+) -> ModuleStack | None:
+    """Return ``modules``, which have one structure, as a stack; None if that does not compute what they compute.
+
+    Args:
+        modules: The modules.
+        compute: What the stack is for: a pass of a module, which returns tensors with an entry per row. It is tried
+            with the stack and with each module, on random observations.
+        training: See :class:`ModuleStack`.
+    """
+    first = modules[0]
+    spaces = [(module.input_space, module.action_space) for module in modules]
+    apart = isinstance(first, EpsilonGreedyAPI | NoisyNetAPI) or first.is_stateful()
+    if len(modules) < 2 or any(of != spaces[0] for of in spaces) or apart:
+        return None
+    obs = _observations(first, len(modules))
+    try:
+        with ExitStack() as trial:
+            trial.enter_context(torch.random.fork_rng(devices=[]))
+            stack = ModuleStack(modules, training=training)
+            for module in (stack.module, *modules):
+                trial.enter_context(untouched(module))
+                module.train(training)
+            stack.refresh()
+            together = compute(stack.module, {Columns.OBS: obs})
+            alone = [compute(module, {Columns.OBS: entry_of(obs, i)}) for i, module in enumerate(modules)]
+            close = [
+                torch.allclose(all_of[i], one, rtol=1e-4, atol=1e-5, equal_nan=True)
+                for i, outputs in enumerate(alone)
+                for all_of, one in zip(together, outputs, strict=True)
+            ]
+    except Exception as error:  # such as a layer of another kind, which cannot take weights of several modules
+        logger.debug("%s: not stacked: %r", type(first).__name__, error)
+        return None
+    return stack if all(close) else None
+
+
+def _observations(module: RLModule, num: int) -> Tree:
+    """Return random observations ``[num, 3, ...]``, the same in each call."""
+    space = copy.deepcopy(module.input_space)
+    space.seed(0)
+    obs = allocate_observations(space, num, _ROWS)
+    for index in np.ndindex(num, _ROWS):
+        write_row(obs, index, space.sample())
+    return as_tensors(obs)

@@ -1,0 +1,89 @@
+"""Parts that several modules share: the same tensors in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+SharedParts = Mapping[str, str | list[str]]
+"""Name of a part → its path in every module, such as ``encoder``; or its places in some, such as ``a.encoder``."""
+
+
+def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return where each part is: its name → id of the module → path.
+
+    Raises:
+        ValueError: If a part has no path, or several places in one module.
+    """
+    ids, places = list(module_ids), dict[str, dict[str, str]]()
+    for name, where in shared_parts.items():
+        found = dict.fromkeys(ids, where) if isinstance(where, str) else dict(_split(place) for place in where)
+        if not all(found.values()) or (not isinstance(where, str) and len(found) < len(where)):
+            raise ValueError(
+                f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
+                f"{where!r}. Write 'encoder', or ['a.encoder', 'b.encoder']."
+            )
+        places[name] = {one: found[one] for one in ids if one in found}  # those added later come last
+    return places
+
+
+def _split(place: str) -> tuple[str, str]:
+    module_id, _, path = place.partition(".")
+    return module_id, path
+
+
+def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return the parameters and buffers of ``module`` at or below ``path``: for the rest of each name, the dict that
+    holds the tensor, and its key there."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for owner, part in module.named_modules(remove_duplicate=False):
+        for own in (part._parameters, part._buffers):
+            for key, tensor in own.items():
+                name = f"{owner}.{key}" if owner else key
+                if tensor is not None and f"{name}.".startswith(f"{path}."):
+                    found[name[len(path) :]] = own, key
+    return found
+
+
+def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, may_lack: bool = False) -> None:
+    """Let the ``modules`` that share a part take the tensors of the first of them.
+
+    Args:
+        modules: The modules by id.
+        shared_parts: The parts.
+        may_lack: Whether a part may be missing in all modules, as in inference-only copies.
+
+    Raises:
+        ValueError: If a part is missing in a module, or of another class or shape.
+    """
+    for name, places in places_of(shared_parts, modules).items():
+        found = [(f"{one}.{path}", tensors_at(modules[one], path)) for one, path in places.items()]
+        kinds = [_described(modules[one], path, at[1]) for (one, path), at in zip(places.items(), found, strict=True)]
+        for (place, mine), kind in zip(found, kinds, strict=True):
+            if kind != kinds[0] or not (mine or may_lack):
+                got = ", ".join(sorted(kind ^ kinds[0])[:4]) if mine else "no parameters"
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected parts of one class and the same shapes at {found[0][0]} and at "
+                    f"{place}, got {got}. Correct the path, or give the policies equal nets there."
+                )
+            for suffix, (own, key) in mine.items():
+                of_first, its_key = found[0][1][suffix]
+                own[key] = of_first[its_key]
+
+
+def check_nothing_shared(module_id: str, modules: Any) -> None:
+    """Raise if the module ``module_id`` of the MultiRLModule ``modules``, which is not trained, shares a part."""
+    for name, places in places_of(modules.shared_parts, modules).items():
+        if module_id in places:
+            raise ValueError(
+                f"shared_parts[{name!r}]: expected policies that are trained, got {module_id!r}, which only acts. Name "
+                f"the places of the part in those that are trained: {{{name!r}: ['a.encoder', 'b.encoder']}}."
+            )
+
+
+def _described(module: nn.Module, path: str, tensors: Mapping[str, tuple[dict[str, Any], str]]) -> set[str]:
+    """Describe the part of ``module`` at ``path`` by its class and the shapes of its tensors."""
+    shapes = {f"{suffix.removeprefix('.')} {tuple(own[key].shape)}" for suffix, (own, key) in tensors.items()}
+    return shapes | {type(part).__name__ for name, part in module.named_modules() if name == path}

@@ -1,0 +1,204 @@
+"""Modules of one structure in one pass: their updates and actions are those of one after another."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from algorithms.ppo import PPOConfig, PPOLearner
+from rlmodule import Columns, Rollout
+from rlmodule.agents import acting_stacks
+from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.agents.runner import AgentRunner
+from rlmodule.learning.learner import EpisodeLearner
+from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.testing.data import differences, random_rollout
+from tests.algorithms.ppo.test_ppo_several_modules import assert_close
+from tests.rlmodule.agents.envs import CartPoles
+from tests.rlmodule.toys import Settings
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
+NESTED = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+IDS = "abc"
+STEPS = {"a": 12, "b": 15, "c": 5}
+"""Steps of each module's rollout: minibatches differ in number and size."""
+
+
+def make(
+    obs: Any = BOX, actions: Any = DISCRETE, cls: type[PPOLearner] = PPOLearner, model: Any = None, **settings: Any
+) -> PPOLearner:
+    nets = {"fcnet_hiddens": [8], **(model or {})}
+    config = PPOConfig(**{"lr": 1e-2, "minibatch_size": 16, "num_epochs": 2, "model_config": nets} | settings)
+    overrides = config.policy_overrides
+    config.policies = list(IDS)
+    spec = config.get_rl_module_spec(obs, actions)
+    config.policy_overrides = overrides
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return cls(config.freeze(), MultiRLModuleSpec(dict.fromkeys(IDS, spec)), run_seed=1)
+
+
+def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
+    return {
+        module_id: random_rollout(learner.module[module_id], steps, 3, seed + i)
+        for i, (module_id, steps) in enumerate(STEPS.items())
+    }
+
+
+def groups(learner: EpisodeLearner) -> list[tuple[str, ...]]:
+    """The ids of the modules that are updated together."""
+    return [ids for ids, _ in learner._stacks.divide([*IDS])]
+
+
+def one_by_one(learner: PPOLearner, data: dict[str, Rollout], env_steps: int) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for module_id in sorted(data):
+        results |= learner.update_from_episodes(data[module_id], env_steps=env_steps, module_id=module_id)
+    return results
+
+
+NETS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "normalized": (BOX, DISCRETE, {"normalize_observations": True, "normalize_values": True}),
+    "shared layers": (BOX, DISCRETE, {"vf_share_layers": True, "fcnet_hiddens": [8, 8]}),
+    "layer norm": (BOX, DISCRETE, {"fcnet_norm": "layer"}),
+    "simba": (BOX, DISCRETE, {"fcnet_hiddens": [8, 8], "fcnet_blocks": "simba", "fcnet_norm": "layer"}),
+    "gaussian": (BOX, spaces.Box(-2, 2, (2,), np.float32), {"free_log_std": True}),
+    "several choices": (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3]), {}),
+    "nested": (NESTED, DISCRETE, {"flatten_observations": True}),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_stacked_updates_are_those_of_one_after_another(net: str) -> None:
+    obs, actions, model = NETS[net]
+    stacked, alone = (make(obs, actions, model=model, lr=[[0, 1e-2], [100, 1e-3]]) for _ in range(2))
+    assert groups(stacked) == [("a", "b", "c")]
+    for k in range(3):
+        data = data_for(stacked, 10 * k)
+        results, expected = stacked.update_from_episodes(data, env_steps=30 * k), one_by_one(alone, data, 30 * k)
+        for module_id in IDS:
+            assert results[module_id] == pytest.approx(expected[module_id], rel=1e-4, abs=1e-5)
+    assert_close(stacked, alone)
+    assert stacked.num_gradient_steps["c"] < stacked.num_gradient_steps["b"]
+
+
+@pytest.mark.parametrize("settings", [{"minibatch_size": 7}, {"minibatch_size": None}, {"grad_clip": None}])
+def test_minibatches_and_clips_are_those_of_one_after_another(settings: dict[str, Any]) -> None:
+    stacked, alone = make(**settings), make(**settings)
+    data = data_for(stacked)
+    stacked.update_from_episodes(data, env_steps=0)
+    one_by_one(alone, data, 0)
+    assert groups(stacked) == [("a", "b", "c")]
+    assert_close(stacked, alone)
+
+
+def test_a_minibatch_that_is_not_finite_is_skipped_by_its_module_alone() -> None:
+    stacked, alone = make(minibatch_size=8), make(minibatch_size=8)
+    data = data_for(stacked)
+    data["b"].columns[Columns.ACTION_LOGP][0, 0] = torch.nan
+    data["b"].columns[Columns.VALID][0, 0] = True
+    results, expected = stacked.update_from_episodes(data, env_steps=0), one_by_one(alone, data, 0)
+    assert [results[module_id]["num_updates_skipped"] for module_id in IDS] == [
+        expected[module_id]["num_updates_skipped"] for module_id in IDS
+    ]
+    assert results["a"]["num_updates_skipped"] == 0 < results["b"]["num_updates_skipped"]
+    state, other = stacked.get_state(), alone.get_state()
+    torch.testing.assert_close(state["module"], other["module"], rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert state["num_gradient_steps"] == other["num_gradient_steps"]
+
+
+class OwnLoss(PPOLearner):
+    def compute_policy_objective(self, ratio: Tensor, batch: Any) -> Tensor:
+        return super().compute_policy_objective(ratio, batch) * 2
+
+
+class OwnOptimizer(PPOLearner):
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        return torch.optim.SGD([parameters], lr=0.1)
+
+
+APART: dict[str, dict[str, Any]] = {
+    "own loss": {"cls": OwnLoss},
+    "own optimizer": {"cls": OwnOptimizer},
+    "KL penalty": {"use_kl_loss": True},
+    "stops early": {"target_kl": 0.01},
+    "dropout": {"model": {"fcnet_dropout": 0.5}},
+    "memory": {"model": {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}},
+    "embedding": {"obs": spaces.Discrete(3), "model": {"discrete_embedding_dim": 2}},
+    "clips each tensor": {"grad_clip_by": "norm"},
+}
+
+
+@pytest.mark.parametrize("why", APART)
+def test_what_cannot_be_stacked_is_updated_one_after_another(why: str) -> None:
+    learner, alone = make(**APART[why]), make(**APART[why])
+    assert groups(learner) == [("a",), ("b",), ("c",)]
+    data = data_for(learner)
+    learner.update_from_episodes(data, env_steps=0)
+    one_by_one(alone, data, 0)
+    assert differences(learner.get_state(), alone.get_state()) == []
+
+
+def test_only_neighbours_with_equal_settings_are_stacked() -> None:
+    learner = make(policy_overrides={"a": {"gamma": 0.5}})
+    assert groups(learner) == [("a",), ("b", "c")]
+    learner = make(policy_overrides={"b": {"gamma": 0.5}})
+    assert groups(learner) == [("a",), ("b",), ("c",)]
+
+
+def test_stacks_follow_added_and_removed_modules() -> None:
+    learner, alone = make(), make()
+    data = data_for(learner)
+    for each in (learner, alone):
+        update = each.update_from_episodes if each is learner else lambda data, env_steps: one_by_one(alone, data, 0)
+        update(data, env_steps=0)
+        spec = MultiRLModuleSpec(
+            {"b": PPOConfig(model_config={"fcnet_hiddens": [8]}).get_rl_module_spec(BOX, DISCRETE)}
+        )
+        each.remove_module("b")
+        each.add_module("b", spec.rl_module_specs["b"])
+        update(data, env_steps=0)
+        update({"a": data["a"], "c": data["c"]}, env_steps=0)
+    assert_close(learner, alone)
+
+
+# --- acting -----------------------------------------------------------------------------------------------------------
+
+
+def runner(stacks: bool, monkeypatch: pytest.MonkeyPatch, agents: int = 4) -> AgentRunner:
+    made = AgentRunner(
+        Settings(env=CartPoles, env_config={"num_agents": agents}, num_envs_per_env_runner=3), run_seed=1
+    )
+    agent = made.agents[0]
+    spec = PPOConfig(model_config={"fcnet_hiddens": [8]}).get_rl_module_spec(
+        made.observation_space[agent], made.action_space[agent]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        modules = MultiRLModuleSpec(dict.fromkeys(made.agents, spec)).build()
+    with monkeypatch.context() as patched:
+        if not stacks:
+            patched.setattr(acting_stacks, "stack_of", lambda *args: None)
+        made.set_module(modules, PolicyMap(made.agents, made.agents, lambda agent, episode: agent))
+    assert bool(made._stacks._stacks) == stacks
+    return made
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_stacked_modules_act_as_each_alone(explore: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked, alone = runner(True, monkeypatch), runner(False, monkeypatch)
+    for fragment in (1, 40, 25):
+        one, other = (each.sample(fragment, explore=explore) for each in (stacked, alone))
+        assert one.modules.keys() == other.modules.keys()
+        for module_id, rollout in one.modules.items():
+            expected = other.modules[module_id]
+            assert torch.equal(rollout[Columns.ACTIONS], expected[Columns.ACTIONS])
+            torch.testing.assert_close(rollout.columns, expected.columns, rtol=1e-5, atol=1e-6)
+        for each in (stacked, alone):  # new weights, as after an update
+            for seed, (_, module) in enumerate(each.module.items()):
+                generator = torch.Generator().manual_seed(seed)
+                for p in module.parameters():
+                    p.data.add_(torch.randn(p.shape, generator=generator), alpha=0.3)
