@@ -166,7 +166,10 @@ def weights(content: dict[str, Any]) -> dict[str, Any]:
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "environments": (lambda it: it["config"].update(num_envs_per_env_runner=10**9), "for the 1 envs that it has"),
-    "units": (lambda it: it["config"].update(model_config={"fcnet_hiddens": [10**9]}), "got 1,000,000,000 from model_c"),
+    "units": (
+        lambda it: it["config"].update(model_config={"fcnet_hiddens": [10**9]}),
+        "got 1,000,000,000 from model_c",
+    ),
     "runners": (
         lambda it: it["config"].update(num_env_runners=10**9),
         "for the 1 envs that it has state for, got 1,000,0",

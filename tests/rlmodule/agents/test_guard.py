@@ -98,7 +98,10 @@ AFTER_B = (ACTS, Moment(["a"], terminated=["b"]))
 GONE = [
     (Moment(["a"], {"b": 0.5}), r", rewards: expected none for agent 'b', which ended at step 1, got 0\.5\. Add it to"),
     (Moment(["a"], terminated=["b"]), r": expected nothing of agent 'b', which ended at step 1, got another flag"),
-    (Moment(["a"], truncated=["b", "__all__"]), r": expected nothing of agent 'b', which ended at step 1, got another flag"),
+    (
+        Moment(["a"], truncated=["b", "__all__"]),
+        r": expected nothing of agent 'b', which ended at step 1, got another flag",
+    ),
 ]
 
 
