@@ -133,7 +133,7 @@ def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[s
 
 
 CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spread_v3", "classic/connect_four-v3"
-
+STATE_SPREAD = "benchmarks.spread_with_state"
 
 GOALS = {
     "PPO": _on_presets(
@@ -158,6 +158,22 @@ GOALS = {
         ),
         **_on_presets("PPO", {SPREAD: -20}, figure="return per agent", episodes=100, most_seeds=3),
         **_on_presets("PPO", {CONNECT_FOUR: 90}, figure="wins against random", most_seeds=3),
+    },
+    "central-critic": {
+        part: Goal(
+            "PPO",
+            env_id,
+            1_000_000,
+            -20,
+            dict(config_class("PPO").presets[SPREAD].settings) | ({"model_config": model} if model else {}),
+            part=part,
+            figure="return per agent",
+            episodes=100,
+        )
+        for part, env_id, model in (
+            ("each agent's critic", SPREAD, {}),
+            ("central critic", STATE_SPREAD, {"critic_only_keys": ["state"], "flatten_observations": True}),
+        )
     },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160}),
     "TD3": _on_presets("TD3", {"Pendulum-v1": -160}),

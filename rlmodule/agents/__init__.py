@@ -8,6 +8,7 @@ from rlmodule.agents.pettingzoo import AECAdapter, ParallelAdapter
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
+from rlmodule.agents.state_wrapper import WithState
 
 __all__ = [
     "AECAdapter",
@@ -21,4 +22,5 @@ __all__ = [
     "MultiRollout",
     "ParallelAdapter",
     "PolicyMap",
+    "WithState",
 ]
