@@ -164,6 +164,7 @@ def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[s
 
 CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spread_v3", "classic/connect_four-v3"
 FORAGING = "benchmarks.foraging"
+STATE_SPREAD = "benchmarks.spread_with_state"
 
 _FORAGING = {"train_batch_size_per_learner": 4096, "minibatch_size": 1024, "lr": 7e-4, "entropy_coeff": 0.01}
 
@@ -210,6 +211,22 @@ GOALS = {
             episodes=100,
             most_seeds=1,
         ),
+    },
+    "central-critic": {
+        part: Goal(
+            "PPO",
+            env_id,
+            1_000_000,
+            -20,
+            dict(config_class("PPO").presets[SPREAD].settings) | ({"model_config": model} if model else {}),
+            part=part,
+            figure="return per agent",
+            episodes=100,
+        )
+        for part, env_id, model in (
+            ("each agent's critic", SPREAD, {}),
+            ("central critic", STATE_SPREAD, {"critic_only_keys": ["state"], "flatten_observations": True}),
+        )
     },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160})
     | {

@@ -40,6 +40,7 @@ from catalog.rules import Node
 T = TypeVar("T")
 
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
+_NO_MEMORY = "Acting would need its state: set functions={'value': {'use_lstm': False}}, say."
 
 
 class Catalog(Hooks):
@@ -89,6 +90,7 @@ class Catalog(Hooks):
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
     _refusal: ValueError | None = None
+    _is_critic = False
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
     action_embeddings: ActionEmbeddings | None = None
@@ -184,7 +186,10 @@ class Catalog(Hooks):
     def _decide_encoder_config(self) -> ModelConfig:
         """Choose the encoder of the fields that nets read, and add earlier steps and the net with a memory."""
         space, config = self.observation_space, self.model_config
-        if fields := [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]:
+        fields = [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]
+        if not self._is_critic:
+            fields += config.critic_only_keys
+        if fields:
             space = observation_space_without(space, *fields)
         if self._feeds_own_encoder:
             assert isinstance(self.input_space, Dict)
@@ -314,7 +319,8 @@ class Catalog(Hooks):
         if alone:
             config = config.without_memory()  # outputs with their own trunk have no state
         trunk = self if own else self.for_function(self._trunk_name(function))._trunk
-        if config == self.model_config and trunk is self:
+        is_critic = own and function == "value" and bool(config.critic_only_keys)
+        if config == self.model_config and trunk is self and not is_critic:
             return self
         view = copy.copy(self)
         view.model_config, view._trunk = config, trunk
@@ -323,8 +329,8 @@ class Catalog(Hooks):
             view.setting_reasons = self.setting_reasons | {"normalize_observations": RAW}
         if alone:
             view.input_space = self.observation_space
-        if own and config.encoder_settings() != self.model_config.encoder_settings():
-            view._trunk = view
+        if is_critic or (own and config.encoder_settings() != self.model_config.encoder_settings()):
+            view._trunk, view._is_critic = view, is_critic
             view.encoder_config = view._latent_dims = None
             view._decide()
         return view
@@ -567,6 +573,18 @@ class Catalog(Hooks):
                 f"got {self.observation_space}. Leave it None, which standardises where that makes "
                 "sense, or set it to False."
             )
+        if keys := config.critic_only_keys:
+            space, kept = self.observation_space, [*self._action_fields]
+            known = [*space.spaces] if isinstance(space, Dict) else []
+            wrong = [key for key in keys if key not in known or key in kept]
+            if wrong or {*keys, *kept} == {*known}:
+                expected = "fields of a Dict observation that leave others for the policy, and no mask or vectors of it"
+                remedy = f"Name some of {', '.join(known) or 'none'}.{closest((wrong or keys)[0], known)}"
+                raise ValueError(f"model_config.critic_only_keys: expected {expected}, got {keys} of {space}. {remedy}")
+            if "value" not in self.functions or self.has_custom_encoder:
+                what = "a catalog with a value function and without build_encoder() of its own"
+                remedy = "Leave it out, or choose nets by _get_encoder_config(), which gets the fields that they read."
+                raise ValueError(f"model_config.critic_only_keys: expected {what}, got {type(self).__name__}. {remedy}")
 
     def _check_paths(self, setting: str, given: Mapping[str, Any], root: Node[Any]) -> None:
         known = [node.name for node in root.walk() if node.keys]
@@ -583,8 +601,30 @@ class Catalog(Hooks):
                     f"that matches nothing in {root.space}. {remedy}"
                 )
 
+    def _check_critic(self) -> None:
+        """Refuse a critic that reads fields of its own and shares its encoder, or that has a memory or sees earlier
+        observations, which acting would need."""
+        config = self._whole_config
+        if not config.critic_only_keys:
+            return
+        value, own_net = config.for_function("value"), self.model_config.custom_model
+        for is_wrong, what, remedy in (
+            (config.vf_share_layers, "shared layers", "Set vf_share_layers=False."),
+            (value.is_recurrent, "a value function with a memory", _NO_MEMORY),
+            (PREV_OBS in self.past_view.steps, "earlier observations", "Leave one of them out."),
+            (
+                own_net is not None,
+                "a custom_model of the policy, which would read them",
+                "Register an encoder instead.",
+            ),
+        ):
+            if is_wrong:
+                got = f"got {what}. {remedy}"
+                raise ValueError(f"model_config.critic_only_keys: expected a critic with its own encoder, {got}")
+
     def _check_functions(self) -> None:
         """Check the names, outputs and trunks in ``model_config.functions``, and refuse settings of shared encoders."""
+        self._check_critic()
         for name, given in self._whole_config.functions.items():
             where, own = f"model_config.functions[{name!r}]", name in self.functions
             if own == ("output_dim" in given):

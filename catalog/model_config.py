@@ -186,6 +186,11 @@ class DefaultModelConfig(Settings):
     vf_share_layers: bool | None = setting(
         None, "Whether policy and value function share one encoder; None lets the algorithm decide."
     )
+    critic_only_keys: tuple[str, ...] = setting(
+        (),
+        "Fields of a Dict observation that only the value function's encoder reads, such as the state of the whole "
+        "env. A policy acts without them.",
+    )
     functions: Mapping[str, Mapping[str, Any]] = setting(
         {},
         "Settings by function: {'value': {'fcnet_hiddens': [256]}} for another net, {'curiosity': "

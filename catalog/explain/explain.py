@@ -109,6 +109,9 @@ def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
     yield Line(1, "observation space", short_space(catalog.observation_space))
     yield from _no_encoder(catalog, module) if encoder is None else _encoder(catalog, encoder)
     yield from _views(catalog, built.parts)
+    if keys := catalog.model_config.critic_only_keys:
+        verdict = f"{', '.join(f'observation_space[{key!r}]' for key in keys)}: a policy acts without"
+        yield Line(2, "critic only", f"{verdict}: {_setting(catalog, 'critic_only_keys')}")
     if mask is not None or catalog.action_mask is not None:
         verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
         reason = overrider(catalog, "build_action_mask") or _setting(catalog, "action_mask_key")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlmodule.agents.policy import MultiAgentPolicy
     from rlmodule.agents.policy_map import PolicyMap
     from rlmodule.agents.runner import AgentRunner
+    from rlmodule.agents.state_wrapper import WithState
 else:
     __getattr__ = lazily(__name__, __file__)
 
@@ -28,4 +29,5 @@ __all__ = [
     "MultiRollout",
     "ParallelAdapter",
     "PolicyMap",
+    "WithState",
 ]

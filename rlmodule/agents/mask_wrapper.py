@@ -31,6 +31,7 @@ class AgentMasksFromInfo(AgentEnvWrapper):
         self.possible_agents, self.action_spaces = self.env.possible_agents, self.env.action_spaces
         self.observation_spaces = {agent: self._masked_space(agent) for agent in self.possible_agents}
         self.metadata, self.render_mode = self.env.metadata, self.env.render_mode
+        self.state_space = self.env.state_space
 
     def _masked_space(self, agent: AgentID) -> spaces.Dict:
         inner, actions = self.env.observation_spaces[agent], self.action_spaces[agent]

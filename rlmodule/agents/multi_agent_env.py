@@ -40,6 +40,7 @@ class MultiAgentEnv(ABC):
         possible_agents: All agents that may ever be in play. The list never changes.
         observation_spaces: Observation space of each possible agent.
         action_spaces: Action space of each possible agent.
+        state_space: Space of :meth:`state`; None if the env has none.
         metadata: As in ``gymnasium.Env``: ``render_modes``, ``render_fps``.
         render_mode: As in ``gymnasium.Env``.
     """
@@ -47,6 +48,7 @@ class MultiAgentEnv(ABC):
     possible_agents: Sequence[AgentID]
     observation_spaces: Mapping[Any, Space[Any]]
     action_spaces: Mapping[Any, Space[Any]]
+    state_space: Space[Any] | None = None
     metadata: Mapping[str, Any] = {"render_modes": []}
     render_mode: str | None = None
 

@@ -63,7 +63,8 @@ class _Adapter(AgentEnvWrapper):
             raise ValueError(f"{self._name}: expected the attribute possible_agents, got {got}") from error
         self.observation_spaces = {agent: self._space("observation_space", agent) for agent in self.possible_agents}
         self.action_spaces = {agent: self._space("action_space", agent) for agent in self.possible_agents}
-        # PettingZoo requires neither
+        # PettingZoo requires none of these
+        self.state_space = getattr(env, "state_space", None)
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
 

@@ -134,12 +134,14 @@ class AgentRunner(Accounts):
         Raises:
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
+        self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
+        self._begin_anew(module)
+
+    def _begin_anew(self, module: MultiRLModule) -> None:
+        """Make the columns of all modules; new episodes start."""
         self._saved_noise = self._noise_by_env()
         self.module, self._is_running, self._columns = module, False, {}
-        if policy_map is None:
-            policy_map = PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
-            self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
-        self._policy_map = policy_map
         for module_id in module:
             self._add_columns(module_id)
         self._stacks = ActingStacks(self._columns.values())
@@ -159,7 +161,7 @@ class AgentRunner(Accounts):
         ]
         replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
         if replaced or was_static is not self._policy_map.static:
-            self.set_module(self.module, self._policy_map)
+            self._begin_anew(self.module)
         for module_id in self.module:
             if module_id not in self._columns:
                 self._add_columns(module_id)
@@ -564,7 +566,7 @@ class AgentRunner(Accounts):
         self._saved = {index: one for index, one in state.items() if "episode" in one}
         if self._columns:  # else no module is set yet
             self._columns = {}
-            self.set_module(self.module, self._policy_map)
+            self._begin_anew(self.module)
 
     def _resume(self) -> None:
         """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""

@@ -34,10 +34,14 @@ class ActingStep:
         self.is_stateful = module.is_stateful()
         self.past = module.past_view.steps
         self._no_past: dict[str, Tree] = {}
-        if self.past:
-            rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
+        self._unread: dict[str, Tree] = {}  # fields that only a critic reads, as zeros
+        unread = module.model_config.critic_only_keys
+        if self.past or unread:
             device = next(module.parameters(), torch.empty(0)).device
-            self._no_past = {name: map_leaves(lambda x: x.to(device), rows[name]) for name in self.past}
+            rows = as_tensors(allocate_observations(module.input_space, 1))
+            rows = map_leaves(lambda x: torch.zeros_like(x, device=device), rows)
+            self._no_past = {name: rows[name] for name in self.past}
+            self._unread = {name: module.env_part(rows)[name] for name in unread}
 
     @property
     def remembers(self) -> bool:
@@ -61,14 +65,19 @@ class ActingStep:
         """Return the inputs of the action distributions ``[B, D]``, the actions for the envs, and the next memory.
 
         Args:
-            obs: Observations ``[B, ...]``.
+            obs: Observations ``[B, ...]``, which may lack the fields that only a critic reads.
             memory: The memory that the last call returned.
             starts: bool ``[B]``: rows whose episode starts, which forget their memory; None without a memory.
             rewards: Rewards of the last steps ``[B]``; None if the module does not see them.
             choose: Picks the actions.
             explore: Use the forward pass for exploration.
         """
-        module, seen = self.module, obs
+        module = self.module
+        if self._unread:
+            assert isinstance(obs, dict)
+            num = tree.flatten(obs)[0].shape[0]
+            obs |= {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self._unread.items()}
+        seen = obs
         if self.past:
             assert starts is not None
             seen = {Columns.OBS: obs, **self._earlier(memory, starts, rewards)}

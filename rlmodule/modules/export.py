@@ -112,7 +112,7 @@ class ActingGraph(nn.Module):
 
     def _inputs(self, num: int, rng: np.random.Generator) -> dict[str, Tree]:
         """Return inputs for ``num`` envs whose episodes start, with random observations and noise."""
-        space = copy.deepcopy(self.module.observation_space)
+        space = copy.deepcopy(self.module.acting_space)
         space.seed(int(rng.integers(2**31)))
         rows = [space.sample() for _ in range(num)]
         given: dict[str, Tree] = {"obs": tree.map_structure(lambda *x: torch.from_numpy(np.stack(x)), *rows)}
@@ -151,7 +151,7 @@ class ActingGraph(nn.Module):
         }
         about = {
             "format": 1,
-            "observation_space": encode(self.module.observation_space),
+            "observation_space": encode(self.module.acting_space),
             "action_space": encode(self.module.action_space),
             "inputs": inputs,
             "outputs": self.output_names,

@@ -47,7 +47,7 @@ class Policy:
         self.device = next(module.parameters(), torch.empty(0)).device
         self.generator = torch.Generator(self.device).manual_seed(0) if generator is None else generator
         self._step = ActingStep(module)
-        self._reader = ObservationReader(module.observation_space)
+        self._reader = ObservationReader(module.acting_space)
         self._state_shapes = {name: shape[1:] for name, shape in _shapes(self._step.new_memory(1)).items()}
         self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
 
@@ -81,7 +81,7 @@ class Policy:
                 does not come from this module, or the reward is missing.
         """
         rewards = None if reward is None else [reward]
-        actions, state = self._act("Policy.act", self._reader.one(obs), 1, state, None, rewards, explore)
+        actions, state = self._act("Policy.act", self._reader.one(self._needed(obs)), 1, state, None, rewards, explore)
         are_numbers = self._are_numbers
         if isinstance(are_numbers, bool):
             return _take_first(are_numbers, actions), state
@@ -113,7 +113,7 @@ class Policy:
         Raises:
             ValueError: As :meth:`act`, or if an array does not have ``B`` rows.
         """
-        num, seen = self._reader.batch(obs)
+        num, seen = self._reader.batch(self._needed(obs))
         actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
         return map_leaves(_as_array, actions), state
 
@@ -258,6 +258,12 @@ class Policy:
             module.resample_noise(self.generator)
         _, actions, memory = step(obs, memory, begins, reward, self._sampled if explore else most_likely, explore)
         return actions, memory or None
+
+    def _needed(self, obs: Tree) -> Tree:
+        """Return ``obs`` without the fields that only a critic reads."""
+        keys = self.module.model_config.critic_only_keys
+        is_whole = not keys or not isinstance(obs, Mapping)
+        return obs if is_whole else {name: part for name, part in obs.items() if name not in keys}
 
     def _sampled(self, dist: Distribution) -> Tree:
         return dist.sample(self.generator)

@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from catalog.actions.masks import ActionMask
+from catalog.actions.masks import ActionMask, observation_space_without
 from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
 from catalog.catalog import Catalog, further_nets
@@ -227,6 +227,12 @@ class RLModule(Hooks, nn.Module, ABC):
         """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and the fields of ``past_view``
         (``prev_obs``, ``prev_action``, ``prev_reward``)."""
         return self.catalog.input_space
+
+    @property
+    def acting_space(self) -> Space:
+        """Space of the observations that acting needs: without the fields that only a critic reads."""
+        keys = self.model_config.critic_only_keys
+        return observation_space_without(self.observation_space, *keys) if keys else self.observation_space
 
     def env_part(self, obs: Tree) -> Tree:
         """Return the env's own observation from ``batch["obs"]``, without the fields of ``past_view``."""
