@@ -110,7 +110,9 @@ def main() -> None:
         folders = {(kind, seed): parent / f"{kind}-{seed}" for seed in range(options.seeds) for kind in KINDS}
         with ThreadPoolExecutor(options.workers) as pool:
             jobs = [(one, folder) for one, folder in folders.items() if not folder.exists()]
-            list(pool.map(lambda job: train_apart(*job[0], options.num_env_steps, job[1]), jobs))
+            futures = [pool.submit(train_apart, kind, seed, options.num_env_steps, to) for (kind, seed), to in jobs]
+            for future in futures:
+                future.result()
         against_random, against_shared = list[float](), list[float]()
         for seed in range(options.seeds):
             rng, league = np.random.default_rng(seed), greedy(folders["league", seed])

@@ -45,7 +45,7 @@ def greedy(policy: Policy) -> Callable[[Any], Any]:
 
 league = None if options.shared else League(every=5, max_snapshots=15)
 config = PPOConfig.preset("classic/connect_four-v3").multi_agent(league=league).debugging(seed=1)
-opponents = {"random moves": at_random}
+opponents: dict[str, Callable[[Any], Any]] = {"random moves": at_random}
 if path := options.against:
     opponents[path] = greedy(Policy.load(path, module_id="default_policy"))
 with config.build() as algo:

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
@@ -60,7 +61,7 @@ def test_only_the_value_depends_on_the_field(case: str) -> None:
     obs = {"obs": torch.rand(*shape, 2), "state": torch.rand(*shape, 3).requires_grad_()}
     batch: dict[str, Any] = {"obs": obs}
     if recurrent:
-        state = torch.utils._pytree.tree_map(lambda x: x.expand(4, *x.shape).clone(), made.get_initial_state())
+        state = tree.map_structure(lambda x: x.expand(4, *x.shape).clone(), made.get_initial_state())
         batch |= {"starts": torch.zeros(1, 4, dtype=torch.bool), "state_in": state}
     out = made.forward_train(batch)
     logits, values = out["action_dist_inputs"], made.compute_values(batch, out["embeddings"])
@@ -122,13 +123,16 @@ def test_only_dict_observations_and_algorithms_with_a_critic_have_such_fields() 
         DQNConfig(env=Hidden, model_config=KEYS).build()
 
 
+COUNT = spaces.Box(0, 9, (1,), np.float32)
+
+
 class Two(MultiAgentEnv):
     """One agent observes a vector, the other a Dict; the state counts steps."""
 
     possible_agents = ("x", "y")
     observation_spaces = {"x": OBS, "y": spaces.Dict(seen=OBS)}  # noqa: RUF012
     action_spaces = dict.fromkeys("xy", spaces.Discrete(2))
-    state_space = spaces.Box(0, 9, (1,), np.float32)
+    state_space = COUNT
 
     def _obs(self) -> dict[str, Any]:
         return {"x": np.zeros(2, np.float32), "y": {"seen": np.ones(2, np.float32)}}
@@ -147,8 +151,8 @@ class Two(MultiAgentEnv):
 
 def test_a_wrapper_adds_the_state_of_the_env() -> None:
     env = WithState(Two())
-    assert env.observation_spaces["x"] == spaces.Dict(obs=OBS, state=Two.state_space)
-    assert env.observation_spaces["y"] == spaces.Dict(seen=OBS, state=Two.state_space)
+    assert env.observation_spaces["x"] == spaces.Dict(obs=OBS, state=COUNT)
+    assert env.observation_spaces["y"] == spaces.Dict(seen=OBS, state=COUNT)
     env.reset()
     obs, rewards, *_ = env.step({"x": 0, "y": 1})
     assert (obs["x"]["state"], obs["y"]["state"], rewards) == ([1.0], [1.0], {"x": 1.0})
@@ -163,6 +167,6 @@ def test_a_wrapper_adds_the_state_of_the_env() -> None:
 
 def test_an_env_without_a_state_is_told() -> None:
     env = Two()
-    env.state_space = None  # type: ignore[assignment]
+    env.state_space = None
     with pytest.raises(ValueError, match=r"Two\.state_space: expected a Box, got None"):
         WithState(env)
