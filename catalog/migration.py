@@ -15,8 +15,8 @@ env_kwargs: Use .environment(env_config={...}).
 experimental python_environment: Leave it out: there are no such settings.
 resources: Leave it out: resources are settings of .env_runners() and .learners().
 offline_data input input_ output: Offline data are not available yet.
-multi_agent policies policy_mapping_fn: PPO and configs derived from EpisodeLearnerConfig have it; DQN has one agent.
-policies_to_train policy_overrides: PPO and configs derived from EpisodeLearnerConfig have it; DQN has one agent.
+multi_agent policies policy_mapping_fn: Derive your config from EpisodeLearnerConfig or ReplayConfig, which have it.
+policies_to_train policy_overrides: Derive your config from EpisodeLearnerConfig or ReplayConfig, which have it.
 algorithm_config_overrides_per_module: Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}}).
 observation_fn: Wrap the env, and compute the observations of all agents there.
 count_steps_by: Leave it out: batch sizes count steps of the env, whatever the number of agents that act.

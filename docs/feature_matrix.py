@@ -59,6 +59,11 @@ PPO, log-probabilities before the first update also equal those recorded when ac
 - *Shared* and *separate* are the encoders of policy and value function.
 - *Described by vectors*: [the observation has a vector for each action](parametric-actions.md).
 
+[Several agents](several-agents.md): PPO, with memory or without, equals its run of one agent, and so do DQN
+with prioritized replay, Rainbow and an LSTM, SAC and TD3
+([test_multi_agent.py](../tests/algorithms/test_multi_agent.py),
+[test_multi_agent_replay.py](../tests/algorithms/test_multi_agent_replay.py)).
+
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
-from algorithms.dqn import DQNConfig
+from algorithms.config import AlgorithmConfig
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from algorithms.run.callbacks import FinishedEpisode
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
@@ -488,8 +488,6 @@ def test_single_agents_need_nothing_of_several() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_dqn_has_one_agent() -> None:
-    with pytest.raises(AttributeError, match="DQN has one agent"):
-        DQNConfig().multi_agent(policies="own")  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="DQN has one agent"):
-        DQNConfig(policies="own")  # type: ignore[call-arg]
+def test_a_config_without_several_agents_says_which_have_them() -> None:
+    with pytest.raises(AttributeError, match="Derive your config from EpisodeLearnerConfig or ReplayConfig"):
+        AlgorithmConfig.multi_agent(policies="own")  # type: ignore[attr-defined]
