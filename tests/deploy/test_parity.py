@@ -167,7 +167,7 @@ def test_the_feature_matrix(cell: Any, tmp_path: Path) -> None:
 def test_the_feature_matrix_with_given_noise(cell: Any, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     module = module_of(cell.config())
-    if isinstance(cell, td3.Case) or vars(cell).get("net") in ("noisy", "all"):
+    if vars(cell).get("net") in ("noisy", "all"):
         with pytest.raises(ValueError, match="expected actions that are sampled from noise"):
             Policy(module).export(tmp_path / "x.onnx", explore=True)
         return
