@@ -176,6 +176,12 @@ def test_the_feature_matrix_with_given_noise(cell: Any, tmp_path: Path) -> None:
         compare(path, module, played(cell.config(), module, num), explore=True)
 
 
+def test_the_docs_have_the_numbers_of_cells() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for name, cells in {**MATRIX, "several agents, PPO": TEAMS}.items():
+        assert f"| {name} | {len(cells)} |" in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", MATRIX)
 def test_the_feature_matrix_in_a_fresh_process(algorithm: str, tmp_path: Path) -> None:
