@@ -36,6 +36,7 @@ from algorithms.cli.export import ExportFlags
 from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
+from algorithms.cli.push import PushFlags
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.loggers.jsonl import JsonlLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
@@ -295,8 +296,9 @@ def check_command(command: str) -> None:
                     del args[place : place + 1 + len([*values])]
                 args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
-        case "rlmodule", [("evaluate" | "export" | "plot" | "inspect") as name, *args] if "--help" not in args:
-            known = {"evaluate": EvaluateFlags, "export": ExportFlags, "plot": PlotFlags, "inspect": InspectFlags}
+        case "rlmodule", [("evaluate" | "export" | "push" | "plot" | "inspect") as name, *args] if "--help" not in args:
+            known = {"evaluate": EvaluateFlags, "export": ExportFlags, "push": PushFlags}
+            known |= {"plot": PlotFlags, "inspect": InspectFlags}
             flags = known[name]
             parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
         case "rlmodule", args:

@@ -263,10 +263,18 @@ def _as_onnx(program: torch.export.ExportedProgram, graph: ActingGraph) -> tuple
                 verbose=False,
             )
             assert made is not None
-            content = _stripped(made.model_proto, graph.metadata())
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+            model = made.model_proto
+            content = _stripped(model, graph.metadata())
     except Exception as error:
         raise _not_exported(graph, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        opset = max(item.version for item in model.opset_import)
+        raise ValueError(
+            f"Policy.export(): expected an onnxruntime that runs opset {opset}, got {onnxruntime.__version__}: "
+            f"{str(error).partition(chr(10))[0]}. Run: pip install -U onnxruntime."
+        ) from error
 
     def run(flat: Sequence[Tensor]) -> list[Tensor]:
         given = {name: x.numpy() for name, x in zip(graph.input_names, flat, strict=True)}

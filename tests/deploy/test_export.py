@@ -1,6 +1,7 @@
 """Exports: what is in a file, and what is refused instead of written."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ def test_a_program_of_torch_acts_as_the_policy(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours.detach(), actions, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_program_compiled_for_this_machine_acts_as_the_policy(tmp_path: Path) -> None:
+    policy = policy_of(use_gru=True, lstm_cell_size=8)
+    program = torch.export.load(policy.export(tmp_path / "x.pt2"))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
+    compiled = torch._inductor.aoti_load_package(package)
+    for num in (1, 2, 7):
+        state, hidden = None, torch.zeros(num, 1, 8)
+        for t in range(3):
+            obs = np.random.default_rng(t).normal(size=(num, 3)).astype(np.float32)
+            actions, state = policy.act_batch(obs, state)
+            ours, _, hidden = compiled(torch.from_numpy(obs), torch.full((num,), t == 0), hidden)
+            np.testing.assert_allclose(ours, actions, atol=1e-5)
+
+
 class Reads(PPOModule):
     """Depends on values, which cannot be traced."""
 
@@ -103,6 +120,21 @@ def test_two_leaves_of_one_name_are_refused(tmp_path: Path) -> None:
     obs = spaces.Dict({"a.b": OBS, "a": spaces.Dict({"b": OBS})})
     with pytest.raises(ValueError, match=r"a different name for each tensor, got obs\.a\.b, obs\.a\.b"):
         policy_of(obs=obs).export(tmp_path / "x.pt2")
+
+
+def test_a_runtime_that_is_too_old_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = export._stripped
+
+    def of_the_future(model: Any, metadata: dict[str, str]) -> bytes:
+        model.opset_import[0].version = 99
+        return real(model, metadata)
+
+    monkeypatch.setattr(export, "_stripped", of_the_future)
+    with pytest.raises(
+        ValueError, match=r"an onnxruntime that runs opset 99, got \d.*opset.*pip install -U onnxruntime"
+    ):
+        policy_of().export(tmp_path / "x.onnx")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_missing_package_and_an_unknown_ending_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

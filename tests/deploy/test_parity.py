@@ -167,13 +167,19 @@ def test_the_feature_matrix(cell: Any, tmp_path: Path) -> None:
 def test_the_feature_matrix_with_given_noise(cell: Any, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     module = module_of(cell.config())
-    if isinstance(cell, td3.Case) or vars(cell).get("net") in ("noisy", "all"):
+    if vars(cell).get("net") in ("noisy", "all"):
         with pytest.raises(ValueError, match="expected actions that are sampled from noise"):
             Policy(module).export(tmp_path / "x.onnx", explore=True)
         return
     path = Policy(module).export(tmp_path / "x.onnx", explore=True)
     for num in (1, 2, 7):
         compare(path, module, played(cell.config(), module, num), explore=True)
+
+
+def test_the_docs_have_the_numbers_of_cells() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for name, cells in {**MATRIX, "several agents, PPO": TEAMS}.items():
+        assert f"| {name} | {len(cells)} |" in page
 
 
 @pytest.mark.slow

@@ -322,6 +322,16 @@ def test_the_leaf_that_does_not_fit_is_named(change: dict[str, Any], message: st
         policy.act({"arm": SEEN["arm"]})
 
 
+def test_a_mask_that_leaves_nothing_is_named() -> None:
+    masked = spaces.Dict({"x": OBS, "action_mask": spaces.Box(0, 1, (2,), np.int8)})
+    policy, obs = policy_for(spaces.Discrete(2), masked), {"x": np.zeros(4), "action_mask": np.zeros(2, np.int8)}
+    with pytest.raises(ValueError, match=r"Policy\.act\(obs\)\['action_mask'\]: expected at least one action"):
+        policy.act(obs)
+    several = {name: np.stack([leaf, leaf + 1]).astype(leaf.dtype) for name, leaf in obs.items()}
+    with pytest.raises(ValueError, match=r"Policy\.act_batch\(obs\)\['action_mask'\]: expected at least one action"):
+        policy.act_batch(several)
+
+
 @pytest.mark.parametrize(
     ("obs", "more", "message"),
     [
