@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 MOST_TENSOR_ENVS = 1_000_000
 """Most environments that return tensors that a checkpoint may ask for."""
 
+MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
+"""Settings that need no saved state, and how much of each a checkpoint may ask for."""
+
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
@@ -216,7 +219,8 @@ def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: Algorithm
 
 
 def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:
-    """Refuse saved settings that ask for more environments or units than the checkpoint has state of.
+    """Refuse saved settings that ask for more environments or units than the checkpoint has state of, or for more
+    threads, processes or environments of evaluations than :data:`MOST`.
 
     Raises:
         ValueError: If there is a setting that asks for more; names it.
@@ -234,6 +238,12 @@ def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConf
     for name in {"model_config", "rl_module_spec", *config.net_settings} - given.keys():
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int | float)]
         got[name] = (int(max(numbers, default=0)), "units")
+    for name in MOST.keys() - given.keys():
+        if (count := vars(config)[name] or 0) > MOST[name]:
+            raise ValueError(
+                f"checkpoint {str(folder)!r}: expected {name} of at most {MOST[name]:,}, got {count:,}. Pass {name}= "
+                "if you mean that."
+            )
     for name, (count, what) in got.items():
         if count > most[what]:
             raise ValueError(
