@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 MOST_TENSOR_ENVS = 1_000_000
 """Largest number of envs that a checkpoint may ask for if they return tensors."""
 
+MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
+"""Settings without saved state, and the largest value of each that a checkpoint may have."""
+
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
@@ -221,7 +224,8 @@ def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: Algorithm
 
 
 def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:
-    """Refuse saved settings that ask for more envs or units than the checkpoint has state for.
+    """Refuse saved settings that ask for more envs or units than the checkpoint has state for, or for more threads,
+    processes or evaluation envs than :data:`MOST`.
 
     Raises:
         ValueError: If a setting asks for more; names it.
@@ -239,6 +243,12 @@ def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConf
     for name in {"model_config", "rl_module_spec", *config.net_settings} - given.keys():
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int | float)]
         got[name] = (int(max(numbers, default=0)), "units")
+    for name in MOST.keys() - given.keys():
+        if (count := vars(config)[name] or 0) > MOST[name]:
+            raise ValueError(
+                f"checkpoint {str(folder)!r}: expected {name} of at most {MOST[name]:,}, got {count:,}. Pass {name}= "
+                "if you mean that."
+            )
     for name, (count, what) in got.items():
         if count > most[what]:
             raise ValueError(

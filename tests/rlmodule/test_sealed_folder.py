@@ -1,6 +1,7 @@
 """Folders that are written at once: whatever is killed, fails, flips or lies, one whole folder is read, or none."""
 
 import errno
+import io
 import json
 import os
 import random
@@ -9,8 +10,9 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -371,6 +373,109 @@ def test_where_any_line_fails_the_old_or_the_new_one_is_there(saved: Path) -> No
         which(saved)
         save_checkpoint(saved, OLD)
         assert os.listdir(saved.parent) == ["c"], line
+
+
+class Calls:
+    """Counts what a save asks of the disk: files opened and written, flushes, renames, folders made, files deleted.
+
+    Before call number ``at``, ``act`` is called; before a write, half of the bytes are written.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int = 0, act: Callable[[], None] = lambda: None) -> None:
+        self.count, self.at, self.act = 0, at, act
+        for name in ("open", "fsync", "rename", "mkdir", "unlink", "rmdir"):
+            patch.setattr(os, name, self.counted(vars(os)[name]))
+        patch.setattr(sealed_folder, "_exchange", self.counted(sealed_folder._exchange))
+        patch.setattr(sealed_folder, "open", self.open, raising=False)
+
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: (self.note(), call(*args, **kwargs))[1]
+
+    def note(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.act()
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        self.note()
+        if "x" not in args[1]:
+            return open(*args, **kwargs)
+        calls = self
+
+        class Raw(io.FileIO):
+            def write(self, data: Any) -> int:
+                size = memoryview(data).nbytes
+                if calls.count + 1 == calls.at:
+                    super().write(memoryview(data).cast("B")[: size // 2])
+                calls.note()
+                return super().write(data)
+
+        return io.BufferedWriter(Raw(args[0], "x"))
+
+
+@pytest.fixture(params=["disk", "memory"])
+def on_disk_or_in_memory(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A checkpoint on the file system of temporary files, and on one in memory."""
+    if not os.access(place := {"disk": "/tmp", "memory": "/dev/shm"}[request.param], os.W_OK):
+        pytest.skip(f"no {place}")
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield save_checkpoint(Path(folder) / "c", OLD)
+
+
+def calls_of_a_save(path: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        calls = Calls(patch)
+        save_checkpoint(path, NEW)
+    save_checkpoint(path, OLD)
+    return calls.count
+
+
+def test_killed_at_every_call_the_old_or_the_new_one_is_there(on_disk_or_in_memory: Path) -> None:
+    saved, seen = on_disk_or_in_memory, []
+    for number in range(1, calls_of_a_save(saved) + 1):
+
+        def die(number: int = number) -> None:
+            Calls(pytest.MonkeyPatch(), number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            save_checkpoint(saved, NEW)
+
+        assert os.waitpid(forked(die), 0)[1] == signal.SIGKILL, number
+        seen.append(which(saved))
+        save_checkpoint(saved, OLD)
+        assert os.listdir(saved.parent) == ["c"], "what the dead left is swept away"
+    assert seen == sorted(seen, reverse=True), "first the old one, then the new one"
+    assert {*seen} == {"old", "new"}
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errno.ENOSPC,
+        errno.EIO,
+        *(pytest.param(e, marks=pytest.mark.faults) for e in (errno.EROFS, errno.EDQUOT, errno.EMFILE)),
+    ],
+)
+def test_where_every_call_fails_the_old_or_the_new_one_is_there(
+    on_disk_or_in_memory: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, told = on_disk_or_in_memory, list[str]()
+
+    def fail() -> None:
+        raise OSError(error, os.strerror(error))
+
+    for number in range(1, calls_of_a_save(saved) + 1):
+        with monkeypatch.context() as patch:
+            Calls(patch, number, fail)
+            try:
+                save_checkpoint(saved, NEW)
+            except OSError as raised:
+                told.append(str(raised))
+        which(saved)
+        save_checkpoint(saved, OLD)
+        assert os.listdir(saved.parent) == ["c"], number
+    text = f"save('{saved}'): expected a folder to write to, got {os.strerror(error)}"
+    assert {one.partition(" (")[0].partition(". ")[0] for one in told} == {text}
+    assert len(told) > 10
 
 
 @pytest.mark.parametrize("most", [0, 100, 400])

@@ -174,6 +174,12 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda it: it["config"].update(num_env_runners=10**9),
         "for the 1 envs that it has state for, got 1,000,0",
     ),
+    "threads": (
+        lambda it: it["config"].update(torch_num_threads=10**9),
+        "torch_num_threads of at most 1,000, got 1,000,000,000",
+    ),
+    "learners": (lambda it: it["config"].update(num_learners=10**9), "num_learners of at most 1,000, got"),
+    "evaluation": (lambda it: it["config"].update(evaluation_num_envs=10**9), "evaluation_num_envs of at most 10,000"),
     "a NaN": (lambda it: it["config"].update(gamma=float("nan")), "gamma=): expected finite float"),
     "a text": (lambda it: it["config"].update(gamma="x"), "gamma=): expected float"),
     "no weights": (lambda it: it["state"]["learners"].update(module={}), "KeyError: 'default_policy'"),
@@ -194,7 +200,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path) -> None:
+def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change, told = LIES[lie]
     path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
 
@@ -202,6 +208,8 @@ def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path) -> 
         change(content)
 
     rewrite(path, changed)
+    if lie in ("environments", "units", "runners", "threads", "learners", "evaluation", "a NaN", "a text"):
+        monkeypatch.setattr(PPOConfig, "build", lambda self: pytest.fail("it was built"))
     with pytest.raises(ValueError, match="expected") as raised:
         Algorithm.from_checkpoint(path)
     assert str(raised.value).startswith(f"checkpoint '{path}': ")
