@@ -32,7 +32,8 @@ SHARED: dict[str, Any] = {"trunk": "encoder.actor_encoder", "values": ["c.vf_hea
 
 
 def specs(shared: Mapping[str, Any] = SHARED, **model: Any) -> MultiRLModuleSpec:
-    config = PPOConfig(model_config={"fcnet_hiddens": [8], "normalize_observations": False, **model})
+    nets = {"fcnet_hiddens": [8], "normalize_observations": False, "normalize_values": False}
+    config = PPOConfig(model_config=nets | model)
     own = {module_id: config.get_rl_module_spec(OBS, actions) for module_id, actions in ACTIONS.items()}
     return MultiRLModuleSpec(own, shared)
 
