@@ -55,11 +55,11 @@ class Group(ABC):
                 reported.append(more)
                 shares.append(None if peers is None else peers.share_of(batch))
         before, steps = perf_counter(), learner.progress
-        num_epochs = settings.num_epochs if num_epochs is None else num_epochs
+        epochs = [num_epochs or learner.settings_of(module_id).num_epochs for module_id in self._ids]
         size = settings.minibatch_size if size is None else size
         learner.module.train()
         with learner._module_noise:
-            of_each = self._train(batches, shares, num_epochs, size)
+            of_each = self._train(batches, shares, epochs, size)
         learner.num_updates += learner.progress - steps
         learner.module.eval()
         results: dict[str, Any] = {}
@@ -71,9 +71,11 @@ class Group(ABC):
         return results | {"timers": {"value_pass": before - start, "update": perf_counter() - before}}
 
     @abstractmethod
-    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
-        """Train on the batch of each module for ``num_epochs``, in minibatches of ``size`` rows. Return the metrics of
-        each."""
+    def _train(
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+    ) -> list[Metrics]:
+        """Train on the batch of each module for its number of ``epochs``, in minibatches of ``size`` rows. Return the
+        metrics of each."""
 
 
 class Family(Group):
@@ -82,7 +84,9 @@ class Family(Group):
     or gradient is not finite, none is.
     """
 
-    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
+    def _train(
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+    ) -> list[Metrics]:
         learner, collective = self._learner, self._learner.collective
         counts = [
             num_rows(batch) if share is None else share.total * share.length
@@ -94,18 +98,19 @@ class Family(Group):
         sizes = [-(-count // (pieces * collective.size)) for count in counts]
         history: list[list[Metrics]] = [[] for _ in batches]
         stopped = [False] * len(batches)
-        for _ in range(num_epochs):
-            before = [len(of) for of in history]
-            cut = [learner._minibatches(*each) for each in zip(batches, shares, sizes, strict=True)]
+        for epoch in range(max(epochs)):
+            stopped = [over or epoch >= last for over, last in zip(stopped, epochs, strict=True)]
+            if all(stopped):
+                break
+            before, each = [len(of) for of in history], zip(batches, shares, sizes, strict=True)
+            cut = [() if over else learner._minibatches(*one) for over, one in zip(stopped, each, strict=True)]
             for minibatches in itertools.zip_longest(*cut):
-                self._step([None if over else one for over, one in zip(stopped, minibatches, strict=True)], history)
+                self._step(minibatches, history)
             for i, module_id in enumerate(self._ids):
                 with learner.using(learner.settings_of(module_id)):
                     if learner.may_stop() and not stopped[i]:
-                        epoch = learner._joined(module_id, history[i][before[i] :])
-                        stopped[i] = learner._all_stop(module_id, epoch)
-            if all(stopped):
-                break
+                        latest = learner._joined(module_id, history[i][before[i] :])
+                        stopped[i] = learner._all_stop(module_id, latest)
         return [learner._joined(module_id, steps) for module_id, steps in zip(self._ids, history, strict=True)]
 
     def _step(self, minibatches: Sequence[Batch | None], history: Sequence[list[Metrics]]) -> None:

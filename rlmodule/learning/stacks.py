@@ -69,7 +69,10 @@ class Stack(Group):
         self._grad = torch.zeros_like(modules.weights)
         self._grads = modules.views_of(self._grad)
 
-    def _train(self, batches: Sequence[Batch], shares: Shares, num_epochs: int, size: int | None) -> list[Metrics]:
+    def _train(
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+    ) -> list[Metrics]:
+        num_epochs = epochs[0]  # as of all
         learner, counts = self._learner, [num_rows(batch) for batch in batches]
         if not all(counts):
             raise no_data("no valid row")

@@ -50,7 +50,7 @@ def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
 
 def groups(learner: EpisodeLearner) -> list[tuple[str, ...]]:
     """The ids of the modules that are updated together."""
-    return [ids for ids, _ in learner._stacks.divide([*IDS])]
+    return [ids for ids, _ in learner._groups.divide([*IDS], stacks=True)]
 
 
 def one_by_one(learner: PPOLearner, data: dict[str, Rollout], env_steps: int) -> dict[str, Any]:

@@ -1,0 +1,272 @@
+"""Parts that policies share by name: one set of tensors, one optimizer, one step on the sum of the losses."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from algorithms import Algorithm
+from algorithms.ppo import PPOConfig, PPOLearner
+from catalog.base import Tree
+from rlmodule import Columns, Rollout
+from rlmodule.agents.cartpoles import CartPoles
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.collective import Collective, SingleProcess
+from rlmodule.learning.learner import Batch
+from rlmodule.learning.sharding import shard
+from rlmodule.modules.rl_module import MultiRLModule
+from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.testing.data import differences, random_rollout
+from tests.together import Fleet, digest
+
+OBS = spaces.Box(-1, 1, (4,), np.float32)
+ACTIONS = {"a": spaces.Discrete(3), "b": spaces.Discrete(2), "c": spaces.Box(-1, 1, (2,), np.float32)}
+"""Heads differ, so the trunk alone can be shared by all."""
+STEPS = {"a": 12, "b": 15, "c": 5}
+SHARED: dict[str, Any] = {"trunk": "encoder.actor_encoder", "values": ["c.vf_head", "a.vf_head"]}
+
+
+def specs(shared: Mapping[str, Any] = SHARED, **model: Any) -> MultiRLModuleSpec:
+    nets = {"fcnet_hiddens": [8], "normalize_observations": False, "normalize_values": False}
+    config = PPOConfig(model_config=nets | model)
+    own = {module_id: config.get_rl_module_spec(OBS, actions) for module_id, actions in ACTIONS.items()}
+    return MultiRLModuleSpec(own, shared)
+
+
+class Watching(PPOLearner):
+    """Keeps the batches that its loss sees."""
+
+    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+        if not hasattr(self, "seen"):
+            self.seen: list[tuple[str, Batch]] = []
+        self.seen.append((module_id, batch))
+        return super().compute_loss_for_module(module_id, batch, fwd_out)
+
+
+def make(shared: Mapping[str, Any] = SHARED, cls: Any = Watching, **settings: Any) -> Any:
+    config = PPOConfig(**{"lr": 1e-2, "minibatch_size": 16, "num_epochs": 2, "grad_clip": None} | settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return cls(config.freeze(), specs(shared), run_seed=1)
+
+
+def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
+    return {
+        module_id: random_rollout(learner.module[module_id], steps, 4, seed + i)
+        for i, (module_id, steps) in enumerate(STEPS.items())
+    }
+
+
+def weight_of(modules: MultiRLModule, module_id: str) -> Tensor:
+    return modules[module_id].encoder.actor_encoder.linears[0].weight  # type: ignore[union-attr, return-value]
+
+
+def union(modules: MultiRLModule) -> list[torch.nn.Parameter]:
+    return list(modules.parameters())  # each once
+
+
+def test_a_shared_part_is_one_set_of_tensors_with_one_optimizer() -> None:
+    learner = make()
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    assert len({weight_of(learner.module, module_id).data_ptr() for module_id in "abc"}) == 1
+    heads = [learner.module[module_id].vf_head.linears[0].weight.data_ptr() for module_id in "abc"]
+    assert heads[0] == heads[2] != heads[1]
+    assert list(learner.optimizers) == ["a", "b", "c", "trunk", "values"]
+    sizes = [part.tensor.numel() for flat in learner.parameters.values() for part in flat.parts.values()]
+    sizes += [part.flat.tensor.numel() for part in learner.shared_parts.values()]
+    assert sum(sizes) == sum(p.numel() for p in union(learner.module))
+
+
+def test_gradients_are_those_of_the_sum_of_losses_on_copies_that_share_nothing() -> None:
+    learner, apart = make(minibatch_size=None, num_epochs=1), make({}, minibatch_size=None, num_epochs=1)
+    apart.module.set_state(learner.module.get_state())
+    data = data_for(learner)
+    learner.update_from_episodes(data, env_steps=0)
+    apart.update_from_episodes(data, env_steps=0)
+    for module_id in "abc":
+        for name, p in learner.module[module_id].named_parameters():
+            members = {"encoder.actor_encoder": "abc", "vf_head": "ac"}
+            sharing = next((ids for part, ids in members.items() if name.startswith(f"{part}.")), "")
+            ids = sharing if module_id in sharing else module_id
+            grads = [dict(apart.module[one].named_parameters())[name].grad for one in ids]
+            torch.testing.assert_close(p.grad, sum(grads), rtol=1e-5, atol=1e-6)
+
+
+def test_steps_are_those_of_one_adam_on_the_union_of_parameters() -> None:
+    learner = make()
+    modules = specs().build()
+    modules.set_state(learner.module.get_state())
+    data = data_for(learner)
+    for k in range(2):
+        learner.update_from_episodes(data, env_steps=k)
+    calculator = make(cls=PPOLearner)
+    calculator.module = modules.train()
+    adam = torch.optim.Adam(union(modules), lr=1e-2, eps=1e-5)
+    steps: list[list[tuple[str, Batch]]] = []
+    for module_id, batch in learner.seen:
+        if not steps or module_id <= steps[-1][-1][0]:
+            steps.append([])
+        steps[-1].append((module_id, batch))
+    assert len(steps) == learner.num_gradient_steps["b"] > 8
+    for step in steps:
+        adam.zero_grad()
+        losses = [calculator.compute_total_loss(i, *calculator.forward_rows(i, batch))[0] for i, batch in step]
+        torch.stack(losses).sum().backward()
+        adam.step()
+    for p, expected in zip(union(learner.module), union(modules), strict=True):
+        torch.testing.assert_close(p, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", "ac")
+def test_a_loss_that_is_not_finite_skips_the_step_of_the_whole_family(bad: str) -> None:
+    learner = make(minibatch_size=None, num_epochs=1)
+    before = {module_id: weight_of(learner.module, module_id).clone() for module_id in "abc"}
+    data = data_for(learner)
+    data[bad].columns[Columns.ACTION_LOGP][0, 0] = torch.nan
+    data[bad].columns[Columns.VALID][0, 0] = True
+    results = learner.update_from_episodes(data, env_steps=0)
+    assert [results[module_id]["num_updates_skipped"] for module_id in "abc"] == [1, 1, 1]
+    assert all(torch.equal(weight_of(learner.module, module_id), before[module_id]) for module_id in "abc")
+
+
+def test_each_part_is_clipped_on_its_own() -> None:
+    learner = make(minibatch_size=None, num_epochs=1, grad_clip=1e-3)
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    parts = [*learner.shared_parts.values(), *(part for of in learner.trained_parts.values() for part in of.values())]
+    assert [float(part.flat.grad.norm()) for part in parts] == pytest.approx([1e-3] * 5, rel=1e-3)
+
+
+def test_epochs_and_rates_of_policies_are_their_own() -> None:
+    learner = make(policy_overrides={"a": {"num_epochs": 1, "lr": 0.0}}, minibatch_size=None)
+    before = {module_id: learner.module[module_id].pi_head.linears[0].weight.clone() for module_id in "ab"}
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    assert learner.num_gradient_steps == {"a": 1, "b": 2, "c": 2}
+    after = {module_id: learner.module[module_id].pi_head.linears[0].weight for module_id in "ab"}
+    assert [torch.equal(before[one], after[one]) for one in "ab"] == [True, False]
+
+
+def test_a_checkpoint_holds_a_shared_part_once(tmp_path: Path) -> None:
+    learner, other, apart = make(), make(), make({})
+    for each in (learner, apart):
+        each.update_from_episodes(data_for(each), env_steps=0)
+    sizes = []
+    for name, each in (("shared", learner), ("apart", apart)):
+        save_checkpoint(tmp_path / name, each.get_state())
+        sizes.append((tmp_path / name / "tensors.safetensors").stat().st_size)
+    trunk, head = 4 * 8 + 8, 8 + 1
+    saved = 4 * 3 * (2 * trunk + head)  # floats of weights and both moments
+    assert sizes[1] - sizes[0] == pytest.approx(saved, rel=0.5)
+    assert sizes[1] - sizes[0] >= saved
+    other.set_state(load_checkpoint(tmp_path / "shared"))
+    data = data_for(learner, 7)
+    for each in (learner, other):
+        each.update_from_episodes(data, env_steps=50)
+    assert differences(other.get_state(), learner.get_state()) == []
+
+
+def test_added_and_removed_policies_leave_the_moments_of_the_rest() -> None:
+    learner, spec = make(), specs().rl_module_specs["a"]
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    trunk = learner.shared_parts["trunk"]
+    moments = trunk.optimizer.state[trunk.flat.tensor]["exp_avg"].clone()
+    data = data_for(learner)
+    learner.add_module("d", spec)
+    learner.remove_module("b")
+    assert weight_of(learner.module, "d").data_ptr() == weight_of(learner.module, "a").data_ptr()
+    assert learner.shared_parts["trunk"] is trunk
+    assert torch.equal(trunk.optimizer.state[trunk.flat.tensor]["exp_avg"], moments)
+    before = weight_of(learner.module, "a").clone()
+    learner.update_from_episodes({"a": data["a"], "d": data["a"]}, env_steps=0)
+    assert learner.num_gradient_steps.keys() == {"a", "c", "d"}
+    assert not torch.equal(weight_of(learner.module, "d"), before)
+
+
+# --- in a run ---------------------------------------------------------------------------------------------------------
+
+
+def run(**settings: Any) -> PPOConfig:
+    config = PPOConfig(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1, seed=0, **settings)
+    config.environment(CartPoles, env_config={"num_agents": 2})
+    return config.rl_module(model_config={"fcnet_hiddens": [8]}).env_runners(num_envs_per_env_runner=2)
+
+
+def test_each_policy_has_parts_of_its_own_and_shared_ones_without_a_global(tmp_path: Path) -> None:
+    config = run().multi_agent(policies="own", shared_parts={"trunk": "encoder.actor_encoder"})
+    with config.build() as algo:
+        algo.train()
+        first, second = (algo.get_module(policy_id) for policy_id in algo.env_runner_group.module)
+        acting = [*algo.env_runner_group.module.items()]
+        names = {name for name, _ in first.named_parameters() if name.startswith("encoder.actor_encoder.")}
+        assert names
+        for modules in ((first, second), [module for _, module in acting]):
+            one, other = (dict(module.named_parameters()) for module in modules)
+            assert {name for name in one if one[name].data_ptr() == other[name].data_ptr()} == names
+        folder = algo.save(tmp_path / "checkpoint")
+        policy_id, acts = acting[1]
+        kept = {name: x.clone() for name, x in acts.state_dict().items()}
+    with Algorithm.from_checkpoint(folder) as algo:
+        state = algo.env_runner_group.module[policy_id].state_dict()
+        assert all(torch.equal(state[name], x) for name, x in kept.items())
+        algo.train()
+
+
+# --- several learners -------------------------------------------------------------------------------------------------
+
+
+def learn(collective: Collective, parts: Sequence[Mapping[str, Rollout | None]]) -> dict[str, Any]:
+    learner = make(cls=PPOLearner, minibatch_size=16 // collective.size)
+    learner.connect(collective)
+    results = [learner.update_from_episodes(part, env_steps=48 * i) for i, part in enumerate(parts)]
+    return {"module": learner.module.get_state(), "digest": digest(learner.get_state()), "results": results}
+
+
+def test_two_learners_of_a_family_come_to_what_one_does(fleet: Fleet) -> None:
+    learner = make()
+    data = [data_for(learner), data_for(learner, 5)]
+    data[1]["c"] = random_rollout(learner.module["c"], 9, 1, 3)  # one slot for two learners
+    parts = [shard(each, 2) for each in data]
+    first, second = fleet.values(learn, ([part[0] for part in parts],), ([part[1] for part in parts],))
+    alone = learn(SingleProcess(), data)
+    assert first["digest"] == second["digest"]
+    for module_id in "abc":
+        torch.testing.assert_close(first["module"][module_id], alone["module"][module_id], atol=1e-6, rtol=1e-5)
+        assert first["results"][0][module_id]["total_loss"] == pytest.approx(
+            alone["results"][0][module_id]["total_loss"], rel=1e-4
+        )
+
+
+# --- what cannot be shared --------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "missing": ("encoder.trunk", "encoder.trunk and at a.encoder.trunk, got no parameters"),
+    "other shape": (["a.pi_head", "b.pi_head"], "at a.pi_head and at b.pi_head, got .*bias"),
+    "other class": (["a.encoder.actor_encoder", "b.vf_head"], "at a.encoder.actor_encoder and at b.vf_head, got"),
+    "twice in one policy": (["a.vf_head", "a.pi_head"], "one place 'policy.path' in each"),
+    "no path": (["a", "b"], "one place 'policy.path' in each"),
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_parts_that_do_not_match_are_named_at_build(why: str) -> None:
+    where, message = WRONG[why]
+    with pytest.raises(ValueError, match=message):
+        specs({"part": where}).build()
+
+
+def test_a_policy_that_only_acts_or_a_taken_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected policies that are trained, got 'b'"):
+        make(policies_to_train=["a", "c"])
+    with pytest.raises(ValueError, match=r"shared_parts\['b'\]: expected a name that no policy has"):
+        make({"b": "encoder.actor_encoder"})
+    with pytest.raises(ValueError, match="torch_compile_learner=True"):
+        make(torch_compile_learner=True)
+
+
+def test_places_in_unknown_policies_are_found_at_build() -> None:
+    with pytest.raises(ValueError, match="'x'"):
+        run().multi_agent(policies="own", shared_parts={"trunk": ["x.encoder", "y.encoder"]}).build()
