@@ -491,7 +491,7 @@ def test_single_agents_need_nothing_of_several() -> None:
 class SingleConfig(AlgorithmConfig):
     """A config of an algorithm for one agent."""
 
-    algo_class: Any = Algorithm
+    algo_class = Algorithm  # type: ignore[assignment]
 
     def default_learner_class(self) -> Any: ...
 
