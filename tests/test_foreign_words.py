@@ -184,7 +184,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...))",
     ),
     "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), "not available yet"),  # type: ignore
-    "multi_agent": (lambda: DQNConfig().multi_agent(policies={"a"}), "DQN has one agent"),  # type: ignore
     "multi_agent(algorithm_config_overrides_per_module=)": (
         lambda: PPOConfig().multi_agent(algorithm_config_overrides_per_module={}),  # type: ignore
         "Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}})",

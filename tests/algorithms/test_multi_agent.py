@@ -488,6 +488,19 @@ def test_single_agents_need_nothing_of_several() -> None:
     assert done.stdout.strip() == "[]"
 
 
+class SingleConfig(AlgorithmConfig):
+    """A config of an algorithm for one agent."""
+
+    algo_class = Algorithm  # type: ignore[assignment]
+
+    def default_learner_class(self) -> Any: ...
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec()
+
+
 def test_a_config_without_several_agents_says_which_have_them() -> None:
     with pytest.raises(AttributeError, match="Derive your config from EpisodeLearnerConfig or ReplayConfig"):
-        AlgorithmConfig.multi_agent(policies="own")  # type: ignore[attr-defined]
+        SingleConfig().multi_agent(policies="own")
+    with pytest.raises(TypeError, match="Derive your config from EpisodeLearnerConfig or ReplayConfig"):
+        SingleConfig(policies="own")

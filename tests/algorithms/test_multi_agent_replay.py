@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from algorithms.algorithm import Algorithm
-from algorithms.dqn import DQN, DQNConfig
+from algorithms.dqn import DQN
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns, RLModuleSpec
@@ -23,11 +23,11 @@ from tests.algorithms.test_multi_agent import CART, MAPPING, Tags, mapping_fn
 from tests.rlmodule.agents.envs import CartPoles, OneAgent, ScriptedEnv, random_script
 
 ID = "default_policy"
-AGENTS = ["a", "b", "c"]
+AGENTS: list[AgentID] = ["a", "b", "c"]
 GAMMA = 0.9
 
 
-def tags(**values: Any) -> DQNConfig:
+def tags(**values: Any) -> Any:
     policies = {"policies": ["pair", "late"], "policy_mapping_fn": MAPPING}
     return tiny(Tags, **policies | values)
 
@@ -284,7 +284,7 @@ def test_a_saved_run_continues_with_its_buffers(tmp_path: Path) -> None:
 
 
 def test_a_shared_policy_continues_with_another_number_of_agents(tmp_path: Path) -> None:
-    run = tiny(CartPoles, env_config={"num_agents": 2}, policies="shared", training_intensity=1.0)
+    run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies="shared", training_intensity=1.0)
     with run.build() as algo:
         for _ in range(2):
             algo.train()
@@ -304,6 +304,8 @@ def test_runners_and_learners_elsewhere_learn_the_same() -> None:
     here = tags(num_envs_per_env_runner=4, rollout_fragment_length=2, training_intensity=2.0)
     there = here.copy().env_runners(num_env_runners=2, num_envs_per_env_runner=2)
     there.learners(num_learners=2).training(train_batch_size_per_learner=8)
+    expected: Any = {}
+    result: Any = {}
     with here.build() as one, there.build() as other:
         for _ in range(3):
             expected, result = one.train(), other.train()
