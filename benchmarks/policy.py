@@ -24,7 +24,7 @@ from gymnasium import Space, spaces
 from algorithms.ppo import PPOCatalog, PPOModule
 from rlmodule import Columns, Policy
 
-ROUNDS, CALLS, BATCH = 60, 50, 256
+ROUNDS, CALLS, BATCH = 600, 5, 256
 OBS = spaces.Box(-np.inf, np.inf, (8,), np.float32)
 ACTIONS: dict[str, Space] = {"Discrete": spaces.Discrete(4), "Box": spaces.Box(-1, 1, (3,))}
 LOADING = """

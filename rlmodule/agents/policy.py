@@ -173,7 +173,7 @@ class MultiAgentPolicy(dict[str, Policy]):
     ) -> str:
         """Write the policies to a repository of the Hugging Face Hub; see :meth:`Policy.push_to_hub`."""
         about = evaluation, env, command, film, private, token
-        return push(self.save, "rlmodule.agents", "MultiAgentPolicy", repo_id, *about)
+        return push(self.save, "rlmodule.agents.MultiAgentPolicy", repo_id, *about)
 
     def export(self, folder: StrPath, *, suffix: str = ".onnx", explore: bool = False) -> dict[str, Path]:
         """Write each policy as one file, ``<id><suffix>`` in ``folder``; see :meth:`Policy.export`.

@@ -44,7 +44,6 @@ def downloaded(repo_id: str, revision: str | None, token: str | None, where: str
 
 def push(
     save: Callable[[StrPath], Path],
-    package: str,
     cls: str,
     repo_id: str,
     evaluation: Mapping[str, Any] | None,
@@ -54,15 +53,13 @@ def push(
     private: bool | None,
     token: str | None,
 ) -> str:
-    """Write a policy with ``save`` and push it, in one commit; see :meth:`Policy.push_to_hub`. ``cls``, of
-    ``package``, loads it."""
-    where = f"{cls}.push_to_hub({repo_id!r})"
+    """Write a policy with ``save`` and push it, in one commit; see :meth:`Policy.push_to_hub`. The class of
+    the path ``cls`` loads it."""
+    where = f"{cls.rpartition('.')[2]}.push_to_hub({repo_id!r})"
     hub = _package(where)
     score, episodes = (None, None) if evaluation is None else _score(evaluation, where)
     with TemporaryDirectory() as folder:
         path = save(Path(folder, "policy"))
-        if film is not None:
-            shutil.copyfile(film, path / FILM)
         versions = read_manifest(path, KIND)["versions"]
         about = {
             "Return": score and f"{score} over {episodes} episodes",
@@ -70,7 +67,10 @@ def push(
             "Made by": command and f"`{command}`",
             "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
         }
-        card = _card(hub, (package, cls), repo_id, score, env, about, film is not None)
+        card = _card(hub, cls, repo_id, score, env, about)
+        if film is not None:
+            shutil.copyfile(film, path / FILM)
+            card += f"\n![An episode]({FILM})\n"
         (path / "README.md").write_text(card, encoding="utf-8")
         try:
             api = hub.HfApi(token=token)
@@ -81,25 +81,17 @@ def push(
     return str(url)
 
 
-def _card(
-    hub: Any,
-    cls: tuple[str, str],
-    repo_id: str,
-    score: str | None,
-    env: str | None,
-    about: Mapping[str, str | None],
-    has_film: bool,
-) -> str:
+def _card(hub: Any, cls: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]) -> str:
     """Return the text of the card, with the metadata by which the Hub finds and ranks models."""
     task, name = "reinforcement-learning", env or "unknown"
     results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
     tags = [task, "deep-reinforcement-learning", *([env] if env else [])]
     data = hub.ModelCardData(library_name="catalog-rl", tags=tags, model_name=repo_id, eval_results=results)
+    package, _, loader = cls.rpartition(".")
     rows = "".join(f"| {key} | {text} |\n" for key, text in about.items() if text)
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {repo_id}\n\n| | |\n| --- | --- |\n{rows}\n"
-        + (f"![An episode]({FILM})\n\n" if has_film else "")
-        + f"```python\nfrom {cls[0]} import {cls[1]}\n\npolicy = {cls[1]}.from_pretrained({repo_id!r})\n"
+        f"```python\nfrom {package} import {loader}\n\npolicy = {loader}.from_pretrained({repo_id!r})\n"
         "action, state = policy.act(obs)\n```\n"
     )
 

@@ -204,7 +204,7 @@ class Policy:
             TypeError: See :meth:`save`.
         """
         about = evaluation, env, command, film, private, token
-        return push(self.save, "rlmodule", "Policy", repo_id, *about)
+        return push(self.save, "rlmodule.Policy", repo_id, *about)
 
     def export(self, path: StrPath, *, explore: bool = False) -> Path:
         """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
