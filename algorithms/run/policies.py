@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from gymnasium import Space
 
-from algorithms.league import Standings
+from algorithms.run.league import Standings
 from catalog.explain.explain import short_space
 from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID

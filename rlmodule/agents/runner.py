@@ -131,13 +131,16 @@ class AgentRunner(Accounts):
         Raises:
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
+        self.module = module
+        self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
+        self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        self._make_columns()
+
+    def _make_columns(self) -> None:
+        """Make the columns of all modules. The next call of :meth:`sample` starts new episodes."""
         self._saved_noise = self._noise_by_env()
-        self.module, self._is_running, self._columns = module, False, {}
-        if policy_map is None:
-            policy_map = PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
-            self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
-        self._policy_map = policy_map
-        for module_id in module:
+        self._is_running, self._columns = False, {}
+        for module_id in self.module:
             self._add_columns(module_id)
 
     def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
@@ -155,7 +158,7 @@ class AgentRunner(Accounts):
         ]
         replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
         if replaced or was_static is not self._policy_map.static:
-            self.set_module(self.module, self._policy_map)
+            self._make_columns()
         for module_id in self.module:
             if module_id not in self._columns:
                 self._add_columns(module_id)
@@ -527,7 +530,7 @@ class AgentRunner(Accounts):
         self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
         if self._columns:  # else no module is set yet
             self._columns = {}
-            self.set_module(self.module, self._policy_map)
+            self._make_columns()
 
     def stop(self) -> None:
         """Close the envs within a few seconds."""

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
-from algorithms.league import League, Matches, Standings
 from algorithms.ppo import PPOCatalog, PPOConfig
+from algorithms.run.league import League, Matches, Standings
 from rlmodule import RLModuleSpec
 from rlmodule.agents.episode import AgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
