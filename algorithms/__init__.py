@@ -9,9 +9,9 @@ check_siblings(__file__)
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig, EpisodeLearnerConfig
-    from algorithms.league import League
     from algorithms.registry import register_algorithm
     from algorithms.run.callbacks import Callbacks, FinishedEpisode
+    from algorithms.run.league import League
     from algorithms.run.plotting import plot_runs, table_of
     from algorithms.run.run_folder import new_run_dir
 else:

@@ -332,7 +332,7 @@ class Algorithm(metaclass=AlgorithmType):
     def get_state(self) -> dict[str, Any]:
         """Return everything that changes during training: a tree of tensors and JSON values."""
         return {
-            **({} if self._changes is None else {"policies": self._changes.get_state()}),
+            **({} if self._changes is None else self._changes.get_state()),
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
@@ -344,8 +344,8 @@ class Algorithm(metaclass=AlgorithmType):
     def set_policies(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
         """Add and remove policies so that there are those of ``state``, from :meth:`get_state`. Specs in it may name
         the import paths in ``allow``; None trusts them."""
-        if self._changes is not None and "policies" in state:
-            self._changes.set_state(state["policies"], allow)
+        if self._changes is not None:
+            self._changes.set_state(state, allow)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state from :meth:`get_state`. Open episodes continue where that is possible."""

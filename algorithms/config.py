@@ -15,10 +15,10 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
-from algorithms.league import League
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
 from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, Callbacks, check_callback, overrides
+from algorithms.run.league import League
 from algorithms.run.threads import building
 from algorithms.settings.base import SettingsBase, on_the_class
 from catalog.copies import mutable_copy

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gymnasium import Space
 
-from algorithms.league import Standings
+from algorithms.run.league import Standings
 from catalog.explain.explain import short_space
 from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
@@ -218,10 +218,13 @@ class PolicyChanges:
         algorithm.metrics.keep_modules(self._specs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what was added and removed, and the standings of the league."""
+        """Return, under ``policies``, what was added and removed, and the standings of the league; an empty dict for
+        none of them."""
         removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
+        if not (self._added or removed or self.league):
+            return {}
         league = None if self.league is None else self.league.get_state()
-        return {"added": dict(self._added), "removed": removed, "league": league}
+        return {"policies": {"added": dict(self._added), "removed": removed, "league": league}}
 
     def set_state(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
         """Add and remove policies so that there are those of a state from :meth:`get_state`. Their weights are not in
@@ -231,7 +234,7 @@ class PolicyChanges:
             state: The state.
             allow: Import paths that specs in it may name; None trusts it.
         """
-        base = self._base
+        base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
         wanted: dict[str, Any] = {name: None for name in base if name not in state["removed"]} | state["added"]
         for policy_id in [*self._specs]:
             if policy_id not in wanted or wanted[policy_id] != self._added.get(policy_id):

@@ -134,15 +134,16 @@ class AgentRunner(Accounts):
         Raises:
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
-        self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        self.module = module
         self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
-        self._begin_anew(module)
+        self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        self._make_columns()
 
-    def _begin_anew(self, module: MultiRLModule) -> None:
-        """Make the columns of all modules; new episodes start."""
+    def _make_columns(self) -> None:
+        """Make the columns of all modules. The next call of :meth:`sample` starts new episodes."""
         self._saved_noise = self._noise_by_env()
-        self.module, self._is_running, self._columns = module, False, {}
-        for module_id in module:
+        self._is_running, self._columns = False, {}
+        for module_id in self.module:
             self._add_columns(module_id)
         self._stacks = ActingStacks(self._columns.values())
 
@@ -161,7 +162,7 @@ class AgentRunner(Accounts):
         ]
         replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
         if replaced or was_static is not self._policy_map.static:
-            self._begin_anew(self.module)
+            self._make_columns()
         for module_id in self.module:
             if module_id not in self._columns:
                 self._add_columns(module_id)
@@ -566,7 +567,7 @@ class AgentRunner(Accounts):
         self._saved = {index: one for index, one in state.items() if "episode" in one}
         if self._columns:  # else no module is set yet
             self._columns = {}
-            self._begin_anew(self.module)
+            self._make_columns()
 
     def _resume(self) -> None:
         """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""
