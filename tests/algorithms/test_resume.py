@@ -185,7 +185,7 @@ def ppo(env: Any, **values: Any) -> PPOConfig:
     return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
 
 
-SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10}
+SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10, "rollout_fragment_length": 5}
 SEQUENCES["num_steps_sampled_before_learning_starts"] = 64
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
 MENDED: dict[str, Any] = {"restart_failed_sub_environments": True}
@@ -239,6 +239,8 @@ def train(algorithm: Algorithm) -> list[list[str]]:
     for _ in range(ITERATIONS):
         result = algorithm.train()
         del result["timers"], result["time_total_s"], result["env_runners"]["num_env_steps_per_second"]
+        if "workers" in result:
+            result["workers"] = {name: x for name, x in result["workers"].items() if not name.endswith("_s")}
         seen.append([fingerprint(algorithm), repr(result)])
     return seen
 
