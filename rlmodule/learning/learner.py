@@ -149,7 +149,7 @@ class Learner(Hooks, ABC):
         stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
             before the first step. A loss that depends on it is compiled or captured once for each value.
         trained_parts: The parts of each module, with their parameters and optimizers.
-        shared_parts: The parts that several modules share, in the same way. Each is trained with the settings of the run.
+        shared_parts: The same for parts that several modules share, which are trained with the settings of the run.
         sharing: The shared parts of each module that has some.
         row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
 
