@@ -102,10 +102,8 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return a batch with advantages (GAE, eq. 11) and value targets, and metrics to report.
-
-        Advantages are standardised over the valid rows of all learners.
-        """
+        """Return a batch with advantages (GAE, eq. 11), standardised over the valid rows of all learners, and value
+        targets; and metrics to report."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlmodule.data.columns import Batch
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
-from rlmodule.data.sequences import num_rows
+from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, TrainedPart
+from rlmodule.learning.learner import row_minibatches
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics
 from rlmodule.learning.sharding import Share
 
@@ -95,15 +96,16 @@ class Family(Group):
         if not all(counts):
             raise no_data("no valid row")
         pieces = 1 if size is None else -(-max(counts) // (size * collective.size))
-        sizes = [-(-count // (pieces * collective.size)) for count in counts]
+        cutters = [sequence_minibatches if Columns.STATE_IN in batch else row_minibatches for batch in batches]
+        sizes = [-(-count // pieces) for count in counts]  # in all learners
         history: list[list[Metrics]] = [[] for _ in batches]
         stopped = [False] * len(batches)
         for epoch in range(max(epochs)):
             stopped = [over or epoch >= last for over, last in zip(stopped, epochs, strict=True)]
             if all(stopped):
                 break
-            before, each = [len(of) for of in history], zip(batches, shares, sizes, strict=True)
-            cut = [() if over else learner._minibatches(*one) for over, one in zip(stopped, each, strict=True)]
+            before, each = [len(of) for of in history], zip(stopped, cutters, batches, sizes, shares, strict=True)
+            cut = [() if over else of(batch, n, learner.generator, share) for over, of, batch, n, share in each]
             for minibatches in itertools.zip_longest(*cut):
                 self._step(minibatches, history)
             for i, module_id in enumerate(self._ids):

@@ -42,7 +42,7 @@ class Groups:
         self._divided: Divided = []
 
     def take_shared_parts(self, module_id: str) -> set[int]:
-        """Take up the parts that a module shares, unless another module brought them. Return the ids of their
+        """Register the parts that a module shares, unless another module brought them. Return the ids of their
         parameters.
 
         Raises:

@@ -155,7 +155,7 @@ class Learner(Hooks, ABC):
         stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
             before the first step. A loss that depends on it is compiled or captured once for each value.
         trained_parts: The parts of each module, with their parameters and optimizers.
-        shared_parts: Likewise the parts that several modules share. Each is trained with the settings of the run.
+        shared_parts: The same for parts that several modules share, which are trained with the settings of the run.
         sharing: The shared parts of each module that has some.
         row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
 
@@ -494,9 +494,7 @@ class Learner(Hooks, ABC):
             in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
             if in_a_row[module_id] >= limit:
                 raise too_many_skipped(limit, module_id, self.module[module_id])
-        rates = {
-            name: float(part.optimizer.param_groups[0]["lr"]) for name, part in self.trained_parts[module_id].items()
-        }
+        rates = {n: float(x.optimizer.param_groups[0]["lr"]) for n, x in self.trained_parts[module_id].items()}
         rates = {f"learning_rate_{name}" if len(rates) > 1 else "learning_rate": lr for name, lr in rates.items()}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
         results |= {**more, **rates, "num_updates_skipped": sum(skipped)}
@@ -661,20 +659,15 @@ class EpisodeLearner(Learner):
 
         Raises:
             KeyError: If no module has that id (names the known ids), or the data lacks a column.
-            TypeError: If the data is neither a rollout nor episodes.
-            ValueError: If there is no data.
+            TypeError, ValueError: If the data is neither a rollout nor episodes, or there is none.
             CollectiveError: If another learner raised, ended or hangs.
         """
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
         if isinstance(episodes, Mapping) or not is_alone:
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
-        rollout = episodes
-        if not isinstance(rollout, Rollout):
-            rollout = self._rollout_of(rollout)
+        rollout = episodes if isinstance(episodes, Rollout) else self._rollout_of(episodes)
         with self._together:
-            if env_steps is None:
-                env_steps = self._steps_after(num_steps_in(rollout))
-            self._set_env_steps(env_steps)
+            self._set_env_steps(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
             if self.data_parallel is not None:
                 rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
@@ -704,8 +697,7 @@ class EpisodeLearner(Learner):
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)
-        timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
-        return {module_id: results, "timers": timers}
+        return {module_id: results, "timers": {"value_pass": prepared - start, "update": perf_counter() - prepared}}
 
     def _update_each(
         self,
