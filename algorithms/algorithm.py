@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
@@ -294,6 +294,10 @@ class Algorithm(metaclass=AlgorithmType):
                 last snapshot of a league, or the run has one agent.
         """
         self._changes_or_raise("remove_policy").remove(policy_id)
+
+    def policies_changed(self, trained: Collection[str]) -> None:
+        """Adapt what an algorithm keeps for each policy that is trained. Called with their ids after policies were
+        added or removed. Default: nothing."""
 
     def _changes_or_raise(self, method: str) -> PolicyChanges:
         if self._changes is None:

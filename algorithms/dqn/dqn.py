@@ -120,11 +120,11 @@ class DQN(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        for module_id, epsilon in self._epsilon.items():
+        for module_id in self.configs:
             # the state from learners in other processes has replaced it, and they do not know it
-            self._set_epsilon(module_id, epsilon)
+            self._set_epsilon(module_id, self._epsilon[module_id])
             if module_id in result["learners"]:
-                result["learners"][module_id]["epsilon"] = epsilon
+                result["learners"][module_id]["epsilon"] = self._epsilon[module_id]
         return result
 
     def _set_epsilon(self, module_id: str, epsilon: float) -> None:

@@ -1,7 +1,7 @@
 """The settings and the iteration of algorithms that learn from a replay buffer."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import floor
 from time import perf_counter
 from typing import Any
@@ -151,16 +151,15 @@ class ReplayAlgorithm(Algorithm):
     config: Any
 
     def __init__(self, config: ReplayConfig) -> None:
-        super().__init__(config)
         self.replays: dict[str, ReplayBuffer] = {}
         self.configs: dict[str, Any] = {}
         self._steps_owed: dict[str, float] = {}
         """Steps of each module still to be trained on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
         """Column of each env and agent in the replay buffer of a module, ``[envs, agents]``."""
+        super().__init__(config)
         try:
-            for module_id in filter(config.is_trained, self.learner_group.module):
-                self._make_replay(module_id)
+            self.policies_changed([*filter(config.is_trained, self.learner_group.module)])
         except BaseException:
             self.stop()
             raise
@@ -178,6 +177,14 @@ class ReplayAlgorithm(Algorithm):
                 f"{', '.join(map(repr, self.replays))}. Use algo.replays[id]."
             )
         return next(iter(self.replays.values()))
+
+    def policies_changed(self, trained: Collection[str]) -> None:
+        for module_id in self.configs.keys() - set(trained):
+            for by_id in (self.replays, self.configs, self._steps_owed, self._columns):
+                by_id.pop(module_id, None)
+        for module_id in trained:
+            if module_id not in self.configs:
+                self._make_replay(module_id)
 
     def before_sampling(self) -> None:
         """Prepare the next rollout; ``env_steps`` counts the steps before it. Default: nothing."""

@@ -216,6 +216,7 @@ class PolicyChanges:
             self.show(runners)
         algorithm.policies.follow([*self._specs])
         algorithm.metrics.keep_modules(self._specs)
+        algorithm.policies_changed(self._trained)
 
     def get_state(self) -> dict[str, Any]:
         """Return, under ``policies``, what was added and removed, and the standings of the league; an empty dict for

@@ -91,7 +91,8 @@ class TD3(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        for module_id, noise in self._noise.items():
+        for module_id in self.configs:
+            noise = self._noise[module_id]
             self._set_noise(noise, module_id)  # the state from learners in other processes has replaced it
             if module_id in result["learners"]:
                 result["learners"][module_id]["exploration_noise"] = noise

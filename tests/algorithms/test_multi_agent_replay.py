@@ -283,6 +283,32 @@ def test_a_saved_run_continues_with_its_buffers(tmp_path: Path) -> None:
         assert [replay.num_transitions for replay in loaded.replays.values()] == [0, 0]
 
 
+def newest_for_the_second(agent: AgentID, episode: Any) -> str:
+    return "main" if agent == CART[0] else episode.policies[-1]
+
+
+def test_policies_that_come_and_go_have_buffers_while_they_learn(tmp_path: Path) -> None:
+    run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies=["main"], training_intensity=1.0)
+    with run.multi_agent(policy_mapping_fn=newest_for_the_second).build() as algo:
+        assert isinstance(algo, DQN)
+        algo.train()
+        algo.add_policy("frozen", copy_of="main")
+        algo.add_policy("second", copy_of="main", train=True)
+        for _ in range(3):
+            result = algo.train()
+        assert {*algo.replays} == {*result["learners"]} == {"main", "second"}
+        stored = {name: replay.num_transitions for name, replay in algo.replays.items()}
+        assert 0 < stored["second"] < stored["main"]
+        path = algo.save(tmp_path / "ck")
+        algo.remove_policy("second")
+        assert [*algo.train()["replay_buffer"]] == ["main"]
+    with Algorithm.from_checkpoint(path, allow=[__name__, CartPoles.__module__]) as loaded:
+        assert isinstance(loaded, DQN)
+        assert {name: replay.num_transitions for name, replay in loaded.replays.items()} == stored
+        loaded.train()
+        assert {*loaded.train()["learners"]} == {"main", "second"}
+
+
 def test_a_shared_policy_continues_with_another_number_of_agents(tmp_path: Path) -> None:
     run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies="shared", training_intensity=1.0)
     with run.build() as algo:
