@@ -602,8 +602,8 @@ class Catalog(Hooks):
                 )
 
     def _check_critic(self) -> None:
-        """Refuse a critic that reads fields of its own and shares its encoder, or that has a memory or sees earlier
-        observations, which acting would need."""
+        """Refuse ``critic_only_keys`` for a critic that shares the policy's encoder, has a memory or reads earlier
+        observations: acting, which does without these fields, would need them."""
         config = self._whole_config
         if not config.critic_only_keys:
             return

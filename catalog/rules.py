@@ -112,7 +112,8 @@ class RuleTable(Generic[T]):
     def register(
         self, space_type: type[Space], *, name: str, when: When | None = None, settings: tuple[str, ...] = ()
     ) -> Callable[[Build[T]], Build[T]]:
-        """Add a rule ``build(space, model_config, node)``, asked before all earlier rules; a decorator.
+        """Return a decorator that adds a function ``build(space, model_config, node)`` as a rule. It is tried before
+        all rules that were registered earlier.
 
         Args:
             space_type: Class of the spaces that the rule may decide.
@@ -141,7 +142,7 @@ class RuleTable(Generic[T]):
         return reversed(self._rules)
 
     def find(self, space: Space, model_config: DefaultModelConfig, path: str) -> tuple[Rule[T], list[Rule[T]]]:
-        """Return the rule that applies to ``space``, and the rules for its class that were asked before.
+        """Return the rule that applies to ``space``, and the rules for the same class of spaces that were tried first.
 
         Raises:
             ValueError: If no rule applies; names ``path`` and all rules of the table.
@@ -168,5 +169,6 @@ class RuleTable(Generic[T]):
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
-        """Return a root node for ``space``, called ``name`` in messages, which this table decides without hooks."""
+        """Return the root of a decision tree for ``space``, called ``name`` in messages. Only this table decides: the
+        hooks of a catalog are not called."""
         return Node(space, model_config, name, lambda node: self.resolve(node.space, node.model_config, node))

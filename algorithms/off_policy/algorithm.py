@@ -227,7 +227,8 @@ class ReplayAlgorithm(Algorithm):
         return sampled
 
     def sample(self) -> Rollout:
-        """Sample as :meth:`Algorithm.sample` does. The rollout is not replayed, so new episodes start after it."""
+        """Sample as :meth:`Algorithm.sample` does. The rollout is not stored for replay. New episodes start after it,
+        so that no stored episode has a gap."""
         rollout = super().sample()
         self.env_runner_group.reset()
         return rollout

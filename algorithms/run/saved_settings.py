@@ -65,7 +65,7 @@ def setting_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a form of :mod:`rlmodule.encoding` to plain JSON."""
+    """Convert a value that :mod:`rlmodule.encoding` encoded to plain JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:

@@ -42,7 +42,7 @@ class Threads:
 
 @contextmanager
 def computing_on(count: int) -> Iterator[None]:
-    """Let the calling thread compute on ``count`` threads."""
+    """Let torch compute on ``count`` threads within the block."""
     found = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

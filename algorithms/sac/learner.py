@@ -41,7 +41,8 @@ class Actions(NamedTuple):
 
     @classmethod
     def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
-        """Return an action for each row, drawn with ``noise``; without noise, all joint actions."""
+        """Return the actions of the distributions with ``inputs`` ``[B, W]``: one drawn with ``noise`` for each row;
+        with None, every joint action of a discrete space."""
         dist = module.action_dist_cls.from_logits(inputs)
         if noise is not None:
             return cls(*dist.rsample_with_logp(noise))

@@ -159,8 +159,8 @@ class Distribution(Hooks, ABC):
         """Make actions from ``noise`` as :meth:`sample_from` does, but with a gradient. Return their log-probabilities,
         too.
 
-        Choices are one-hot codes with a straight-through gradient, as in :meth:`rsample`. The gradient of their
-        log-probability is that of its expectation, the negative entropy: at a fixed choice it would be 0 on average.
+        Discrete parts are one-hot codes with a straight-through gradient, as in :meth:`rsample`. Their log-probability
+        has the gradient of the negative entropy, since the gradient for a fixed sample would average to 0.
 
         Returns:
             Actions ``[..., *action_shape]``, with choices as codes ``[..., inputs]``, and log-probabilities ``[...]``.

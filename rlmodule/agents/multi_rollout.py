@@ -75,7 +75,7 @@ class MultiRollout(Mapping[str, Rollout]):
 
 
 def _padded(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the rollouts with as many rows as the longest of them has."""
+    """Pad the rollouts to the number of rows of the longest one."""
     steps = max(rollout.shape[0] for rollout in rollouts)
     counts = [0 if r.state_in is None else len(tree.flatten(r.state_in)[0]) for r in rollouts]
     return [

@@ -204,7 +204,8 @@ def is_due(call: int) -> bool:
 
 
 class Guard:
-    """Base class of the guards of single envs: their errors, the seeds of their episodes, and how they close."""
+    """Base class of wrappers that check a single env. It describes the env's errors, chooses the seed of each episode,
+    continues saved episodes, and closes the env."""
 
     env: Any
     env_index: int | None

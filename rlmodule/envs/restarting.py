@@ -87,11 +87,11 @@ class Restarts:
 
 
 class RestartingEnv(gym.Wrapper):
-    """Replaces a guarded env by a new one when it raises.
+    """Replaces a guarded env with a new one when it raises.
 
-    A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info. The next
-    reset makes the new env, with a new seed derived from the last one given, so that no episode is repeated. Errors
-    that the guard itself raises are not caught: a new env would return the same wrong values.
+    If the env raises in a step, ``step`` returns None as the observation, ``truncated=True``, and :data:`FAULT` in the
+    info. The next reset makes the new env, with a new seed derived from the last one given, so that no episode is
+    repeated. Errors that the guard itself raises are not caught: a new env would return the same wrong values.
 
     Args:
         guard: The first env.

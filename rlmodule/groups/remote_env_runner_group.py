@@ -63,8 +63,9 @@ class _Known:
         accounted: Env steps in its rollouts so far, plus those counted as lost.
         most: Env steps that the unanswered call can take at most.
         version: Version of its weights; empty before its first call.
-        modules: The modules of several agents that it has, each with the version of its weights if it only acts.
-        policies: What :meth:`EnvRunnerGroup.set_policies` set when it was last asked.
+        modules: With several agents, its modules by id, each with the version of the weights it has if the module is
+            not trained.
+        policies: The arguments of :meth:`EnvRunnerGroup.set_policies` that it last received.
     """
 
     incarnation: int

@@ -42,8 +42,8 @@ class Groups:
         self._divided: Divided = []
 
     def take_shared_parts(self, module_id: str) -> set[int]:
-        """Register the parts that a module shares, unless another module brought them. Return the ids of their
-        parameters.
+        """Register the parts that a module shares with others, except those that another module has registered.
+        Return the ids of their parameters.
 
         Raises:
             ValueError: If a part has the name of a module, or the loss is compiled, captured or in bfloat16.

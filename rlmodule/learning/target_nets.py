@@ -104,7 +104,8 @@ class TargetNets:
         self.num_updates[module_id] += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the tensors that target nets do not share, and the counts of their moves."""
+        """Return the tensors that the target nets do not share with the nets in training, and how often each target net
+        was updated."""
         nets = {
             module_id: {name: x for name, x in net.get_state().items() if name in self._own[module_id]}
             for module_id, net in self.nets.items()

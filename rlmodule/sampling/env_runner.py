@@ -209,7 +209,7 @@ class EnvRunner(Accounts):
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
             - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record it.
             - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
-              and does not count as finished, since its return is not one of the task.
+              and does not count as finished, since the error, not the task, cut its return short.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite, or an action mask allows no action; names

@@ -246,7 +246,8 @@ def test_a_module_that_is_asked_for_has_dropout_off(name: str, tmp_path: Path) -
         batch = {Columns.OBS: torch.ones(8, 4)}
         passes = [module.forward_inference, module.forward_exploration, module.forward_inference]
         inputs = [each(batch)[Columns.ACTION_DIST_INPUTS] for each in passes]
-        return len(inputs[0].unique(dim=0)) == 1 and torch.equal(inputs[0], inputs[2])
+        # a product may round the last rows of a batch otherwise
+        return torch.allclose(inputs[0], inputs[0][:1], atol=1e-6) and torch.equal(inputs[0], inputs[2])
 
     with config.build() as algorithm:
         assert is_steady(algorithm.get_module())

@@ -224,6 +224,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "normalize_values": FLAG,
     "custom_model": st.sampled_from([None, Flat, Summing, "flat-for-properties"]),
     "custom_model_config": st.sampled_from([{}, {"width": 2}]),
+    "critic_only_keys": st.just(()),
     "leaf_overrides": st.just({}),
     "functions": st.just({}),
     "custom_action_dist": st.none(),

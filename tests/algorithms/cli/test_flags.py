@@ -17,6 +17,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from algorithms import League
 from algorithms.cli import COMMANDS, main, train_plan
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import SpecFlags, hint_for
@@ -121,15 +122,18 @@ def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
         value: Any = another(known.hint, known.bounds, vars(default)[name])
         if name == "policy_overrides":
             value = {"a": {"gamma": 0.5}}
+        if name == "shared_parts":
+            value = {"trunk": "encoder"}
         if name == "loggers":
             args, value = [*args, "--loggers", "csv", "things_of_mine:log"], ["csv", mine.log]
         elif name in IMPORTED:
             args, value = [*args, flag(name), f"things_of_mine:{IMPORTED[name]}"], vars(mine)[IMPORTED[name]]
-        elif name not in ("env", "model_config", "rl_module_spec"):
+        elif name not in ("env", "model_config", "rl_module_spec", "league"):
             assert value is not None, name
             args += typed(name, value)
         if name not in ("env", "model_config", "rl_module_spec"):
             expected[name] = value
+    expected["league"], args = League(every=2), [*args, "--league", '{"every": 2}']
     assert {"lr", "seed", "run_dir", "env_config", "grad_clip", "evaluation_explore", "on_checkpoint"} <= {*expected}
     if algo == "DQN":  # what derives from PPOLearner is a Learner, and that is all that the setting asks
         assert expected["prioritized_replay"] is True
@@ -148,6 +152,7 @@ NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `s
     "functions": {"value": {"fcnet_hiddens": [9, 9]}},
     "custom_action_dist": "SquashedGaussian",
     "action_mask_key": "legal",
+    "critic_only_keys": ("state", "goal"),
     "custom_model": "torch.nn:Identity",
     "custom_model_config": {"width": 3},
 }

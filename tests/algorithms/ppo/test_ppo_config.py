@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from algorithms import AlgorithmConfig
+from algorithms import AlgorithmConfig, League
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from catalog import DefaultModelConfig
 from catalog.settings import settings_of
@@ -67,6 +67,12 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "evaluation_policy_mapping_fn": ([None, {"a": "p"}, min], [], ["a", {"a": 1}]),
     "policies_to_train": ([None, ["a"], bool], [], ["a", [1], {"a": True}]),
     "policy_overrides": ([{}, {"a": {"gamma": 0.5}}], [], [None, {"a": 1}, {1: {}}, ["a"]]),
+    "shared_parts": (
+        [{}, {"trunk": "encoder"}, {"trunk": ["a.encoder", "b.encoder"]}],
+        [],
+        [None, {"trunk": 1}, ["a"]],
+    ),
+    "league": ([None, League(every=2)], [], ["a", 3, [1]]),
 }
 
 
