@@ -298,16 +298,16 @@ class Row:
 
     def cells(self) -> dict[str, str]:
         """The line as text, by column."""
-        many = self.goal.evaluate_every is not None
-        at_the_end = {"at the end": _listed(run.last for run in self.runs)} if many and self.goal.best else {}
+        many, digits = self.goal.evaluate_every is not None, 0 if abs(self.goal.floor) >= 50 else 1
+        at_the_end = {"at the end": _listed((run.last for run in self.runs), digits)} if many and self.goal.best else {}
         return {
             "env": self.goal.where,
             "budget": f"{self.goal.budget:,}",
-            "figure": f"{self.figure:,.0f}",
-            "all seeds": _listed(run.figure for run in self.runs),
+            "figure": f"{self.figure:,.{digits}f}",
+            "all seeds": _listed((run.figure for run in self.runs), digits),
             **at_the_end,
-            "training window": _listed(run.window for run in self.runs),
-            "floor": f"≥ {self.goal.floor:,.0f}",
+            "training window": _listed((run.window for run in self.runs), digits),
+            "floor": f"≥ {self.goal.floor:,.{digits}f}",
             "reached": "yes" if self.reached else "no",
         }
 
@@ -320,8 +320,8 @@ class Row:
         return ", ".join(f"{median(figures):,.1f} after {steps:,}" for steps, figures in found.items())
 
 
-def _listed(figures: Iterable[float]) -> str:
-    return ", ".join(f"{figure:,.0f}" for figure in figures)
+def _listed(figures: Iterable[float], digits: int) -> str:
+    return ", ".join(f"{figure:,.{digits}f}" for figure in figures)
 
 
 def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
