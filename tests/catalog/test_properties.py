@@ -278,6 +278,8 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given["autoregressive_actions"] = True
     if not given.get("autoregressive_actions"):
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
+    elif given.get("head_fcnet_activation") == "softmax":  # which reads several units at once
+        given["head_fcnet_activation"] = "tanh"
     given = drop(given, *of_other_memories(given))
     if given.get("fcnet_blocks"):
         given["fcnet_hiddens"] = [3, 3]
