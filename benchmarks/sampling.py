@@ -10,8 +10,10 @@ ours: the module around the net, action noise, guards against faulty envs, stora
 
 import json
 import time
+from collections.abc import Iterator
 from functools import partial
 from statistics import median
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +28,21 @@ from rlmodule.seeding import int_seed
 
 ROUNDS = 40
 WARM_UP = 5
+MOST_EPISODES = 2000
+
+
+class Seeded(gym.Wrapper):
+    """An env whose episodes have the seeds that an env runner would give them."""
+
+    def __init__(self, env_id: str) -> None:
+        super().__init__(gym.make(env_id))
+        self._seeds: Iterator[int] = iter(())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            keys = (np.random.SeedSequence(seed, spawn_key=(episode,)) for episode in range(1, MOST_EPISODES))
+            self._seeds = iter([seed, *(int(key.generate_state(1)[0] >> 1) for key in keys)])
+        return self.env.reset(seed=next(self._seeds), options=options)
 
 
 def sampling_ratio(job_name: str = "cartpole") -> dict[str, float]:
@@ -41,8 +58,7 @@ def sampling_ratio(job_name: str = "cartpole") -> dict[str, float]:
         runner = EnvRunner(settings, run_seed=0)
         runner.set_module(algorithm.get_module("default_policy"))
         seeds: list[int | None] = [int_seed(0, "env", index, 0) for index in range(job.num_envs)]
-        make = partial(gym.make, job.env_id)
-        env = SyncVectorEnv([make] * job.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        env = SyncVectorEnv([partial(Seeded, job.env_id)] * job.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         env.reset(seed=seeds)
         space = env.single_action_space
         num_out = int(space.n) if isinstance(space, gym.spaces.Discrete) else int(np.prod(space.shape or ()))
