@@ -1,4 +1,4 @@
-"""What deploying a policy costs: acting, beside the bare forward pass of its nets; loading; the size of the file.
+"""Measure a deployed policy: acting beside the bare forward pass of its nets, loading, and the size of the file.
 
     python -m benchmarks.policy
 

@@ -16,7 +16,7 @@ from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.encoding import Decoder
-from rlmodule.modules.hub import downloaded, push
+from rlmodule.modules.hub import OnHub, downloaded
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.policy_files import build_module, read_policies, save_policies
 from rlmodule.modules.rl_module import MultiRLModule
@@ -27,7 +27,7 @@ State = Mapping[AgentID, tuple[str, Any]]
 """Agent → the id of its policy and the state of that policy, for each agent that has acted."""
 
 
-class MultiAgentPolicy(dict[str, Policy]):
+class MultiAgentPolicy(OnHub, dict[str, Policy]):
     """Acts for the agents of one env. Maps the id of each module to its :class:`Policy`.
 
     Nothing is stored between calls. Pass the state that one call returns to the next::
@@ -43,6 +43,8 @@ class MultiAgentPolicy(dict[str, Policy]):
         policy_map: Maps agents to modules. A function is called once per agent and episode.
         generator: Draws actions for ``act(explore=True)``, for all modules; None creates one with seed 0.
     """
+
+    import_path = "rlmodule.agents.MultiAgentPolicy"
 
     def __init__(
         self,
@@ -159,21 +161,6 @@ class MultiAgentPolicy(dict[str, Policy]):
         """Load policies from a repository of the Hugging Face Hub; see :meth:`Policy.from_pretrained`."""
         with downloaded(repo_id, revision, token, f"MultiAgentPolicy.from_pretrained({repo_id!r})") as folder:
             return cls.load(folder, policy_mapping_fn=policy_mapping_fn, allow=allow)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        evaluation: Mapping[str, Any] | None = None,
-        env: str | None = None,
-        command: str | None = None,
-        film: StrPath | None = None,
-        private: bool | None = None,
-        token: str | None = None,
-    ) -> str:
-        """Write the policies to a repository of the Hugging Face Hub; see :meth:`Policy.push_to_hub`."""
-        about = evaluation, env, command, film, private, token
-        return push(self.save, "rlmodule.agents.MultiAgentPolicy", repo_id, *about)
 
     def export(self, folder: StrPath, *, suffix: str = ".onnx", explore: bool = False) -> dict[str, Path]:
         """Write each policy as one file, ``<id><suffix>`` in ``folder``; see :meth:`Policy.export`.

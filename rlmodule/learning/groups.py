@@ -38,7 +38,7 @@ class Groups:
 
     def __init__(self, learner: EpisodeLearner) -> None:
         self._learner = learner
-        self._flats: list[FlatParameters] = []  # of the modules that are divided
+        self._known: tuple[bool, list[FlatParameters]] = False, []  # what was divided last, and whether into stacks
         self._divided: Divided = []
 
     def take_shared_parts(self, module_id: str) -> set[int]:
@@ -76,9 +76,9 @@ class Groups:
         """Return groups of ``module_ids``; a module that is updated alone has None. Only if ``stacks``, modules without
         shared parts are updated together."""
         learner = self._learner
-        if (flats := [learner.parameters[module_id] for module_id in module_ids]) == self._flats:
+        if (asked := (stacks, [learner.parameters[module_id] for module_id in module_ids])) == self._known:
             return self._divided
-        self._flats, self._divided = flats, []
+        self._known, self._divided = asked, []
         for _, group in itertools.groupby(module_ids, lambda x: x if x in learner.sharing else stack_key(learner, x)):
             ids = tuple(group)
             if ids[0] in learner.sharing:

@@ -351,6 +351,8 @@ class Learner(Hooks, ABC):
         counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing, self._trains
         for by_id in (*kept, *counts, self._gradient_passes, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
+        for name in self.shared_parts.keys() - set(itertools.chain.from_iterable(self.sharing.values())):
+            del self.shared_parts[name]
         if self.data_parallel is not None:
             self.data_parallel.forget(module_id)
 

@@ -27,6 +27,9 @@ class ActingStep:
 
     Args:
         module: The module to act with.
+
+    Attributes:
+        unread: Fields of observations that only a critic reads, as zeros ``[1, ...]``.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -34,14 +37,14 @@ class ActingStep:
         self.is_stateful = module.is_stateful()
         self.past = module.past_view.steps
         self._no_past: dict[str, Tree] = {}
-        self._unread: dict[str, Tree] = {}  # fields that only a critic reads, as zeros
-        unread = module.model_config.critic_only_keys
-        if self.past or unread:
+        self.unread: dict[str, Tree] = {}
+        keys = module.model_config.critic_only_keys
+        if self.past or keys:
             device = next(module.parameters(), torch.empty(0)).device
             rows = as_tensors(allocate_observations(module.input_space, 1))
             rows = map_leaves(lambda x: torch.zeros_like(x, device=device), rows)
             self._no_past = {name: rows[name] for name in self.past}
-            self._unread = {name: module.env_part(rows)[name] for name in unread}
+            self.unread = {name: module.env_part(rows)[name] for name in keys}
 
     @property
     def remembers(self) -> bool:
@@ -73,10 +76,10 @@ class ActingStep:
             explore: Use the forward pass for exploration.
         """
         module = self.module
-        if self._unread:
+        if self.unread:
             assert isinstance(obs, dict)
             num = tree.flatten(obs)[0].shape[0]
-            obs |= {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self._unread.items()}
+            obs |= {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self.unread.items()}
         seen = obs
         if self.past:
             assert starts is not None

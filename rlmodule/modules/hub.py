@@ -7,12 +7,13 @@ Only the files of the policy are downloaded. They are verified, and may name cod
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from rlmodule.modules.policy_files import FILM, KIND, SPEC, WEIGHTS
 from rlmodule.sealed_folder import MANIFEST, StrPath, read_manifest
@@ -42,52 +43,85 @@ def downloaded(repo_id: str, revision: str | None, token: str | None, where: str
         yield copied
 
 
-def push(
-    save: Callable[[StrPath], Path],
-    cls: str,
-    repo_id: str,
-    evaluation: Mapping[str, Any] | None,
-    env: str | None,
-    command: str | None,
-    film: StrPath | None,
-    private: bool | None,
-    token: str | None,
+class OnHub(ABC):
+    """Base class of what can be pushed to the Hugging Face Hub.
+
+    Attributes:
+        import_path: The path from which the card imports the class.
+    """
+
+    import_path: ClassVar[str]
+
+    @abstractmethod
+    def save(self, path: StrPath) -> Path:
+        """Write the files as the folder ``path``, and return it."""
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        evaluation: Mapping[str, Any] | None = None,
+        env: str | None = None,
+        command: str | None = None,
+        film: StrPath | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Write the files of :meth:`save` and a card to a repository of the Hugging Face Hub, in one commit. Return
+        its address. The extra ``hub`` is needed.
+
+        Args:
+            repo_id: The repository, ``"user/name"``; it is created if it does not exist.
+            evaluation: What ``algo.evaluate()`` returned, for the card: mean and standard deviation of the returns.
+            env: Name of the env, for the card.
+            command: The command that trained the policy, for the card.
+            film: A video of an episode, an mp4 file.
+            private: Make a new repository private; None takes the default of the account.
+            token: The token; None takes that of ``hf auth login``.
+
+        Raises:
+            OSError: If the repository cannot be written to.
+            ImportError: If the package is missing.
+            ValueError: If ``evaluation`` has no returns.
+            TypeError: See :meth:`save`.
+        """
+        where = f"{type(self).__name__}.push_to_hub({repo_id!r})"
+        hub = _package(where)
+        score, episodes = (None, None) if evaluation is None else _score(evaluation, where)
+        with TemporaryDirectory() as folder:
+            path = self.save(Path(folder, "policy"))
+            versions = read_manifest(path, KIND)["versions"]
+            about = {
+                "Return": score and f"{score} over {episodes} episodes",
+                "Env": env and f"`{env}`",
+                "Made by": command and f"`{command}`",
+                "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+            }
+            card = _card(hub, self.import_path, repo_id, score, env, about)
+            if film is not None:
+                shutil.copyfile(film, path / FILM)
+                card += f"\n![An episode]({FILM})\n"
+            (path / "README.md").write_text(card, encoding="utf-8")
+            try:
+                api = hub.HfApi(token=token)
+                url = api.create_repo(repo_id, private=private, exist_ok=True)
+                api.upload_folder(
+                    repo_id=repo_id, folder_path=path, commit_message="Add policy", delete_patterns=[FILM]
+                )
+            except (OSError, ValueError) as error:
+                raise _failed(where, "a repository that can be written to", error) from error
+        return str(url)
+
+
+def _card(
+    hub: Any, import_path: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]
 ) -> str:
-    """Write a policy with ``save`` and push it, in one commit; see :meth:`Policy.push_to_hub`. The class of
-    the path ``cls`` loads it."""
-    where = f"{cls.rpartition('.')[2]}.push_to_hub({repo_id!r})"
-    hub = _package(where)
-    score, episodes = (None, None) if evaluation is None else _score(evaluation, where)
-    with TemporaryDirectory() as folder:
-        path = save(Path(folder, "policy"))
-        versions = read_manifest(path, KIND)["versions"]
-        about = {
-            "Return": score and f"{score} over {episodes} episodes",
-            "Env": env and f"`{env}`",
-            "Made by": command and f"`{command}`",
-            "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
-        }
-        card = _card(hub, cls, repo_id, score, env, about)
-        if film is not None:
-            shutil.copyfile(film, path / FILM)
-            card += f"\n![An episode]({FILM})\n"
-        (path / "README.md").write_text(card, encoding="utf-8")
-        try:
-            api = hub.HfApi(token=token)
-            url = api.create_repo(repo_id, private=private, exist_ok=True)
-            api.upload_folder(repo_id=repo_id, folder_path=path, commit_message="Add policy", delete_patterns=[FILM])
-        except (OSError, ValueError) as error:
-            raise _failed(where, "a repository that can be written to", error) from error
-    return str(url)
-
-
-def _card(hub: Any, cls: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]) -> str:
     """Return the text of the card, with the metadata by which the Hub finds and ranks models."""
     task, name = "reinforcement-learning", env or "unknown"
     results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
     tags = [task, "deep-reinforcement-learning", *([env] if env else [])]
     data = hub.ModelCardData(library_name="catalog-rl", tags=tags, model_name=repo_id, eval_results=results)
-    package, _, loader = cls.rpartition(".")
+    package, _, loader = import_path.rpartition(".")
     rows = "".join(f"| {key} | {text} |\n" for key, text in about.items() if text)
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {repo_id}\n\n| | |\n| --- | --- |\n{rows}\n"

@@ -22,14 +22,14 @@ from catalog.spaces import map_spaces
 from rlmodule.data.rollout import map_leaves
 from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.hub import downloaded, push
+from rlmodule.modules.hub import OnHub, downloaded
 from rlmodule.modules.observation_reader import ObservationReader
 from rlmodule.modules.policy_files import load_module, save_policy
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sealed_folder import StrPath
 
 
-class Policy:
+class Policy(OnHub):
     """Acts with a module. The module includes normalisation and action conversion, so nothing else is needed.
 
     A policy stores nothing between calls. Pass the state that one call returns to the next::
@@ -41,6 +41,8 @@ class Policy:
         module: The module to act with; it is put into eval mode.
         generator: Draws actions, and the noise of noisy nets, for ``act(explore=True)``; None creates one with seed 0.
     """
+
+    import_path = "rlmodule.Policy"
 
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
         self.module = module.eval()
@@ -174,38 +176,6 @@ class Policy:
         with downloaded(repo_id, revision, token, f"Policy.from_pretrained({repo_id!r})") as folder:
             return cls.load(folder, module_id=module_id, allow=allow)
 
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        evaluation: Mapping[str, Any] | None = None,
-        env: str | None = None,
-        command: str | None = None,
-        film: StrPath | None = None,
-        private: bool | None = None,
-        token: str | None = None,
-    ) -> str:
-        """Write the policy to a repository of the Hugging Face Hub, in one commit with its card, and return its
-        address; the extra ``hub`` is needed.
-
-        Args:
-            repo_id: The repository, ``"user/name"``; it is created if it does not exist.
-            evaluation: What ``algo.evaluate()`` returned, for the card: mean and standard deviation of the returns.
-            env: Name of the env, for the card.
-            command: The command that trained the policy, for the card.
-            film: A video of an episode, an mp4 file.
-            private: Make a new repository private; None takes the default of the account.
-            token: The token; None takes that of ``hf auth login``.
-
-        Raises:
-            OSError: If the repository cannot be written to.
-            ImportError: If the package is missing.
-            ValueError: If ``evaluation`` has no returns.
-            TypeError: See :meth:`save`.
-        """
-        about = evaluation, env, command, film, private, token
-        return push(self.save, "rlmodule.Policy", repo_id, *about)
-
     def export(self, path: StrPath, *, explore: bool = False) -> Path:
         """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
         ``torch.export.load`` reads.
@@ -261,9 +231,9 @@ class Policy:
 
     def _needed(self, obs: Tree) -> Tree:
         """Return ``obs`` without the fields that only a critic reads."""
-        keys = self.module.model_config.critic_only_keys
-        is_whole = not keys or not isinstance(obs, Mapping)
-        return obs if is_whole else {name: part for name, part in obs.items() if name not in keys}
+        unread = self._step.unread
+        is_whole = not unread or not isinstance(obs, Mapping)
+        return obs if is_whole else {name: part for name, part in obs.items() if name not in unread}
 
     def _sampled(self, dist: Distribution) -> Tree:
         return dist.sample(self.generator)

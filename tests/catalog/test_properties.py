@@ -278,8 +278,6 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given["autoregressive_actions"] = True
     if not given.get("autoregressive_actions"):
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
-    elif given.get("head_fcnet_activation") == "softmax":  # which reads several units at once
-        given["head_fcnet_activation"] = "tanh"
     given = drop(given, *of_other_memories(given))
     if given.get("fcnet_blocks"):
         given["fcnet_hiddens"] = [3, 3]
@@ -299,6 +297,9 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     if given["custom_action_dist"] is not None:
         given = drop(given, "normalize_actions")  # without it samples of SquashedGaussian would not reach the bounds
     given["functions"] = draw(functions(given))
+    for own in [given, *given["functions"].values()] if given.get("autoregressive_actions") else ():
+        if own.get("head_fcnet_activation") == "softmax":  # which reads several units at once: MADE refuses it
+            own["head_fcnet_activation"] = "tanh"
     return given
 
 

@@ -186,6 +186,19 @@ def test_added_and_removed_policies_leave_the_moments_of_the_rest() -> None:
     assert not torch.equal(weight_of(learner.module, "d"), before)
 
 
+def test_a_part_whose_policies_were_all_removed_has_a_new_optimizer_with_those_added_later() -> None:
+    learner, of = make(), specs().rl_module_specs
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    for module_id in "ac":
+        learner.remove_module(module_id)
+    assert list(learner.optimizers) == ["b", "trunk"]
+    for module_id in "ac":
+        learner.add_module(module_id, of[module_id])
+    before = learner.module["a"].vf_head.linears[0].weight.clone()
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    assert not torch.equal(learner.module["c"].vf_head.linears[0].weight, before)
+
+
 # --- in a run ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,12 +13,15 @@ from rlmodule import Columns, Rollout
 from rlmodule.agents import acting_stacks
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
+from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning.learner import EpisodeLearner
+from rlmodule.learning.sharding import shard
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
 from tests.rlmodule.agents.envs import CartPoles
 from tests.rlmodule.toys import Settings
+from tests.together import Fleet, digest
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 NESTED = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
@@ -202,3 +205,21 @@ def test_stacked_modules_act_as_each_alone(explore: bool, monkeypatch: pytest.Mo
                 generator = torch.Generator().manual_seed(seed)
                 for p in module.parameters():
                     p.data.add_(torch.randn(p.shape, generator=generator), alpha=0.3)
+
+
+def continued(collective: Collective, first: dict[str, Rollout], then: dict[str, Rollout | None]) -> dict[str, Any]:
+    learner = make(minibatch_size=16 // collective.size)
+    learner.update_from_episodes(first, env_steps=0, minibatch_size=16)
+    learner.connect(collective)
+    learner.update_from_episodes(then, env_steps=96)
+    return {"module": learner.module.get_state(), "digest": digest(learner.get_state())}
+
+
+def test_learners_that_begin_to_train_together_no_longer_stack(fleet: Fleet) -> None:
+    learner = make()
+    first, then = data_for(learner), data_for(learner, 5)
+    parts = shard(then, 2)
+    one, other = fleet.values(continued, (first, parts[0]), (first, parts[1]))
+    assert one["digest"] == other["digest"]
+    alone = continued(SingleProcess(), first, then)
+    torch.testing.assert_close(one["module"], alone["module"], rtol=1e-5, atol=1e-6)

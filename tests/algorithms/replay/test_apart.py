@@ -22,7 +22,7 @@ from tests.algorithms.replay.test_resize import held
 
 
 def joined(rollouts: Mapping[int, Rollout]) -> tuple[Rollout, np.ndarray]:
-    """The rollouts of single slots beside each other, by column, each padded to the longest; and the columns."""
+    """Return the rollouts of single slots as one rollout, padded to the longest, and the column of each slot."""
     parts = [
         MultiRollout(modules={"m": rollout}, slots={"m": np.array([[0, column]])}, num_env_steps=0)
         for column, rollout in rollouts.items()
