@@ -62,8 +62,13 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
         found = [(f"{one}.{path}", tensors_at(modules[one], path)) for one, path in places.items()]
         kinds = [_described(modules[one], path, at[1]) for (one, path), at in zip(places.items(), found, strict=True)]
         for (place, mine), kind in zip(found, kinds, strict=True):
-            if kind != kinds[0] or not (mine or may_lack):
-                got = ", ".join(sorted(kind ^ kinds[0])[:4]) if mine else "no parameters"
+            if not (mine or may_lack):
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected a part with parameters at {place}, got none. Correct the path: it "
+                    "is that of named_modules() of the policy's module."
+                )
+            if kind != kinds[0]:
+                got = ", ".join(sorted(kind ^ kinds[0])[:4])
                 raise ValueError(
                     f"shared_parts[{name!r}]: expected parts of one class and the same shapes at {found[0][0]} and at "
                     f"{place}, got {got}. Correct the path, or give the policies equal nets there."

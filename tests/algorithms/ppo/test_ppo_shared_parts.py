@@ -256,7 +256,7 @@ def test_two_learners_of_a_family_come_to_what_one_does(fleet: Fleet) -> None:
 # --- what cannot be shared --------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "missing": ("encoder.trunk", "encoder.trunk and at a.encoder.trunk, got no parameters"),
+    "missing": ("encoder.trunk", "expected a part with parameters at a.encoder.trunk, got none"),
     "other shape": (["a.pi_head", "b.pi_head"], "at a.pi_head and at b.pi_head, got .*bias"),
     "other class": (["a.encoder.actor_encoder", "b.vf_head"], "at a.encoder.actor_encoder and at b.vf_head, got"),
     "twice in one policy": (["a.vf_head", "a.pi_head"], "one place 'policy.path' in each"),
