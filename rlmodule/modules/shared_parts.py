@@ -64,8 +64,8 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
         for (place, mine), kind in zip(found, kinds, strict=True):
             if not (mine or may_lack):
                 raise ValueError(
-                    f"shared_parts[{name!r}]: expected a part with parameters at {place}, got none. Correct the path: it "
-                    "is that of named_modules() of the policy's module."
+                    f"shared_parts[{name!r}]: expected a part with parameters at {place}, got none. Correct the path: "
+                    "it is that of named_modules() of the policy's module."
                 )
             if kind != kinds[0]:
                 got = ", ".join(sorted(kind ^ kinds[0])[:4])
