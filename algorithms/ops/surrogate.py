@@ -22,6 +22,12 @@ def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, cli
     return torch.max((values - targets).square(), (clipped - targets).square())
 
 
+def linear_beyond(delta: float, squared: Tensor) -> Tensor:
+    """Return twice the Huber loss of each row, given squared errors ``[B]``: errors beyond ``delta`` count linearly."""
+    sizes = squared.clamp_min(delta**2).sqrt()  # never the root of 0, whose gradient is infinite
+    return torch.where(squared > delta**2, 2 * delta * sizes - delta**2, squared)
+
+
 def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
     """Return ``1 - Var(targets - predictions) / Var(targets)``: 1 is perfect, 0 as good as a constant."""
     variance = targets.var(unbiased=False)

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from algorithms.ops.returns import generalized_advantages
-from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
+from algorithms.ops.surrogate import (
+    clipped_surrogate,
+    clipped_value_error,
+    explained_variance,
+    k3_divergence,
+    linear_beyond,
+)
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
@@ -86,14 +92,16 @@ class PPOLearner(EpisodeLearner):
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return the squared error of each row's value ``[B]``, with values and targets divided by the value scale."""
+        """Return the error of each row's value ``[B]``, with values and targets divided by the value scale: squared, or
+        with ``vf_huber_delta`` twice the Huber loss."""
         assert isinstance(module, ValueFunctionAPI)
-        values = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS))
-        scale, clip = module.value_scale(), self.settings.vf_clip_param
+        values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
+        scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta
         if clip is None:
-            return ((values - batch[Columns.VALUE_TARGETS]) / scale).square()
-        old, targets = batch[Columns.VALUES] / scale, batch[Columns.VALUE_TARGETS] / scale
-        return clipped_value_error(values / scale, old, targets, clip)
+            error = ((values - targets) / scale).square()
+        else:
+            error = clipped_value_error(values / scale, batch[Columns.VALUES] / scale, targets / scale, clip)
+        return error if delta is None else linear_beyond(delta, error)
 
     @staticmethod
     def _divergence(module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:

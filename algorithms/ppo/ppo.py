@@ -7,10 +7,23 @@ from algorithms.config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
+from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.settings import EpisodeTraining
+
+MAPPO: dict[str, Any] = {
+    "policies": "shared",
+    "minibatch_size": 3000,
+    "lr": 7e-4,
+    "vf_clip_param": 0.2,
+    "vf_huber_delta": 10.0,
+    "entropy_coeff": 0.01,
+    "grad_clip": 10.0,
+    "model_config": {"critic_only_keys": ["state"], "flatten_observations": True},
+}
+"""The published settings of MAPPO (Yu et al. 2022, tables 7 and 12), apart from the size of a batch."""
 
 
 class PPOTraining(EpisodeTraining):
@@ -29,6 +42,12 @@ class PPOTraining(EpisodeTraining):
         "deviations of the returns; None does not clip.",
         gt=0,
     )
+    vf_huber_delta: float | None = setting(
+        None,
+        "Value errors larger than this count linearly instead of squared, in standard deviations of the returns; None "
+        "squares all.",
+        gt=0,
+    )
     entropy_coeff: Schedule = setting(
         0.0, "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
     )
@@ -45,6 +64,16 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     training = Section(PPOTraining)
     presets = PRESETS
+
+    @on_the_class
+    def mappo(cls, **values: Any) -> "PPOConfig":
+        """Return a new config with the settings of MAPPO: agents share a policy, and its critic sees the state of the
+        whole env, which :class:`~rlmodule.agents.WithState` adds to observations (Yu et al. 2022).
+
+        Args:
+            **values: Further settings, or other values for these.
+        """
+        return cls().update(MAPPO | values)
 
     @property
     def algo_class(self) -> type["PPO"]:

@@ -49,6 +49,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "clip_param": ([0.1, 1, 5.0], [0, -0.2, NAN, INF], ["0.2", None, False]),
     "vf_loss_coeff": ([0, 0.5, 3], [-0.1, NAN, INF], ["1", None, True]),
     "vf_clip_param": ([None, 0.2, 10], [0, -1, NAN, INF], ["0.2", True]),
+    "vf_huber_delta": ([None, 0.5, 10], [0, -1, NAN, INF], ["0.2", True]),
     "entropy_coeff": (
         [0, 0.01, [[0, 0.1], [1000, 0.0]]],
         [-0.01, NAN, [[0, 0.1]], [[0, 0.1], [10, -1]], [[5, 0.1], [10, 0]]],

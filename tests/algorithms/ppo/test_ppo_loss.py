@@ -124,6 +124,20 @@ def test_value_clipping_is_in_units_of_the_value_scale(scale: float) -> None:
     assert torch.autograd.grad(loss, module.values)[0][1] == 0  # row 1 moved from 4 to its target 2 too fast
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_large_value_errors_count_linearly(scale: float, clip: float | None) -> None:
+    # errors 1, 0 (held: 1), 2, 4 in values; beyond 1.5 they count as 2 · 1.5 · error - 1.5²: 1, 0 or 1, 3.75, 9.75
+    learner, module = table_learner(
+        vf_loss_coeff=1.0, vf_huber_delta=1.5 / scale, vf_clip_param=None if clip is None else clip / scale
+    )
+    module.scale = scale
+    loss, metrics = loss_of(learner)
+    assert metrics["vf_loss"].item() == pytest.approx((14.5 if clip is None else 15.5) / 4 / scale**2)
+    gradient = torch.autograd.grad(loss, module.values)[0]
+    torch.testing.assert_close(gradient, torch.tensor([-2.0, 0.0, -3.0, 3.0]) / 4 / scale**2)
+
+
 def test_entropy_is_a_bonus() -> None:
     learner, _ = table_learner(entropy_coeff=0.1)
     loss, metrics = loss_of(learner)

@@ -108,6 +108,7 @@ OVERRIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clip_param": ({"clip_param": 0.01}, {}),
     "vf_loss_coeff": ({"vf_loss_coeff": 0.0}, {}),
     "vf_clip_param": ({"vf_clip_param": 0.01}, {}),
+    "vf_huber_delta": ({"vf_huber_delta": 0.01}, {}),
     "entropy_coeff": ({"entropy_coeff": 0.3}, {}),
     "entropy_coeff schedule": ({"entropy_coeff": [[0, 0.0], [200, 1.0]]}, {}),
     "use_kl_loss": ({"use_kl_loss": True}, {}),
