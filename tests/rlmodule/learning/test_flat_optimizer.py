@@ -168,6 +168,25 @@ def test_the_flat_adam_is_torchs_adam() -> None:
     assert differences(optimizer_state(ours), optimizer_state(reference)) == []
 
 
+@pytest.mark.parametrize("flushes", [False, True])
+def test_moments_never_stay_denormal(flushes: bool) -> None:
+    """Denormal moments would slow down every later step: 0.9 of the least denormal number rounds to itself."""
+    weights = torch.nn.Parameter(torch.ones(3))
+    ours, least = FlatAdam(weights, lr=0.1, eps=1e-5), torch.finfo(torch.float32).tiny
+    ours.state[weights]["exp_avg"].fill_(least)
+    ours.state[weights]["exp_avg_sq"].fill_(least)
+    weights.grad = torch.tensor([0.0, 0.0, 1.0])
+    torch.set_flush_denormal(flushes)
+    try:
+        ours.step_unless(torch.zeros(()))
+        assert (torch.tensor([1e-40]) * 2 == 0).item() is flushes  # outside the step, all is as before
+    finally:
+        torch.set_flush_denormal(False)
+    for moments in (ours.state[weights]["exp_avg"], ours.state[weights]["exp_avg_sq"]):
+        assert moments[:2].tolist() == [0.0, 0.0]
+        assert moments[2] > 1e-4
+
+
 def test_the_flat_adam_goes_on_from_a_state_of_either() -> None:
     first = nn.Parameter(torch.ones(5))
     optimizer = torch.optim.Adam([first], lr=0.1, eps=1e-5, fused=True)
