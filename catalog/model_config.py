@@ -26,7 +26,7 @@ MEMORIES = ("use_lstm", "use_gru", "use_attention")
 _OF_MEMORY = ("lstm_", "attention_")
 """Prefixes of the settings of nets with a memory, which follow the encoders of all parts."""
 _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
-"""Prefixes of those that the GRU over the rows of a matrix reads too."""
+"""Prefixes of the memory settings that also shape the GRU over the rows of a matrix."""
 
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)
@@ -76,7 +76,7 @@ class DefaultModelConfig(Settings):
     )
     fcnet_blocks: Blocks | None = _encoder(
         None,
-        "Residual blocks in the MLP encoder, those of 'simba' or 'bro': fcnet_hiddens has the width of the input layer "
+        "Residual blocks of the MLP encoder, 'simba' or 'bro': fcnet_hiddens has the width of the input layer "
         "and then of each block, all the same; None stacks layers.",
     )
     fcnet_dropout: float = _encoder(

@@ -27,7 +27,7 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
     """
     intents = torch.zeros(2, embeddings.width)
     takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
-    remedy = "Let its net take these vectors and make of each as many numbers as width says."
+    remedy = f"Let its net map each vector to {embeddings.width} numbers, the value of width."
     out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
     expected = f"logits of shape (2, {count}) for two intents"
     check_floats(out, (2, count), where, expected, "Keep the batch dim and that of the actions.")

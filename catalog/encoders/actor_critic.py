@@ -10,7 +10,7 @@ from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig,
 from catalog.encoders.memory import encode_steps
 
 _call = nn.Module.__call__
-"""Calls an inner encoder with its hooks. Errors are explained once, by the outermost call."""
+"""Calls an inner encoder with its hooks, but without the explanation of errors that ``Encoder.__call__`` adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class ActorCriticEncoderConfig(ModelConfig):
     Attributes:
         base_encoder_config: Config of the actor's encoder, and of the critic's unless that has its own.
         shared: Whether policy and value function share one encoder.
-        critic_encoder_config: Config of a different critic encoder.
+        critic_encoder_config: Config of a separate critic's encoder, if it differs from the actor's.
 
     Raises:
         ValueError: If ``critic_encoder_config`` is set although the encoder is shared.

@@ -81,8 +81,8 @@ class MultiAgentEnv(ABC):
         raise NotImplementedError(f"{type(self).__name__}: expected a method state(), got an env without one.")
 
     def get_episode_state(self) -> Any:
-        """Return all that :meth:`set_episode_state` needs to continue the open episode of a run that is resumed, as a
-        tree of tensors and values that JSON can hold; None if the env is to repeat it from its seed and actions."""
+        """Return the state from which :meth:`set_episode_state` continues the open episode when a run is resumed, as a
+        tree of tensors and JSON values. None, the default, repeats the episode from its seed and actions instead."""
         return None
 
     def set_episode_state(self, state: Any) -> dict[Any, Any]:

@@ -23,7 +23,7 @@ class Failure:
         type: Name of the exception's class.
         message: Message of the exception.
         traceback: Traceback in the worker's process; empty if it has none.
-        place: Where an env raised: the known ones of ``env``, ``seed``, ``step`` and ``action``.
+        place: Where an env raised: ``env``, ``seed``, ``step`` and ``action``, as far as they are known.
         final: Whether the worker will not be restarted.
     """
 

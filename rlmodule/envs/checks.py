@@ -227,8 +227,8 @@ class Guard:
         return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
-        returns the observation; else by the seed and the actions since. None of these steps counts.
+        """Bring the env to the state in which an episode was saved: by ``set_episode_state(state)``, if it has that
+        method; else by repeating the actions from the episode's seed. Repeated steps are not counted.
 
         The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
         begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
@@ -434,7 +434,7 @@ def own(value: Any) -> Any:
 
 
 def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
-    """Return the leaves ``[t, ...]`` of ``t`` actions; none of no actions."""
+    """Return the leaves ``[t, ...]`` of ``t`` actions; an empty list if ``t`` is 0."""
     return [torch.as_tensor(np.stack(leaf)) for leaf in zip(*map(tree.flatten, actions), strict=True)]
 
 

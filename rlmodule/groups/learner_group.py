@@ -240,7 +240,7 @@ class LearnerGroup:
         :attr:`module` has the latest weights afterwards.
 
         Args:
-            history: The results, one of each step.
+            history: The results of the steps, in order.
 
         Returns:
             Module id → numbers to report; empty if ``history`` is empty.

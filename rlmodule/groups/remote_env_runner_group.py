@@ -39,11 +39,11 @@ class _Policies:
     """Modules of several agents, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
 
     Attributes:
-        spec: Describes the modules. Sent to a runner: only those that it lacks.
+        spec: Describes the modules; in a message to a runner, only those that it lacks.
         trained: Ids of the modules that are trained.
         mapping_fn: The function that maps agents to modules; None keeps that of the settings.
-        removed: Sent to a runner: the modules to remove.
-        states: Sent to a runner: the states of modules that only act.
+        removed: In a message to a runner: ids of the modules to remove.
+        states: In a message to a runner: states of modules that only act.
     """
 
     spec: MultiRLModuleSpec
@@ -86,7 +86,7 @@ class _Known:
 
 
 MOMENT_S = 1.0
-"""Seconds in which processes that end together with another one are noticed."""
+"""Seconds to wait after a failure for other processes that fail at the same time."""
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
@@ -164,7 +164,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._policies = _Policies(spec, trained, mapping_fn)
 
     def _news_for(self, known: _Known) -> _Policies | None:
-        """Return what a runner does not know about the modules of several agents; None if it knows all."""
+        """Return the changes of the modules of several agents that a runner has not received yet, or None."""
         if (now := self._policies) is None:
             return None
         if known.policies is None:

@@ -110,7 +110,7 @@ class RemoteLearnerGroup(LearnerGroup):
         )
         self._begin_setup()
         try:
-            self._call("get_state")  # which also keeps the state
+            self._call("get_state")  # the group keeps the state that comes with the result
         except BaseException:
             self.workers.stop()
             raise
@@ -153,7 +153,7 @@ class RemoteLearnerGroup(LearnerGroup):
             earlier = self._module_changes
             added = [one for one in earlier if method == "remove_module" and one[1][0] == args[0]]
             if added and added[-1][0] == "add_module":
-                earlier.remove(added[-1])  # new learners need not add it, then
+                earlier.remove(added[-1])  # new learners need not add and remove it
             else:
                 earlier.append((method, args))
         return value
@@ -238,7 +238,7 @@ class RemoteLearnerGroup(LearnerGroup):
                     self.workers.submit(rank, "do", task.method, args, task.kwargs, task.returns_state and rank == 0)
                 except BaseException:  # for example, an argument that cannot be pickled
                     self._tasks = [other for other in self._tasks if other is not task]
-                    self._must_restart = rank > 0  # then only some of the learners have the task
+                    self._must_restart = rank > 0  # if True, some learners have the task and others do not
                     raise
             task.is_submitted = True
 

@@ -130,7 +130,7 @@ class Learner(Hooks, ABC):
         ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
-        ``can_stack``: whether the loss can be that of several modules at once; default: no.
+        ``can_stack``: whether one call may compute the loss of several modules; default: no.
         ``required_apis``: the interfaces that the loss needs a module to implement.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -390,14 +390,14 @@ class Learner(Hooks, ABC):
         return tuple(self.trained_parts[module_id])
 
     def can_stack(self, module_id: str) -> bool:
-        """Return whether modules that have the same settings and nets as this one may share a call of
-        ``compute_loss_for_module``: with columns ``[M, B, ...]``, outputs ``[M, B, ...]`` and the id of the first. It
-        returns a loss ``[M]``, and metrics ``[M]`` or ``[M, B]``. For this, it must take all means by :meth:`mean`, and
+        """Return whether ``M`` modules with the settings and nets of this one may share a call of
+        ``compute_loss_for_module``. The call gets columns and outputs ``[M, B, ...]`` and the id of the first module,
+        and returns losses ``[M]``, and metrics ``[M]`` or ``[M, B]``. The loss must take all means by :meth:`mean`, and
         must not change anything that differs between modules. Default: False."""
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean over the rows ``[B]`` of a minibatch; or of each module ``[M]``, over its ``[M, B]``."""
+        """Return the mean of a minibatch's ``rows`` ``[B]``; for several modules ``[M, B]``, each mean ``[M]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -710,7 +710,7 @@ class EpisodeLearner(Learner):
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
-        Those that can are updated at once."""
+        Modules of one group are updated together."""
         data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
@@ -739,7 +739,7 @@ class EpisodeLearner(Learner):
 
     @functools.cached_property
     def _groups(self) -> "Groups":
-        from rlmodule.learning.groups import Groups  # which only several modules need
+        from rlmodule.learning.groups import Groups  # only several modules need it
 
         return Groups(self)
 

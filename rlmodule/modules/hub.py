@@ -23,7 +23,7 @@ _FILES = (SPEC, WEIGHTS, MANIFEST)
 
 @contextmanager
 def downloaded(repo_id: str, revision: str | None, token: str | None, where: str) -> Iterator[Path]:
-    """Give a folder with the files of the policy in a repository.
+    """Yield a folder with the files of the policy in a repository.
 
     Raises:
         ImportError: If ``huggingface_hub`` is missing.
@@ -44,10 +44,10 @@ def downloaded(repo_id: str, revision: str | None, token: str | None, where: str
 
 
 class OnHub(ABC):
-    """Base class of what can be pushed to the Hugging Face Hub.
+    """Base class of policies that can be pushed to the Hugging Face Hub.
 
     Attributes:
-        import_path: The path from which the card imports the class.
+        import_path: Import path of the class, for the code in the card.
     """
 
     import_path: ClassVar[str]

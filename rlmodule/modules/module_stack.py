@@ -80,19 +80,19 @@ class ModuleStack:
 
 
 def structure_of(module: RLModule) -> Hashable:
-    """Return what modules must have in common to be stacked, but for their spaces."""
+    """Return a key that is equal for modules of the same class whose tensors have the same names, shapes and dtypes."""
     return type(module), *((name, x.shape, x.dtype) for name, x in module.state_dict().items())
 
 
 def stack_of(
     modules: Sequence[RLModule], compute: Callable[[RLModule, Batch], Sequence[Tensor]], *, training: bool = False
 ) -> ModuleStack | None:
-    """Return ``modules``, which have one structure, as a stack; None if that does not compute what they compute.
+    """Return ``modules``, which have one structure, as a stack; None if its results would differ from theirs.
 
     Args:
         modules: The modules.
-        compute: What the stack is for: a pass of a module, which returns tensors with an entry per row. It is tried
-            with the stack and with each module, on random observations.
+        compute: The pass that the stack will run, which returns tensors with an entry per row. It is tried with the
+            stack and with each module, on random observations.
         training: See :class:`ModuleStack`.
     """
     first = modules[0]

@@ -35,8 +35,8 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the parameters and buffers of ``module`` at or below ``path``: for the rest of each name, the dict that
-    holds the tensor, and its key there."""
+    """Return where to find the parameters and buffers of ``module`` at or below ``path``. The result maps the name of
+    each, without ``path``, to the dict that holds the tensor and to its key there."""
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for owner, part in module.named_modules(remove_duplicate=False):
         for own in (part._parameters, part._buffers):

@@ -215,8 +215,8 @@ class RolloutStorage:
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Count the envs that step in row ``t``, without those that reset if the CPU knows them; see
-        ``_uncount_resets``."""
+        """Count the envs that step in row ``t``. Tensor envs that only reset count too, until
+        ``EnvRunner._uncount_resets``."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 
