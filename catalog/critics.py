@@ -63,7 +63,7 @@ def num_joint_actions(action_space: Space) -> int:
 class ActionCode(nn.Module):
     """Turns sampled actions into one vector ``[..., width]``: numbers as they are, choices as one-hot codes.
 
-    Choices that are floats are codes already, such as those of :meth:`Distribution.rsample_with_logp`.
+    Choices given as floats are such codes already, as :meth:`Distribution.rsample_with_logp` returns them.
 
     Args:
         action_space: The env's action space.
@@ -165,7 +165,7 @@ class ActionCritic(nn.Module):
         return values if actions is None else self._taken(values, actions)
 
     def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
-        """Select the values ``[members, B]`` of ``actions`` from those of all, ``[members, B, joint actions]``."""
+        """Select the values ``[members, B]`` of ``actions`` from ``values`` ``[members, B, joint actions]``."""
         assert self.strides is not None
         joint = (actions.reshape(len(actions), -1) * self.strides).sum(-1)
         return values.gather(-1, joint.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)

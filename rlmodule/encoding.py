@@ -133,7 +133,7 @@ class Decoder:
         self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
 
     def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
-        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using it.
+        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using the result.
 
         Raises:
             ValueError: If a form is unknown or malformed, or an allowed import path does not exist or leads to a value

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 _RECENT = 100
-"""Games against a snapshot after which an earlier one counts 1/e in its win rate."""
+"""Number of later games against a snapshot after which a game counts only 1/e in the win rate."""
 
 
 class League(Settings):
@@ -94,7 +94,7 @@ class Standings(Callbacks):
         settings: The league.
         learner: Id of the policy that learns.
         agents: All agents.
-        publish: Lets all runners draw by :meth:`matches`.
+        publish: Makes all runners map agents by the current :meth:`matches`.
 
     Attributes:
         games: Games and wins against each snapshot, the oldest snapshot first; recent games count most.

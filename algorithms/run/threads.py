@@ -14,7 +14,7 @@ SMALL_NET = 1_000_000
 
 
 class Threads:
-    """Sets torch's number of threads for a run: in the thread that builds it. Other threads use :func:`computing_on`.
+    """Sets torch's number of threads in the thread that builds a run. Other threads use :func:`computing_on`.
 
     Args:
         asked: The number of threads; None chooses it by the size of ``module``.

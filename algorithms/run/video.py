@@ -175,7 +175,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lam
         try:
             env = config.make_env(render_mode=MODE)
             if config.is_multi_agent:
-                from algorithms.run.agent_video import TeamEnv  # with much that only several agents need
+                from algorithms.run.agent_video import TeamEnv  # imports much that only several agents need
 
                 env = TeamEnv(env)
             opened.callback(lambda: env.close())  # a closure, as wrap may replace env below

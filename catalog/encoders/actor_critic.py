@@ -145,8 +145,8 @@ class ActorCriticEncoder(nn.Module):
     ) -> EncoderOutput:
         """Run one of two separate encoders.
 
-        A stateful one gets its part of the state. A stateless one next to a stateful one gets ``[T, B, ...]`` as one
-        batch of steps.
+        A stateful encoder gets its part of the state. A stateless encoder next to a stateful one gets ``[T, B, ...]``
+        as one batch of steps.
         """
         encoder = self._modules[function + "_encoder"]
         if encoder is None:

@@ -216,7 +216,7 @@ class AgentColumns:
             self._keep_finals(t, np.array([column]))
 
     def _keep_finals(self, t: int, who: np.ndarray) -> None:
-        """Keep the current observations of the columns ``who``, whose episodes step ``t`` truncated, as final ones."""
+        """Store the current observations of the columns ``who`` as final ones: step ``t`` truncated their episodes."""
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
@@ -250,7 +250,7 @@ class AgentColumns:
         return sent.tolist() if self._lists_actions else unbind_rows(sent)
 
     def record(self, action: Tree, logits: np.ndarray) -> list[int]:
-        """Write the actions of the agents that are ready, and return their columns. They wait for the results now."""
+        """Write the actions of the agents that are ready, and return their columns. No agent is ready afterwards."""
         who, at = self.ready, self._at(self.ready)
         self._write(Columns.ACTIONS, at, action)
         if self._records_action_dist:
@@ -336,8 +336,8 @@ class AgentColumns:
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. With
-        ``explore``, the actions were sampled, so it has their log-probabilities. Call :meth:`carry` first."""
+        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. If
+        ``explore``, the actions were sampled: the rollout has their log-probabilities. Call :meth:`carry` first."""
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
@@ -424,7 +424,7 @@ class AgentColumns:
 
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
-    """Return observations of ``space`` as a tree of arrays ``[k, ...]``."""
+    """Stack ``k`` observations of ``space`` into a tree of arrays ``[k, ...]``."""
     if space.shape:
         return np.concatenate(values).reshape(-1, *space.shape)
     if isinstance(space, spaces.Dict):

@@ -49,8 +49,8 @@ class AgentEnvGuard(Guard):
         env: The env.
         env_index: Index of the env in the run.
         possible_agents: All agents that may ever be in play, in the order of the env.
-        observation_spaces: Observation space of each of them, in the same order.
-        action_spaces: Action space of each of them, in the same order.
+        observation_spaces: Observation space of each possible agent, in the same order.
+        action_spaces: Action space of each possible agent, in the same order.
         acting: Agents that act next, in the order of the observations.
         ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
             a flag for ``"__all__"`` applies to every agent in play.

@@ -39,7 +39,7 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
 _ROWS_KEPT = 64
-"""Number of rows kept of a module that only acts: no rollout has them, but memories and checks read the latest."""
+"""Rows kept for a module that only acts. No rollout contains them, but memories and checks read the latest ones."""
 
 
 class AgentRunner(Accounts):
@@ -428,7 +428,7 @@ class AgentRunner(Accounts):
             columns.advance(t, self._earned)
 
     def _begin_episode(self, e: int) -> MultiAgentEpisode:
-        """Begin the episode of env ``e`` that was counted last, without agents."""
+        """Make the object that shows the newest episode of env ``e``; no agent has joined it yet."""
         slots, self._routes[e] = self._slots_of_env[e], {}
         returns = self._returns[slots[0] : slots[-1] + 1]
         returns[:] = 0.0
@@ -557,7 +557,7 @@ class AgentRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
         """
         self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]

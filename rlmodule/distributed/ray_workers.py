@@ -33,11 +33,11 @@ MAX_IN_FLIGHT = 2
 """Unanswered calls that a worker may have: one that runs, and one that waits so that the worker is never idle."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds in which Ray must reserve the CPUs and GPUs of a worker; then those in which its process must start, and as
-many in which the worker must be built. A busy machine is slow to start a process and to import packages."""
+"""Seconds in which Ray must reserve a worker's CPUs and GPUs; and seconds in which its process must start, which is
+also the limit for building the worker. A busy machine is slow to start a process and to import packages."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
-"""Seconds in which a worker must return from ``stop()``, and then those in which its process must end."""
+"""Seconds in which a worker must return from ``stop()``, and seconds in which its process must end after that."""
 
 logger = logging.getLogger(__name__)
 

@@ -57,7 +57,7 @@ class Restarts:
                 return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's open episode, and under ``restarts`` the origin of the seeds of further envs."""
+        """Return the guard's open episode, with the state of the seeds of further envs under ``restarts``."""
         return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:

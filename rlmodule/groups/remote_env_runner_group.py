@@ -305,7 +305,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _wait_for_failures(self) -> None:
         """Collect answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
 
-        The answers are kept for the next reader.
+        The answers are kept for the next call of ``collect``.
         """
         deadline, answers = monotonic() + MOMENT_S, list[Answer]()
         while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
@@ -369,7 +369,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
-        """Call the runners in ``args``, except those that are gone; call a runner that dies again after its restart.
+        """Call the runners in ``args``, except those that are gone. Repeat the call of a runner that dies and restarts.
 
         Args:
             method: Name of the method.

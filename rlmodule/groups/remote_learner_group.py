@@ -72,9 +72,8 @@ class _Task:
 class RemoteLearnerGroup(LearnerGroup):
     """Learners in other processes, on Ray; see :class:`LearnerGroup`.
 
-    All learners have the same state, and learner 0 returns it now and then. If a learner dies or hangs, all are
-    restarted with the state that was returned last, and repeat the tasks since then, whose results are equal to the
-    last bit.
+    All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all are
+    restarted with the last state that was returned, and repeat the tasks since then, with bit-identical results.
 
     Attributes:
         workers: The processes of the learners.

@@ -279,7 +279,7 @@ class Learner(Hooks, ABC):
         """Register the parts that a module shares, unless another module did. Return the ids of their parameters."""
         raise ValueError(
             f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
-            "learns from a batch of one. Train with PPO, or give each policy its own parts."
+            "learns from a batch of one module. Train with PPO, or give each policy its own parts."
         )
 
     def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
@@ -397,15 +397,15 @@ class Learner(Hooks, ABC):
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean of a minibatch's ``rows`` ``[B]``; for several modules ``[M, B]``, each mean ``[M]``."""
+        """Return the mean of ``rows`` ``[B]``; for rows ``[M, B]`` of several modules, the mean of each, ``[M]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
         all parameters as one flat tensor.
 
-        Set the learning rate here. ``self.settings.lr`` is the part's; if it is a schedule, every learning rate of the
-        optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
+        Set the learning rate here, from ``self.settings.lr``, the rate of the part. If that is a schedule, every rate
+        of the optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
@@ -786,7 +786,7 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return where minibatches of ``size`` rows begin, and the number of all ``rows``."""
+    """Return the first row of each minibatch of ``size`` rows, followed by ``rows``."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 

@@ -20,7 +20,7 @@ from rlmodule.data.sequences import num_rows, without
 
 
 def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
-    """Split a rollout or episodes, or those of each module by id, into ``num_shards`` parts, one per learner."""
+    """Split a rollout or episodes, or a dict of these by module id, into ``num_shards`` parts, one per learner."""
     if isinstance(data, Mapping):
         parts = {module_id: shard(one, num_shards) for module_id, one in data.items()}
         return [{module_id: part[i] for module_id, part in parts.items()} for i in range(num_shards)]

@@ -1,6 +1,6 @@
 """Policies in repositories of the Hugging Face Hub: push one with its card, and load it by name.
 
-Only the files of the policy are downloaded. They are verified, and may name code, as those of any other folder: see
+Only the files of the policy are downloaded. They are verified like those of any policy folder, and may name code: see
 :mod:`rlmodule.modules.policy_files`.
 """
 
@@ -72,7 +72,7 @@ class OnHub(ABC):
 
         Args:
             repo_id: The repository, ``"user/name"``; it is created if it does not exist.
-            evaluation: What ``algo.evaluate()`` returned, for the card: mean and standard deviation of the returns.
+            evaluation: Result of ``algo.evaluate()``; the card shows mean and standard deviation of the returns.
             env: Name of the env, for the card.
             command: The command that trained the policy, for the card.
             film: A video of an episode, an mp4 file.

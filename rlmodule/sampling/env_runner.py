@@ -429,7 +429,7 @@ class EnvRunner(Accounts):
         return self._ended_process(error) or error
 
     def _check(self, data: RolloutStorage, error: BaseException) -> None:
-        """Check the rows of ``data``, and what the envs returned last."""
+        """Check the rows of ``data``, and the last results of the envs."""
         data.check(self._steps, self._first)
         if self._guard is not None:
             self._guard.check_last()
@@ -468,7 +468,7 @@ class EnvRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
         """
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
@@ -481,7 +481,7 @@ class EnvRunner(Accounts):
             )  # fmt: skip
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
-        """Call a method of every single env. Return what each returns."""
+        """Call a method of every sub-env of the vector env. Return the results."""
         assert isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
         return self.env.call(method, *args)
 

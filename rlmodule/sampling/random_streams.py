@@ -106,7 +106,7 @@ class RandomStreams:
             self.noise.set_state(noise)
 
     def new_noise(self, *index: int) -> dict[str, Any]:
-        """Return the state of unused :class:`ActionNoise` of the stream ``index``."""
+        """Return the state of :class:`ActionNoise` of the stream ``index`` before its first draw."""
         return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
 
 
