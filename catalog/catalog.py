@@ -650,7 +650,7 @@ class Catalog(Hooks):
                     f"{where}[{ignored[0]!r}]: expected settings of a head, since it sits on the "
                     f"encoder of {whose}, got a setting of an encoder. {remedy}"
                 )
-            self.for_function(name)  # its tree checks its settings
+            self.for_function(name)  # deciding its encoder checks its settings
 
 
 def further_nets(

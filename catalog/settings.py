@@ -105,7 +105,7 @@ class Settings:
 
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         super().__init_subclass__()
-        cls.__doc__ = inspect.getdoc(cls)  # else dataclass() writes the signature in place of an inherited docstring
+        cls.__doc__ = inspect.getdoc(cls)  # dataclass() would replace an inherited docstring
         dataclass(init=False, kw_only=kw_only)(cls)
 
     def __init__(self, **values: Any) -> None:

@@ -86,7 +86,7 @@ class Training(Settings):
 
     gamma: float = setting(0.99, "Discount factor per step.", ge=0, le=1)
     lr: Schedule = setting(
-        3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
+        3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by straight lines.", ge=0
     )
     grad_clip: float | None = setting(
         0.5, "Bound of the gradients, which grad_clip_by defines; None does not clip.", gt=0

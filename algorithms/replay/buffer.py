@@ -237,7 +237,7 @@ class ReplayBuffer:
         states = None if self._anchors is None else self._anchors.read_states_at(rollout, counted, steps, slots)
         before = (heads - 1) % self.rows * size + columns
         cut_before = self.cuts.take(before)
-        broken = data.starts[0] > cut_before  # as in add()
+        broken = data.starts[0] > cut_before  # see add()
         if np.count_nonzero(broken):
             self._obs.finals.insert(before[broken], self._obs.take(heads[broken] * size + columns[broken]))
             self.cuts.put(before[broken], True)

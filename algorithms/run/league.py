@@ -117,8 +117,8 @@ class Standings(Callbacks):
         """
         if not self.games:
             raise ValueError(
-                "league: expected at least one snapshot, got none: a league without opponents. Keep one, "
-                f"or add one of {self._learner!r} before: the league takes them by itself."
+                "league: expected at least one snapshot, got none: a league without opponents. Keep one: the league "
+                f"takes snapshots of {self._learner!r} by itself."
             )
         settings = self._settings
         hard = {name: (1 - rate) ** settings.power for name, rate in self.win_rates().items()}

@@ -129,7 +129,7 @@ class AgentColumns:
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
-            # those of agents with an open row; agents that are ready record their states when they act
+            # record states of agents with an open row; agents that are ready record theirs when they act
             who = torch.from_numpy(np.flatnonzero(self.in_play))
             self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 

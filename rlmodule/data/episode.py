@@ -80,7 +80,7 @@ class Episode:
             expected = self._length + (name == Columns.OBS)
             lengths = {x.shape[0] if x.ndim else "no" for x in tree.flatten(self._columns[name])}
             if lengths != {expected}:
-                remedy = "A step has a reward, an action and so on; observations are one more."
+                remedy = "Give one entry per step, and one more observation than steps."
                 got = " or ".join(map(str, lengths))
                 raise ValueError(_explain(name, f"{expected} entries for {self._length} rewards", got, remedy))
         if self.is_finished and not self._length:

@@ -67,7 +67,7 @@ class ProcessGroupCollective(Collective):
         if self._is_exchanged(here):
             first, *others = self._gather(here)
             total = first.clone()
-            for part in others:  # in the same order on every learner, for the same bits
+            for part in others:  # every learner adds in the same order, for the same bits
                 total += part
             return tensor.copy_(total)
         self._attempt(lambda: self._members().allreduce([here]).wait())

@@ -506,7 +506,7 @@ class RayWorkers:
         if not state.address or state.progress not in (None, progress):
             state.sign_of_life_at = time.monotonic()
         if not state.address and node == self._here:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has already ended
                 state.process = psutil.Process(pid)
         state.address, state.progress, state.asked = address, progress, None
 
@@ -524,7 +524,7 @@ class RayWorkers:
             if not state.calls:
                 continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
-                with contextlib.suppress(RayError):  # its calls fail too, and report why
+                with contextlib.suppress(RayError):  # the calls of such a process fail too, and report why
                     self._read_report(state)
             waited = time.monotonic() - state.sign_of_life_at
             timeout_s = self._timeout_s if state.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)

@@ -136,7 +136,7 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
     else:
         low = space.start
         high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
-    if not np.count_nonzero((array < low) | (array > high)):  # as nearly all; rounding takes longer
+    if not np.count_nonzero((array < low) | (array > high)):  # nearly all arrays pass here; rounding takes longer
         return
     least, most = low, high
     if np.dtype(space.dtype).kind == "f":
@@ -311,7 +311,7 @@ class EnvGuard(Guard, gym.Wrapper):
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
-        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # of the episode
+        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # in this episode
         self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None

@@ -201,7 +201,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                if self._lost_for_good is None:  # else no rollout will follow
+                if self._lost_for_good is None:  # if it is set, no rollout will follow
                     with suppress(Exception):  # the error that is being raised is more important
                         self.reset()
             raise
@@ -211,11 +211,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         if self._weights_changed(policy_version):
             start = perf_counter()
             sent = self.module
-            if self._policies is not None:  # those that only act are sent once
+            if self._policies is not None:  # modules that only act are sent once
                 sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
             self._shared = self.workers.share(sent.get_state())
             self.seconds_sending += perf_counter() - start
-        self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
+        self._add_rollouts(rollouts, timeout=0.0)  # rollouts left over from an earlier call that raised
         runners = range(self.workers.size)
         # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
         # call returns at least one; runners that are restarted meanwhile are asked then too.

@@ -88,7 +88,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
         self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
-        self._failed: dict[int, Failure] = {}  # by rank, until the failure that caused the others is found
+        self._failed: dict[int, Failure] = {}  # failures by rank, until the one that caused the others is found
         self._must_restart = False
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)

@@ -1,4 +1,4 @@
-"""Groups: which modules of a learner are updated together."""
+"""Groups: decides which modules of a learner are updated together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModuleStack: modules of one structure as one module, which computes a layer of all of them in one batched product."""
+"""ModuleStack: runs modules of the same structure as one module, with one batched product for each layer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModuleStack:
         self.leaves = [x.detach().requires_grad_(training) for x in self.views_of(self.weights)]
         leaf_of = {id(p): leaf for (p, _), leaf in zip(self._shapes, self.leaves, strict=True)}
         buffers_of = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
-        self._buffers: list[tuple[list[Tensor], Tensor]] = []  # those of the modules, and one of all
+        self._buffers: list[tuple[list[Tensor], Tensor]] = []  # buffers of the modules, and the stacked one
         for path, part in self.module.named_modules():
             if isinstance(part, DenseStack):
                 part.take_members()

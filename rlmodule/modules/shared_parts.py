@@ -25,7 +25,7 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
                 f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
                 f"{where!r}. Write 'encoder', or ['a.encoder', 'b.encoder']."
             )
-        places[name] = {one: found[one] for one in ids if one in found}  # those added later come last
+        places[name] = {one: found[one] for one in ids if one in found}  # modules added later come last
     return places
 
 

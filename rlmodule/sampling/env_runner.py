@@ -117,7 +117,7 @@ class EnvRunner(Accounts):
         self._storages: list[RolloutStorage] = []
         self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
         self._state: Tree | None = None
-        self._seeds: list[int] = []  # of the last reset
+        self._seeds: list[int] = []  # seeds of the last reset
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
         self._keeps_episodes = self._guard is None and role == "env"
@@ -272,7 +272,7 @@ class EnvRunner(Accounts):
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)
                 fitted = action if convert is None else convert(action)
-            # outside inference mode, whose tensors an env could neither change in place nor differentiate later
+            # leave inference mode: an env can neither change its tensors in place nor differentiate them later
             sent = data.write_action(t, action, fitted)
             data.dist_inputs.append(logits)
             if counter is not None:
@@ -404,7 +404,7 @@ class EnvRunner(Accounts):
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
         """Return the rows and slots ``[K, 2]`` that were ``found`` to be truncated, and the true final observations."""
         final_index, final_obs = data.finals(found)
-        if not self._has_tensors:  # on a device this would wait for it
+        if not self._has_tensors:  # on a device, the check would wait for it
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_index, final_obs
 
