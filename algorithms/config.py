@@ -236,7 +236,7 @@ class AlgorithmConfig(
     """Settings that shape the networks, in addition to those in ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
-    """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
+    """Env id → the preset for it; see :meth:`preset`."""
 
     @property
     @abstractmethod
@@ -462,7 +462,7 @@ class AlgorithmConfig(
         """Return the number of steps per rollout with which all environments together fill the train batch exactly.
 
         Raises:
-            ValueError: If no number of steps does; suggests the nearest batch size that works.
+            ValueError: If no such number exists; suggests the nearest batch size that works.
         """
         learners, runners = max(1, self.num_learners), max(1, self.num_env_runners)
         slots, fragment = self.num_envs, self.rollout_fragment_length

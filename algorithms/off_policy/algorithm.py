@@ -156,7 +156,7 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed: dict[str, float] = {}
         """Steps of each module still to be trained on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
-        """Column of each env and agent in the replay buffer of a module, ``[envs, agents]``."""
+        """Module id → column of each env and agent in the module's replay buffer, ``[envs, agents]``."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])

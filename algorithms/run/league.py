@@ -94,7 +94,7 @@ class Standings(Callbacks):
         settings: The league.
         learner: Id of the policy that learns.
         agents: All agents.
-        publish: Makes all runners map agents by the current :meth:`matches`.
+        publish: Function that passes the current :meth:`matches` to all runners.
 
     Attributes:
         games: Games and wins against each snapshot, the oldest snapshot first; recent games count most.

@@ -35,7 +35,7 @@ class Threads:
         torch.set_num_threads(self.count)
 
     def close(self) -> None:
-        """Restore the number of threads before the run, unless it has changed since."""
+        """Restore the number of threads from before the run, unless it was changed during the run."""
         if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)
 

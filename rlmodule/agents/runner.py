@@ -191,7 +191,7 @@ class AgentRunner(Accounts):
         return list(self._episode_of.values())
 
     def _place(self, slot: int) -> tuple[int, int]:
-        """Return the index of the env of a slot in ``envs``, and of its agent in ``agents``."""
+        """Return the index of a slot's env in ``envs``, and of its agent in ``agents``."""
         return divmod(slot, len(self.agents))
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""Pack values for other processes: a few bytes of structure, and the memory of the large arrays as it is."""
+"""Pack values for other processes: as a few bytes of structure, plus the memory of large arrays without a copy."""
 
 import io
 import pickle

@@ -2,8 +2,8 @@
 
 `EnvGuard` wraps every single env that `make_vector_env` makes and checks its raw values. `VectorGuard` checks the
 batched arrays of ready vector envs, whose sub-envs cannot be wrapped. Both check observations in the first 100 calls
-and then in 1 of 100; the types of rewards, flags and infos, which is cheap, in all calls. `check_finite` checks whole
-fragments of collected data, since NaN may occur in any step.
+and then in 1 of 100, and the types of rewards, flags and infos, which takes little time, in all calls. `check_finite`
+checks whole fragments of collected data, since NaN may occur in any step.
 
 An array passes if it has exactly the shape of the space; a dtype that NumPy casts to that of the space by the rule
 "same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), as Gymnasium's vector envs do; and

@@ -222,8 +222,8 @@ class LearnerGroup:
             env_steps, module_id: See the class.
 
         Returns:
-            The results by module id: tensors on the CPU or, without waiting for it, on the device of a learner in this
-            process.
+            The results by module id: tensors on the CPU, or on the device of a learner in this process. The call does
+            not wait for that device.
 
         Raises:
             TypeError: If the learner learns from episodes.

@@ -63,8 +63,8 @@ class _Known:
         accounted: Env steps in its rollouts so far, plus those counted as lost.
         most: Env steps that the unanswered call can take at most.
         version: Version of its weights; empty before its first call.
-        modules: With several agents, its modules by id, each with the version of the weights it has if the module is
-            not trained.
+        modules: With several agents: its modules by id, each with the version of its weights if it only acts, else
+            with 0.
         policies: The arguments of :meth:`EnvRunnerGroup.set_policies` that it last received.
     """
 

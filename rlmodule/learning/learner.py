@@ -524,7 +524,7 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers from the metrics of ``M`` minibatches: scalars ``[M]``, others per row. Default: means."""
+        """Return numbers to report, from metrics of ``M`` minibatches: scalars ``[M]`` or per row. Default: means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:

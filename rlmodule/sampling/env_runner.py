@@ -66,7 +66,7 @@ class EnvRunner(Accounts):
     Override points: none; put transforms into env wrappers or the module.
 
     Args:
-        settings: The env, the number of envs, how they are vectorised, whether action distributions are recorded.
+        settings: The env, the number of envs, how they are vectorised, and whether to record action distributions.
         run_seed: Seed of the run; the random streams of each env and its action noise derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
