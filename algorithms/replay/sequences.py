@@ -148,7 +148,7 @@ class Anchors(Candidates):
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
                 kept[from_numpy(rows), columns] = new
-        # Rows are counted on beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
+        # Row numbers go beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
         # anchors that became incomplete or complete with these rows, so none is offered twice.
         gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
         self.withdraw(gone.start, len(gone), columns)

@@ -220,7 +220,7 @@ class PolicyChanges:
 
     def get_state(self) -> dict[str, Any]:
         """Return, under ``policies``, the policies added and removed and the standings of the league; an empty dict
-        without changes and league."""
+        if nothing changed and the run has no league."""
         removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
         if not (self._added or removed or self.league):
             return {}

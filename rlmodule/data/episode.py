@@ -282,7 +282,7 @@ class Episode:
     def _check_begun(self, where: str, *, may_be_finished: bool = True) -> None:
         if not self.is_reset or (self.is_finished and not may_be_finished):
             remedy = "Begin another with Episode()." if self.is_reset else "Call add_reset() first."
-            raise RuntimeError(_explain(where, "an episode that was reset and may go on", self, remedy))
+            raise RuntimeError(_explain(where, "an episode that was reset and has not ended", self, remedy))
 
 
 def _explain(where: str, expected: str, got: object, remedy: str) -> str:
@@ -292,7 +292,7 @@ def _explain(where: str, expected: str, got: object, remedy: str) -> str:
 def _check_names(columns: Mapping[str, Tree]) -> None:
     for name in sorted({*columns} & {*RESERVED}):
         remedy = "Choose another name, or use the argument of that name."
-        raise ValueError(_explain("columns", f"no names out of {RESERVED}", repr(name), remedy))
+        raise ValueError(_explain("columns", f"names other than {RESERVED}", repr(name), remedy))
 
 
 def _as_arrays(value: Tree) -> Tree:

@@ -513,7 +513,7 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update: the present one plus ``num_new`` of all learners."""
+        """Return the count of env steps after an update: the current count plus ``num_new`` of all learners."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
