@@ -40,13 +40,13 @@ def _end_at_once(number: int, frame: object) -> None:
 
 
 def lazily(package: str, package_file: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports what it offers when that is first used.
+    """Return a ``__getattr__`` for a package, which imports each name that the package offers on first use.
 
     Loading a policy imports the module of its algorithm, and with it the packages above, but not the rest of them.
 
     Args:
         package: The ``__name__`` of the calling package.
-        package_file: Its ``__file__``. What its block ``if TYPE_CHECKING:`` imports is offered.
+        package_file: Its ``__file__``. The package offers the names that its block ``if TYPE_CHECKING:`` imports.
     """
     tree = ast.parse(Path(package_file).read_text(encoding="utf-8"))
     imports = [line for block in tree.body if isinstance(block, ast.If) for line in block.body]

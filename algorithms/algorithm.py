@@ -56,7 +56,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
-        self.lost_run_dir = ""  # of a loaded checkpoint that is in no run folder: what to warn of before training
+        self.lost_run_dir = ""  # warning before training, for a checkpoint that was in no run folder
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
             from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
@@ -92,13 +92,13 @@ class Algorithm(metaclass=AlgorithmType):
             self._changes.build_modules_of(runners)
 
     def all_runners(self) -> list[EnvRunnerGroup]:
-        """Return the env runners of training, and those of evaluations once there are any."""
+        """Return the env runners of training, and those of evaluations if they exist already."""
         return [self.env_runner_group, *self._evaluation.runners()]
 
     def _make_changes(self) -> PolicyChanges | None:
         if not self.config.is_multi_agent:
             return None
-        from algorithms.run.policies import PolicyChanges  # with much that only several agents need
+        from algorithms.run.policies import PolicyChanges  # imports much that only several agents need
 
         assert isinstance(self.module_spec, MultiRLModuleSpec)
         return PolicyChanges(self, self.module_spec)
@@ -113,7 +113,7 @@ class Algorithm(metaclass=AlgorithmType):
     def _make_policies(self) -> Any:
         if not self.config.is_multi_agent:
             return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, self._policy_stream)}
-        from algorithms.run.policies import policies_of  # with much that only several agents need
+        from algorithms.run.policies import policies_of  # imports much that only several agents need
 
         return policies_of(self, self._policy_stream)
 
@@ -162,7 +162,7 @@ class Algorithm(metaclass=AlgorithmType):
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:
-        """Sample one rollout from each env runner, in order of their envs; runners that fail return none.
+        """Sample one rollout from each env runner, in order of their envs; runners that fail return no rollout.
 
         Metrics and callbacks see the rewards before ``clip_rewards`` clips them. If a callback raises, all envs start
         new episodes."""
@@ -281,13 +281,13 @@ class Algorithm(metaclass=AlgorithmType):
             train: Whether to train it. If not, it only acts: it has no optimizer and gets no gradient.
 
         Raises:
-            ValueError: If the id is in use, ``copy_of`` names no policy, not one of ``copy_of`` and ``spec`` is given,
-                the spaces of ``spec`` are those of no agent, or the run has one agent.
+            ValueError: If the id is in use, ``copy_of`` names no policy, not exactly one of ``copy_of`` and ``spec``
+                is given, no agent has the spaces of ``spec``, or the run has one agent.
         """
         self._changes_or_raise("add_policy").add(policy_id, copy_of, spec, train)
 
     def remove_policy(self, policy_id: str) -> None:
-        """Remove a policy, wherever :meth:`add_policy` adds one. Open episodes go on with it to their ends.
+        """Remove a policy everywhere that :meth:`add_policy` adds it. Open episodes that use it go on to their end.
 
         Raises:
             ValueError: If no policy has that id, a dict maps agents to it, it is the last one that is trained or the
@@ -296,7 +296,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._changes_or_raise("remove_policy").remove(policy_id)
 
     def policies_changed(self, trained: Collection[str]) -> None:
-        """Adapt what an algorithm keeps for each policy that is trained. Called with their ids after policies were
+        """Adapt the state that an algorithm keeps per trained policy. Called with their ids after policies were
         added or removed. Default: nothing."""
 
     def _changes_or_raise(self, method: str) -> PolicyChanges:
@@ -346,7 +346,7 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_policies(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
-        """Add and remove policies so that there are those of ``state``, from :meth:`get_state`. Specs in it may name
+        """Add and remove policies until the run has those of ``state``, from :meth:`get_state`. Specs in it may name
         the import paths in ``allow``; None trusts them."""
         if self._changes is not None:
             self._changes.set_state(state, allow)

@@ -77,8 +77,8 @@ class MultiAgent(Settings):
     )
     policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None,
-        "The id of the policy of each agent, by agent or as fn(agent, episode); None takes the policy named as the "
-        "agent, or the only one.",
+        "The id of the policy of each agent, by agent or as fn(agent, episode); None takes the policy with the "
+        "agent's name, or the only one.",
     )
     evaluation_policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None, "The policy_mapping_fn of evaluations; None takes policy_mapping_fn."
@@ -92,8 +92,8 @@ class MultiAgent(Settings):
     )
     league: League | dict[str, Any] | None = setting(
         None,
-        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None has no "
-        "such opponents.",
+        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None adds "
+        "no such opponents.",
     )
     shared_parts: dict[str, str | list[str]] = setting(
         {},
@@ -236,7 +236,7 @@ class AlgorithmConfig(
     """Settings that shape the networks, in addition to those in ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
-    """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
+    """Env id → the preset for it; see :meth:`preset`."""
 
     @property
     @abstractmethod
@@ -381,7 +381,7 @@ class AlgorithmConfig(
 
         Args:
             env: Environment that defines the spaces; None makes one from the settings, and closes it.
-            spaces: Observation space and action space, instead of ``env``; of several agents, two dicts by agent.
+            spaces: Observation space and action space, instead of ``env``; with several agents, two dicts by agent.
             rl_module_spec: The module to build; None uses the setting.
 
         Raises:
@@ -462,7 +462,7 @@ class AlgorithmConfig(
         """Return the number of steps per rollout with which all environments together fill the train batch exactly.
 
         Raises:
-            ValueError: If no number of steps does; suggests the nearest batch size that works.
+            ValueError: If no such number exists; suggests the nearest batch size that works.
         """
         learners, runners = max(1, self.num_learners), max(1, self.num_env_runners)
         slots, fragment = self.num_envs, self.rollout_fragment_length
@@ -530,7 +530,7 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     multi_agent = Section(MultiAgent)
 
     sections_of_a_policy: ClassVar[tuple[str, ...]] = ("training",)
-    """Sections whose settings ``policy_overrides`` can change for a single policy, but for those of the run."""
+    """Sections whose settings ``policy_overrides`` can change for a single policy, except ``settings_of_the_run``."""
 
     settings_of_the_run: ClassVar[tuple[str, ...]] = ("train_batch_size_per_learner", "clip_rewards")
     """Settings in these sections that are the same for all policies."""
@@ -559,7 +559,7 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     def make_env(self, **changed: Any) -> Any:
         if not self.is_multi_agent:
             return super().make_env(**changed)
-        from rlmodule.agents.make import make_agent_envs  # with much that only several agents need
+        from rlmodule.agents.make import make_agent_envs  # imports much that only several agents need
 
         assert self.env is not None
         return make_agent_envs(self.env, dict(self.env_config) | changed, 1)[0].env
@@ -571,7 +571,7 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
         if not self.is_multi_agent:
             return super().get_module_spec(observation_space, action_space)
-        from algorithms.run.policies import specs_of  # with much that only several agents need
+        from algorithms.run.policies import specs_of  # imports much that only several agents need
 
         return specs_of(self, observation_space, action_space)
 

@@ -20,7 +20,7 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
 
 
 _AS_WRITTEN: dict[str, str] = {}
-"""Name → the same name as its user wrote it, for what is printed."""
+"""Name in capitals → the name as the user wrote it, for printed texts."""
 
 
 def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None:

@@ -48,8 +48,8 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": partial(torch.softmax, dim=-1),
     "Softmin": partial(functional.softmin, dim=-1),
 }
-"""Plain functions for the usual activations, which save the call of a module, and for those whose module would guess
-its dim."""
+"""Functions for the usual activations, which are faster to call than modules, and for the softmax activations, whose
+modules would guess the dim."""
 
 
 def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:

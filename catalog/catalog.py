@@ -184,7 +184,10 @@ class Catalog(Hooks):
             self._refusal = error
 
     def _decide_encoder_config(self) -> ModelConfig:
-        """Choose the encoder of the fields that nets read, and add earlier steps and the net with a memory."""
+        """Choose the config of the encoder, with encoders of earlier steps and a net with a memory if asked for.
+
+        The encoder does not read action masks, action vectors and, except for a critic, ``critic_only_keys``.
+        """
         space, config = self.observation_space, self.model_config
         fields = [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]
         if not self._is_critic:
@@ -202,7 +205,7 @@ class Catalog(Hooks):
         return self._with_memory(decided) if config.is_recurrent else decided
 
     def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
-        """Return the config of ``tokenizer`` followed by the net with a memory."""
+        """Return the config of ``tokenizer`` followed by the LSTM, GRU or attention that the settings ask for."""
         follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
         return follows(tokenizer, self.model_config)
 
@@ -233,7 +236,7 @@ class Catalog(Hooks):
         )
 
     def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
-        """Call ``hook`` to decide ``node``, which the default implementation of the hook reads from ``self._node``."""
+        """Call ``hook`` to decide ``node``. The hook's default implementation reads the node from ``self._node``."""
         outer, self._node = self._node, node
         try:
             return hook(*args)
@@ -578,7 +581,7 @@ class Catalog(Hooks):
             known = [*space.spaces] if isinstance(space, Dict) else []
             wrong = [key for key in keys if key not in known or key in kept]
             if wrong or {*keys, *kept} == {*known}:
-                expected = "fields of a Dict observation that leave others for the policy, and no mask or vectors of it"
+                expected = "fields of a Dict observation, but not all, and neither mask nor action vectors"
                 remedy = f"Name some of {', '.join(known) or 'none'}.{closest((wrong or keys)[0], known)}"
                 raise ValueError(f"model_config.critic_only_keys: expected {expected}, got {keys} of {space}. {remedy}")
             if "value" not in self.functions or self.has_custom_encoder:
@@ -647,13 +650,13 @@ class Catalog(Hooks):
                     f"{where}[{ignored[0]!r}]: expected settings of a head, since it sits on the "
                     f"encoder of {whose}, got a setting of an encoder. {remedy}"
                 )
-            self.for_function(name)  # its tree checks its settings
+            self.for_function(name)  # deciding its encoder checks its settings
 
 
 def further_nets(
     embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
 ) -> dict[str, nn.Module]:
-    """Return, by name, the nets other than encoder and heads that have parameters."""
+    """Return the further nets of a module by name: those for actions, if they have parameters, and extra outputs."""
     nets = {"action embeddings": embeddings, "action model": action_model}
     found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
     return found if extra_outputs is None else found | extra_outputs.parts()

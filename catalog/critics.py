@@ -1,4 +1,4 @@
-"""Action critics: ensembles of nets that value an action in an observation, and the catalog that chooses them."""
+"""Action critics: ensembles of Q-functions Q(s, a), and the catalog that chooses their nets."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from catalog.settings import Settings, setting
 from catalog.spaces import Leaf, array_leaves
 
 MOST_JOINT_ACTIONS = 256
-"""Most joint actions of a Discrete or MultiDiscrete that a critic values at once, with one output for each."""
+"""Most joint actions of a Discrete or MultiDiscrete for which a critic has one output each."""
 MAX_LOG_STD = 2.0
 """Upper bound of the log standard deviations of a policy that is trained through its samples, as published for SAC."""
 
@@ -37,7 +37,7 @@ class CriticSettings(Settings):
 
 
 class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
-    """Settings of the nets of algorithms whose critics value actions.
+    """Settings of the nets of algorithms whose critics predict action values.
 
     Weights start with torch's defaults, as published. The policy's log standard deviations depend on the state.
     """
@@ -63,7 +63,7 @@ def num_joint_actions(action_space: Space) -> int:
 class ActionCode(nn.Module):
     """Turns sampled actions into one vector ``[..., width]``: numbers as they are, choices as one-hot codes.
 
-    Choices that are floats are codes already, such as those of :meth:`Distribution.rsample_with_logp`.
+    Choices given as floats are such codes already, as :meth:`Distribution.rsample_with_logp` returns them.
 
     Args:
         action_space: The env's action space.
@@ -99,7 +99,7 @@ class ActionCriticConfig(ModelConfig):
         latent_dims: Shape of the latent of an observation.
         body: Config of the layers over latent and action; its ``input_dims`` are ignored.
         head: Config of the layers after the body; its ``input_dims`` and ``output_layer_dim`` are ignored.
-        values_all: Whether one pass values every joint action, from the latent alone.
+        values_all: Whether one pass predicts the values of all joint actions, from the latent alone.
     """
 
     action_space: Space
@@ -118,14 +118,14 @@ class ActionCriticConfig(ModelConfig):
 
 
 class ActionCritic(nn.Module):
-    """Ensemble of nets that value an action, given the latent of an observation.
+    """Ensemble of nets that predict the value of an action, given the latent of an observation.
 
     All members are computed in one pass. If ``values_all``, each net has one output for every joint action, in the
     order in which the last choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action
     settings"); else the net reads the action next to the latent.
 
     Attributes:
-        values_all: Whether one pass values every joint action.
+        values_all: Whether one pass predicts the values of all joint actions.
     """
 
     strides: Tensor | None
@@ -165,14 +165,14 @@ class ActionCritic(nn.Module):
         return values if actions is None else self._taken(values, actions)
 
     def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
-        """Select the values ``[members, B]`` of ``actions`` from those of all, ``[members, B, joint actions]``."""
+        """Select the values ``[members, B]`` of ``actions`` from ``values`` ``[members, B, joint actions]``."""
         assert self.strides is not None
         joint = (actions.reshape(len(actions), -1) * self.strides).sum(-1)
         return values.gather(-1, joint.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
 
 
 class ActionCriticCatalog(Catalog):
-    """Chooses the nets of algorithms with a policy, and critics that value actions.
+    """Chooses the nets of algorithms with a policy and critics of actions.
 
     Each critic reads a vector observation together with the action, as in the papers. For other observations, and for
     recurrent nets, the critics share an encoder, and read its latent together with the action.
@@ -194,7 +194,7 @@ class ActionCriticCatalog(Catalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics value every joint action at once."""
+        """Whether the critics predict the values of all joint actions in one pass."""
         return False
 
     def _build_critic_trunk(self) -> Encoder:

@@ -1,4 +1,4 @@
-"""Early errors for methods that are overridden or called as in another library, with what to write instead."""
+"""Early errors for methods overridden or called in the style of another library; each says what to write instead."""
 
 from __future__ import annotations
 

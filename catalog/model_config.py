@@ -26,7 +26,7 @@ MEMORIES = ("use_lstm", "use_gru", "use_attention")
 _OF_MEMORY = ("lstm_", "attention_")
 """Prefixes of the settings of nets with a memory, which follow the encoders of all parts."""
 _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
-"""Prefixes of those that the GRU over the rows of a matrix reads too."""
+"""Prefixes of the memory settings that also shape the GRU over the rows of a matrix."""
 
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)
@@ -76,8 +76,8 @@ class DefaultModelConfig(Settings):
     )
     fcnet_blocks: Blocks | None = _encoder(
         None,
-        "Residual blocks in the MLP encoder, those of 'simba' or 'bro': fcnet_hiddens has the width of the input layer "
-        "and then of each block, all the same; None stacks layers.",
+        "Residual blocks of the MLP encoder, 'simba' or 'bro': fcnet_hiddens then holds the width of the input layer "
+        "and that of each block, all equal; None stacks plain layers.",
     )
     fcnet_dropout: float = _encoder(
         0.0, "Share of the MLP encoder's activations that is dropped in training.", ge=0, lt=1
@@ -135,7 +135,7 @@ class DefaultModelConfig(Settings):
     use_lstm: bool = _encoder(False, "Whether an LSTM follows the encoder.")
     use_gru: bool = _encoder(False, "Whether a GRU follows the encoder; the lstm_* settings shape it too.")
     use_attention: bool = _encoder(
-        False, "Whether attention to the last steps follows the encoder, a memory instead of LSTM and GRU."
+        False, "Whether attention to the last steps follows the encoder, as a memory in place of an LSTM or GRU."
     )
     max_seq_len: int = setting(20, "Length of the sequences a net with a memory is trained on.", ge=1)
     lstm_cell_size: int = _encoder(64, "Width of the recurrent layers.", ge=1)

@@ -105,7 +105,7 @@ class Settings:
 
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         super().__init_subclass__()
-        cls.__doc__ = inspect.getdoc(cls)  # else dataclass() writes the signature in place of an inherited docstring
+        cls.__doc__ = inspect.getdoc(cls)  # dataclass() would replace an inherited docstring
         dataclass(init=False, kw_only=kw_only)(cls)
 
     def __init__(self, **values: Any) -> None:
@@ -227,7 +227,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
                 declared[name] = known[name]
             if (make := known[name].default_factory) is not MISSING:
                 defaults[name] = make()
-        # Resolve the fields alone: Python 3.10 takes KW_ONLY, a further annotation of the class, for no type.
+        # Resolve only the fields: Python 3.10 does not accept KW_ONLY, another annotation of the class, as a type.
         hints |= get_type_hints(SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
     section_of = {name: section for section, group in sections_of(cls).items() for name in settings_of(group)}

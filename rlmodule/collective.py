@@ -115,5 +115,5 @@ def _unpacked(data: Tensor) -> Any:
 
     tensors = safetensors.torch.load(data.numpy().tobytes())
     value = join_tensors(json.loads(tensors.pop(_PLAIN).numpy().tobytes()), tensors)
-    # JSON has lists alone; every tree of this library has tuples
+    # JSON has only lists, and trees of this library have only tuples
     return tree.traverse(lambda part: tuple(part) if isinstance(part, list) else None, value, top_down=False)

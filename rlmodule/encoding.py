@@ -133,7 +133,7 @@ class Decoder:
         self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
 
     def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
-        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using it.
+        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using the result.
 
         Raises:
             ValueError: If a form is unknown or malformed, or an allowed import path does not exist or leads to a value
@@ -155,7 +155,7 @@ class Decoder:
         """Raise :class:`NotReadable` if objects could not be restored; it names all of them."""
         if not self._missing:
             return
-        kinds = {True: "an import path that you allow", False: "the object itself, which could not be written down"}
+        kinds = {True: "an import path that you allow", False: "the object itself, which could not be saved"}
         expected = " or ".join(dict.fromkeys(kinds[is_path] for *_, is_path in self._missing))
         paths = " and ".join(place.path for place, *_ in self._missing)
         got = " and ".join(repr(text) for _, text, _ in self._missing)
@@ -166,7 +166,7 @@ class Decoder:
         if allow := [module for module in modules if not (gone and module == "__main__")]:
             remedy = f"If you trust it, pass allow={allow}, or p{remedy}"
         else:
-            remedy = f"It was in a script, which this is not: p{remedy}" if gone else f"P{remedy}"
+            remedy = f"It was defined in another script: p{remedy}" if gone else f"P{remedy}"
         if optional := [f"{name}=None" for name in names if name.startswith(("on_", "callbacks_"))]:
             remedy += f" To do without callbacks: {', '.join(optional)}."
         raise NotReadable(f"{self._where}.{paths}: expected {expected}, got {got}. {remedy}", modules)
@@ -201,7 +201,7 @@ class Decoder:
                 self._missing.append((place, str(what), False))
             # After all known forms: a form of a later version, or a malformed one, must not pass as a plain dict.
             case dict() if any(key.startswith("__") for key in data):
-                raise self._unreadable(place, "a form this version knows", repr(data))
+                raise self._unreadable(place, "a form that this version knows", repr(data))
             case dict():
                 return {key: self._read(item, place.item(key)) for key, item in data.items()}
             case _:
@@ -277,7 +277,7 @@ class Decoder:
             return build()
         except Exception as error:
             got = f"{data!r} ({type(error).__name__}: {error})"
-            raise self._unreadable(place, "what a form of this version holds", got) from error
+            raise self._unreadable(place, "data that this version can read", got) from error
 
     def _unreadable(self, place: _Place, expected: str, got: str) -> ValueError:
         return ValueError(

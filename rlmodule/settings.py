@@ -34,8 +34,8 @@ class EnvRunners(Settings):
     num_envs_per_env_runner: int = setting(8, "Environments that each runner steps together as one vector.", ge=1)
     gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = setting(
         None,
-        "Whether a runner's environments are stepped in turn, in a process each, or by the vector class registered "
-        "for the id; None takes that of Atari's games, and steps all others in turn.",
+        "How a runner steps its environments: in turn, each in a process, or with the vector class registered for the "
+        "id; None uses that class for Atari's games, and steps all others in turn.",
     )
     rollout_fragment_length: int | None = setting(
         None,
@@ -86,7 +86,7 @@ class Training(Settings):
 
     gamma: float = setting(0.99, "Discount factor per step.", ge=0, le=1)
     lr: Schedule = setting(
-        3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
+        3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by straight lines.", ge=0
     )
     grad_clip: float | None = setting(
         0.5, "Bound of the gradients, which grad_clip_by defines; None does not clip.", gt=0

@@ -249,7 +249,7 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
     "updates of module '...': expected": (not_finite,),
     "run_dir '...': expected a folder without another run": (in_one_folder,),
     "run_dir '...': expected a folder to write to": (not_a_folder,),
-    "a run is training in it": (at_once,),
+    "got one where a run is training": (at_once,),
     "PPOConfig.checkpoint_interval: expected None": (raises("CARTPOLE.checkpointing(checkpoint_interval=5).build()"),),
     "load('...'): expected a folder": (lambda folder, patch: Algorithm.from_checkpoint("runs/mein").stop(),),
     "load('...'): expected a complete checkpoint": (cut_off,),

@@ -34,8 +34,8 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
     try:
         try:
             code = command()
-        except SystemExit as end:  # after --help and after a SIGTERM
-            if isinstance(end.code, str):  # from the user's module
+        except SystemExit as end:  # raised by --help and by a SIGTERM
+            if isinstance(end.code, str):  # raised by the user's module
                 raise
             code = end.code or OK
         sys.stdout.flush()

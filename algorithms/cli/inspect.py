@@ -49,7 +49,7 @@ def inspect(args: Sequence[str]) -> int:
         print(f"\nModule {module_id}: {about['class']}")
         print(table_text([*rows, ("parameters in all", "", f"{sum(counts.values()):,}")], "<<>"))
     manifest = verify_checkpoint(folder)
-    print("\nFiles, as their SHA-256 says unchanged since they were written")
+    print("\nFiles, unchanged since they were written (verified by their SHA-256)")
     files = [(name, f"{file['size'] / 1e6:,.3f} MB", file["sha256"]) for name, file in manifest["files"].items()]
     print(table_text(files, "<><"))
     print(table_text([("format", str(manifest["format"])), *manifest["versions"].items()], "<<"))

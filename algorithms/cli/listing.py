@@ -38,7 +38,7 @@ def _algorithms() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    yield "Presets (rlmodule train ALGO ENV takes the one of its env; --preset ENV_ID that of another)"
+    yield "Presets (rlmodule train ALGO ENV takes the preset of its env; --preset ENV_ID takes another)"
     rows = [("ALGO", "ENV", "STEPS", "MEAN RETURN", "SETTINGS")]
     for name in ALGORITHMS:
         for env_id, preset in config_class(name).presets.items():
@@ -55,7 +55,7 @@ def _spaces() -> Iterator[str]:
     ):
         yield title
         yield from dict.fromkeys(f"  {rule.name}" for rule in table)
-    yield "What becomes of the spaces of an env: rlmodule explain ENV"
+    yield "To see what is chosen for an env: rlmodule explain ENV"
 
 
 _LISTS: dict[str, Callable[[], Iterator[str]]] = {"algorithms": _algorithms, "presets": _presets, "spaces": _spaces}

@@ -44,9 +44,9 @@ class TrainFlags(CommandFlags):
         "least this; exit code 1 if it is not reached.",
     )
     seed: str | None = setting(
-        None, "Seed of every random stream of the run; several, as 1..5 or 1,3,7, make a run each. None draws one."
+        None, "Seed of every random stream of the run; 1..5 or 1,3,7 trains a run for each. None draws one."
     )
-    jobs: int = setting(1, "Runs side by side, where there are several seeds.", ge=1)
+    jobs: int = setting(1, "Number of runs to train at the same time, with several seeds.", ge=1)
     run_dir: str | None = setting(
         NEW_RUN_DIR,
         "Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several seeds; "
@@ -65,7 +65,7 @@ class TrainFlags(CommandFlags):
     resume: Literal["auto"] | None = setting(
         None,
         "auto continues the run in --run-dir from its newest sound checkpoint, if there is one, until --num-env-steps "
-        "are sampled in all; so the same command may start again what was killed.",
+        "are sampled in all; so the same command can restart a run that was killed.",
     )
     allow: list[str] | None = setting(None, ALLOW)
     quiet: bool = setting(False, "Print nothing but errors.")

@@ -15,7 +15,7 @@ class PushFlags(CommandFlags):
     """Write the policy of CKPT to the repository REPO of the Hugging Face Hub, user/name, with a card. CKPT is a run, a
     checkpoint or a folder of policy.save()."""
 
-    evaluation: str | None = setting(None, "A file with what rlmodule evaluate CKPT --json printed, for the card.")
+    evaluation: str | None = setting(None, "A file with the output of rlmodule evaluate CKPT --json, for the card.")
     env: str | None = setting(None, "Name of the env, for the card.")
     command: str | None = setting(None, "The command that trained the policy, for the card.")
     film: str | None = setting(None, "A video of an episode, an mp4 file.")

@@ -106,7 +106,7 @@ class Runs:
 
     def finish(self) -> None:
         """Train all seeds; after a signal, start no further ones."""
-        resource_tracker.ensure_running()  # now, as it unblocks Ctrl-C in the thread that starts it
+        resource_tracker.ensure_running()  # here, since starting it unblocks Ctrl-C
         blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # new processes inherit the mask
         with (
             stop_requests(self._on_signal),

@@ -17,7 +17,7 @@ from catalog.errors import closest
 _LISTS = (list, tuple, Sequence)
 _CONTAINERS = (*_LISTS, dict, Mapping)
 _CODE = (type, Callable)
-_UNDERSCORES = re.compile(r'("(?:\\.|[^"\\])*")|(?<=\d)_(?=\d)')  # those of 500_000; strings are matched to keep them
+_UNDERSCORES = re.compile(r'("(?:\\.|[^"\\])*")|(?<=\d)_(?=\d)')  # as in 500_000; strings match too, and are kept
 
 
 def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:

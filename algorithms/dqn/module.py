@@ -24,7 +24,7 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
-"""Logit of the greedy action if epsilon is 0, while the others are 0. The Categorical then never draws another."""
+"""Logit of the greedy action if epsilon is 0; the other logits are 0. The Categorical then draws no other action."""
 
 
 class DQNNetSettings(Settings):
@@ -256,7 +256,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return the logits of atoms, as :meth:`DistributionalQNetAPI.compute_q_logits` does.
 
-        Those of forbidden actions are arbitrary.
+        The logits of forbidden actions are arbitrary.
 
         Raises:
             ValueError: If ``num_atoms`` is 1.

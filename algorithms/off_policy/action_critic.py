@@ -46,18 +46,18 @@ class ActionCriticLearner(ReplayLearner):
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
 
     def make_part(self, names: tuple[str, ...], lr: Schedule | None) -> Part:
-        """Return a part with the parameters below ``names`` and its own learning rate; None takes that of all."""
+        """Return a part with the parameters below ``names`` and its learning rate; None takes the setting ``lr``."""
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw the state of the stream of noise, the same on all learners."""
+        """Seed the noise generator for this step, with the same state on all learners."""
         super().before_gradient_step(module_id)
         self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
         self._rng.bit_generator.state = self._rng_state
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
         """Return the noise of ``num_actions`` actions in each row of this learner, ``[num_actions, ..., W]`` for rows
-        or sequences ``[...]``: its share of the noise for those of all learners."""
+        or sequences ``[...]``. Each learner draws the noise of all learners' rows, and returns its own part."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
         total = self.settings.train_batch_size_per_learner * size

@@ -156,7 +156,7 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed: dict[str, float] = {}
         """Steps of each module still to be trained on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
-        """Column of each env and agent in the replay buffer of a module, ``[envs, agents]``."""
+        """Module id → column of each env and agent in the module's replay buffer, ``[envs, agents]``."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])
@@ -275,7 +275,7 @@ class ReplayAlgorithm(Algorithm):
         """Make the replay buffer of a module, unless no agent can act with it."""
         config, module, columns = self.config.for_module(module_id), self.get_module(module_id), self.config.num_envs
         if config.is_multi_agent:
-            from algorithms.run.policies import columns_of  # with much that only several agents need
+            from algorithms.run.policies import columns_of  # imports much that only several agents need
 
             self._columns[module_id] = columns_of(self, module_id)
             columns = int(self._columns[module_id].max()) + 1

@@ -24,8 +24,8 @@ class ReplayLearner(BatchLearner):
     Override points, in addition to those of :class:`BatchLearner`:
         ``compute_targets``: the targets of action values: always.
         ``target_shape``: the shape of one target, unless it is a number.
-        ``target_parts``: names of the parts that a target net copies; None, the default, copies all. It shares the
-        tensors of other parts with the module in training.
+        ``target_parts``: names of the parts that a target net copies; None, the default, copies all. The target
+        net shares the tensors of other parts with the module in training.
 
     Attributes:
         targets: The target nets, with the times and counts of their moves.

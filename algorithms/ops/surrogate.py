@@ -15,7 +15,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
     """Return the squared error of each row ``[B]``: of the value or of the clipped value, whichever is larger.
 
-    The clipped value is the value, moved to at most ``clip`` from the old value. Arguments are ``[B]``, all in the same
+    The clipped value differs from the old value by at most ``clip``. Arguments are ``[B]``, all in the same
     unit.
     """
     clipped = old_values + (values - old_values).clamp(-clip, clip)

@@ -215,12 +215,12 @@ class ReplayBuffer:
     def add_apart(self, rollout: Rollout, columns: np.ndarray) -> None:
         """Store a rollout ``[T, n]`` whose slots advance apart, as those of several agents do.
 
-        Column ``columns[i]`` advances by the number of valid rows of slot ``i``. What lies behind these is not stored,
-        and cuts no window.
+        Column ``columns[i]`` advances by the number of valid rows of slot ``i``. The rows after them are not
+        stored, and do not cut n-step windows.
 
         Args:
             rollout: On the CPU. The valid rows of a slot are its first ones, at least one and fewer than ``R``; the
-                observation that followed them is in the row behind them, and in ``last_obs``.
+                observation that followed them is in the row after them, and in ``last_obs``.
             columns: int64 ``[n]``: the column of each slot, no two the same.
 
         Raises:
@@ -231,13 +231,13 @@ class ReplayBuffer:
         data, last_obs, finals = self._read(rollout)
         self._obs.check_stacks(columns, data.obs, last_obs, data.cuts | ~valid)
         heads, lengths, (steps, slots) = self.heads[columns], valid.sum(0), valid.nonzero()
-        # Of each valid row: its row, not wrapped at the ring's end, its row in the ring, and its column.
+        # For each valid row: its row before and after wrapping at the ring's end, and its column.
         counted, where = heads[slots] + steps, columns[slots]
         rows = counted % self.rows
         states = None if self._anchors is None else self._anchors.read_states_at(rollout, counted, steps, slots)
         before = (heads - 1) % self.rows * size + columns
         cut_before = self.cuts.take(before)
-        broken = data.starts[0] > cut_before  # as in add()
+        broken = data.starts[0] > cut_before  # see add()
         if np.count_nonzero(broken):
             self._obs.finals.insert(before[broken], self._obs.take(heads[broken] * size + columns[broken]))
             self.cuts.put(before[broken], True)

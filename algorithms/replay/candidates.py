@@ -72,7 +72,7 @@ class Candidates:
                 block[:] = False
 
     def offer_at(self, places: np.ndarray) -> None:
-        """Make the entries at ``places`` ``[K]`` drawable, which were not."""
+        """Make the entries at ``places`` ``[K]`` drawable. None of them may be drawable already."""
         self.num += len(places)
         self.sampleable.put(places, True)
         if self.priorities is not None:

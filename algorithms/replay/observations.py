@@ -193,7 +193,7 @@ class ObservationRows(TreeRows):
         """Store the older frames of observations that begin a stack, since the row before is from another episode.
 
         Args:
-            head: Row of the first observation, or of that of each env ``[n]``.
+            head: Row of the first observation; an array ``[n]`` if it differs between envs.
             columns: The envs.
             obs: Leaves ``[T, n, ...]`` of the observations.
             starts: bool ``[T, n]``: the row starts an episode.

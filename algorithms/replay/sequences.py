@@ -34,7 +34,7 @@ class SequenceReplay:
 
     Attributes:
         length: ``L``, the rows of a sequence that are trained on. Equal to the ``max_seq_len`` of the rollouts.
-        burn_in: Rows before them that only warm up the recurrent state, which was recorded with older weights.
+        burn_in: Rows before the ``length`` rows, which only warm up the state that was recorded with older weights.
         initial_state: The module's ``get_initial_state()``, a tree of tensors without a batch dimension.
 
     Raises:
@@ -148,7 +148,7 @@ class Anchors(Candidates):
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
                 kept[from_numpy(rows), columns] = new
-        # Rows are counted on beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
+        # Row numbers go beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
         # anchors that became incomplete or complete with these rows, so none is offered twice.
         gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
         self.withdraw(gone.start, len(gone), columns)
@@ -167,7 +167,7 @@ class Anchors(Candidates):
         Args:
             rollout: Its slots advance apart.
             rows: Row ``[K]`` to which each valid row is written.
-            steps, slots: Row and slot of each in the rollout.
+            steps, slots: Row and slot ``[K]`` of each valid row in the rollout.
 
         Raises:
             ValueError: If an anchor lies where no state was recorded.

@@ -9,7 +9,7 @@ _BRANCH = 1 << _SHIFT
 """Children of a node. More children make fewer levels, but a search reads all children of each node it passes."""
 
 _MAX_TOP = 4096
-"""Most nodes of the top level. Each search sums it again, which is faster up to here than another level."""
+"""Most nodes of the top level. Each search sums it again; up to this size, that is faster than another level."""
 
 
 class SumTree:

@@ -151,7 +151,7 @@ class CallbackCaller:
         self._look()
 
     def add(self, callbacks: Callbacks, setting: str) -> None:
-        """Call ``callbacks`` too, which the setting of that name asked for."""
+        """Also call ``callbacks``, which the setting named ``setting`` asked for."""
         for name in CALLBACKS:
             if overrides(type(callbacks), name):
                 self._listeners[name].append((setting, getattr(callbacks, name)))

@@ -101,7 +101,7 @@ class Evaluation:
         return self._made
 
     def runners(self) -> list[EnvRunnerGroup]:
-        """Return the group of env runners as a list; an empty one before the first evaluation makes it."""
+        """Return a list with the group of env runners; an empty list before the first evaluation."""
         return [] if self._made is None else [self._made]
 
     def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:

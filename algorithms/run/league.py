@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 _RECENT = 100
-"""Games against a snapshot after which an earlier one counts 1/e in its win rate."""
+"""Number of later games against a snapshot after which a game counts only 1/e in the win rate."""
 
 
 class League(Settings):
@@ -94,7 +94,7 @@ class Standings(Callbacks):
         settings: The league.
         learner: Id of the policy that learns.
         agents: All agents.
-        publish: Lets all runners draw by :meth:`matches`.
+        publish: Function that passes the current :meth:`matches` to all runners.
 
     Attributes:
         games: Games and wins against each snapshot, the oldest snapshot first; recent games count most.
@@ -117,8 +117,8 @@ class Standings(Callbacks):
         """
         if not self.games:
             raise ValueError(
-                "league: expected at least one snapshot, got none: a league without opponents. Keep one, "
-                f"or add one of {self._learner!r} before: the league takes them by itself."
+                "league: expected at least one snapshot, got none: a league without opponents. Keep one: the league "
+                f"takes snapshots of {self._learner!r} by itself."
             )
         settings = self._settings
         hard = {name: (1 - rate) ** settings.power for name, rate in self.win_rates().items()}

@@ -85,7 +85,7 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
 
 def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
     """Return the column of each env and agent ``[envs, agents]`` in the replay buffer of a policy, -1 for agents that
-    never act with it. If the map depends on the episode, all agents with the spaces of the policy may."""
+    never act with it. If the map depends on the episode, all agents with the policy's spaces may."""
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     module, seen, acts = algorithm.get_module(policy_id), runners.observation_space, runners.action_space
@@ -127,13 +127,13 @@ class PolicyChanges:
             self.league = Standings(config.league, next(iter(self._specs)), agents, self.update)
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
-        """Let ``runners`` that are new act with the policies."""
+        """Let new ``runners`` act with the policies."""
         base = {name: spec for name, spec in self._base.items() if name in self._specs}
         runners.build_modules(MultiRLModuleSpec(base), self._algorithm.learner_group.module)
         self.show(runners)
 
     def show(self, runners: EnvRunnerGroup) -> None:
-        """Let ``runners`` act with the policies that there are now."""
+        """Let ``runners`` act with the current policies."""
         algorithm, mapping_fn = self._algorithm, None
         is_free = runners is algorithm.env_runner_group or self._config.evaluation_policy_mapping_fn is None
         if self.league is not None and self.league.games and is_free:
@@ -209,7 +209,7 @@ class PolicyChanges:
             self.league.games.pop(policy_id, None)
 
     def update(self) -> None:
-        """Show the policies that there are now to all runners, metrics, and ``algorithm.policies``."""
+        """Pass the current policies to all runners, the metrics and ``algorithm.policies``."""
         algorithm: Any = self._algorithm
         algorithm.module_spec = MultiRLModuleSpec(dict(self._specs))
         for runners in algorithm.all_runners():
@@ -219,8 +219,8 @@ class PolicyChanges:
         algorithm.policies_changed(self._trained)
 
     def get_state(self) -> dict[str, Any]:
-        """Return, under ``policies``, what was added and removed, and the standings of the league; an empty dict for
-        none of them."""
+        """Return, under ``policies``, the policies added and removed and the standings of the league; an empty dict
+        if nothing changed and the run has no league."""
         removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
         if not (self._added or removed or self.league):
             return {}
@@ -228,12 +228,11 @@ class PolicyChanges:
         return {"policies": {"added": dict(self._added), "removed": removed, "league": league}}
 
     def set_state(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
-        """Add and remove policies so that there are those of a state from :meth:`get_state`. Their weights are not in
-        it.
+        """Add and remove policies until they are those of a state from :meth:`get_state`, which has no weights.
 
         Args:
             state: The state.
-            allow: Import paths that specs in it may name; None trusts it.
+            allow: Import paths that specs in the state may name; None trusts it.
         """
         base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
         wanted: dict[str, Any] = {name: None for name in base if name not in state["removed"]} | state["added"]

@@ -69,7 +69,7 @@ def lock_folder(folder: Path) -> BaseFileLock:
         holder = path.read_text()
         how = "call stop() on the algorithm of this process" if holder == str(os.getpid()) else "wait for its end"
         raise BlockingIOError(
-            f"run_dir {str(folder)!r}: expected a folder in which no run is training, got a run is training in it "
+            f"run_dir {str(folder)!r}: expected a folder in which no run is training, got one where a run is training "
             f"(process {holder or 'unknown'}). Choose another, or {how}."
         ) from None
     except OSError as error:
@@ -125,7 +125,7 @@ class RunFolder:
         if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
-                how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
+                how = f"; continue it with Algorithm.from_checkpoint({str(self.checkpoint)!r})"
         elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
             got = f"the runs of several seeds ({', '.join(seeds)})"
         if got:

@@ -14,7 +14,7 @@ SMALL_NET = 1_000_000
 
 
 class Threads:
-    """Sets torch's number of threads for a run: in the thread that builds it. Other threads use :func:`computing_on`.
+    """Sets torch's number of threads in the thread that builds a run. Other threads use :func:`computing_on`.
 
     Args:
         asked: The number of threads; None chooses it by the size of ``module``.
@@ -35,7 +35,7 @@ class Threads:
         torch.set_num_threads(self.count)
 
     def close(self) -> None:
-        """Restore the number of threads before the run, unless it has changed since."""
+        """Restore the number of threads from before the run, unless it was changed during the run."""
         if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)
 

@@ -175,7 +175,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lam
         try:
             env = config.make_env(render_mode=MODE)
             if config.is_multi_agent:
-                from algorithms.run.agent_video import TeamEnv  # with much that only several agents need
+                from algorithms.run.agent_video import TeamEnv  # imports much that only several agents need
 
                 env = TeamEnv(env)
             opened.callback(lambda: env.close())  # a closure, as wrap may replace env below
@@ -186,7 +186,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lam
             raise RuntimeError(
                 f"{where}: expected a single env whose render_mode is {MODE!r} and whose render() returns uint8 "
                 f"[H, W, 3], got {got}. A class takes render_mode and keeps it as self.render_mode; a factory "
-                "hands env_config['render_mode'] on to the env that it makes."
+                "passes env_config['render_mode'] to the env that it makes."
             )
         env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
         env = wrap(env)

@@ -20,8 +20,8 @@ class TargetEntropy(nn.Module):
 
     Args:
         module: The module, whose action space, distribution and mask determine the entropy.
-        goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), and
-            :data:`CHOICE_SHARE` of the entropy of uniform choices among those that are allowed.
+        goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), plus
+            :data:`CHOICE_SHARE` of the entropy of uniform choices among the allowed ones.
 
     Attributes:
         most: The entropy of uniform actions in nats, with all choices allowed and numbers in (-1, 1).

@@ -150,8 +150,8 @@ class SACLearner(ActionCriticLearner):
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted soft value of the next
-        observation (eq. 3 and 5). That is the lesser value of the target critics for the policy's action, minus α times
-        the log-probability of the action.
+        observation (eq. 3 and 5). The soft value is the smaller of the target critics' values of the policy's action,
+        minus α times the log-probability of that action.
 
         Args:
             module_id: The module that learns.

@@ -31,7 +31,8 @@ class SACModelConfig(SACNetSettings, ActionCriticModelConfig):
 class SACCatalog(ActionCriticCatalog):
     """Chooses SAC's nets: a policy and critics. Actions of a bounded Box have a :class:`SquashedGaussian`.
 
-    The critics value all joint actions of a Discrete or MultiDiscrete at once, if there are at most 256.
+    The critics predict the values of all joint actions of a Discrete or MultiDiscrete at once, if there are at most
+    256 of them.
 
     Override points: those of :class:`ActionCriticCatalog`.
 
@@ -50,7 +51,7 @@ class SACCatalog(ActionCriticCatalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics value every joint action at once."""
+        """Whether the critics predict the values of all joint actions in one pass."""
         return num_joint_actions(self.action_space) > 0 and issubclass(self.bound_dist_cls, Choices)
 
     def _check_functions(self) -> None:
@@ -62,7 +63,7 @@ class SACCatalog(ActionCriticCatalog):
         ):
             if is_used:
                 raise ValueError(
-                    f"model_config.{setting_name}: expected {off}, since the critics of {name} read or value whole "
+                    f"model_config.{setting_name}: expected {off}, since the critics of {name} rate whole "
                     f"actions, got {getattr(self.model_config, setting_name)!r}. Set it to {off}, or use PPO."
                 )
         width = dist_cls.required_input_dim(self.action_space)

@@ -83,8 +83,8 @@ class TD3Learner(ActionCriticLearner):
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
-        That is the lesser of the target critics' values of the target policy's action with noise (Fujimoto et al. 2018,
-        eq. 10 and 14).
+        The value is the smaller of the target critics' values of the target policy's action with noise (Fujimoto et al.
+        2018, eq. 10 and 14).
 
         Args:
             module_id: The module that learns.

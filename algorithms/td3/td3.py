@@ -52,8 +52,8 @@ class TD3Config(TD3Training, ReplayConfig):
         return TD3
 
     def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
-        """Return the standard deviation of the exploration noise after ``env_steps``, of which a policy ``sampled``
-        steps; None is all."""
+        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps. The policy acted
+        in ``sampled`` of them; None is all."""
         if self.exploration_noise is None:
             return (
                 1.0

@@ -67,7 +67,7 @@ class ActionMask(nn.Module):
         return torch.where(self.allowed(obs), logits, self.masked)
 
     def rows_without_choice(self, obs: Tree) -> Tensor:
-        """Return in which rows a categorical part of the action has no allowed choice, bool ``[...]``."""
+        """Return which rows have a categorical part without an allowed choice, bool ``[...]``."""
         allowed = self.allowed(obs)
         if self.num_groups == 1:
             return ~allowed.any(-1)

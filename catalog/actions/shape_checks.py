@@ -17,7 +17,7 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
     The batch has two rows, since a module that loses the batch dim would pass with one, by broadcasting.
 
     Args:
-        embeddings: The module; keeps its mode.
+        embeddings: The module, whose train or eval mode does not change.
         observation_space: Space of one observation of the env.
         count: Number of actions.
         where: The function that made the module, for messages.
@@ -27,7 +27,7 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
     """
     intents = torch.zeros(2, embeddings.width)
     takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
-    remedy = "Let its net take these vectors and make of each as many numbers as width says."
+    remedy = f"Let its net map each vector to {embeddings.width} numbers, the value of width."
     out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
     expected = f"logits of shape (2, {count}) for two intents"
     check_floats(out, (2, count), where, expected, "Keep the batch dim and that of the actions.")
@@ -40,7 +40,7 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
     code. The inputs of each part must be the same in both.
 
     Args:
-        dist_cls: The distribution, bound to a module; its model keeps its mode.
+        dist_cls: The distribution, bound to a module, whose train or eval mode does not change.
         where: Name of the model in messages.
 
     Raises:

@@ -81,9 +81,9 @@ class AutoregressiveDistribution(Distribution):
     The parts are the leaves of a Dict or Tuple, nested ones included. Each number of a MultiDiscrete or integer Box and
     each bit of a MultiBinary is a part, unless the leaf has a custom distribution. A Box of floats is one part.
 
-    The inputs are those of independent parts, followed by a context. From both and the earlier parts, the action model
-    of the module (:class:`ActionModel`) computes the inputs of each part. Sampling calls it once per part. The
-    log-probability of a given action takes one call, since all parts are known.
+    The inputs of the distribution are the inputs of independent parts, followed by a context. From both and the earlier
+    parts, the action model of the module (:class:`ActionModel`) computes the inputs of each part. Sampling calls the
+    model once per part. The log-probability of a given action takes one call, since all parts are known.
 
     Entropy and KL are exact if the parts before the last one are choices or bits with at most ``MOST_PREFIXES``
     combinations: they sum over all combinations. If not, they are estimates from one action, drawn from torch's global
@@ -228,7 +228,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw noise as for independent parts, so that parts that do not depend on others get the same actions."""
+        """Draw noise as for independent parts: parts that do not depend on others get the same actions as there."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:

@@ -255,7 +255,7 @@ class ArrayDistribution(Distribution):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return the subclass for the shape of ``space``; this class itself for vectors, or if it has that shape."""
+        """Return the subclass for the shape of ``space``; for ``[n]`` or the shape of this class, the class itself."""
         cls.check(space, path)
         shape = tuple(space.shape or ())
         return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)

@@ -52,7 +52,7 @@ class Beta(BoxDistribution):
         return self._shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))))
 
     def _doubles(self) -> tuple[Tensor, ...]:
-        """Return ``α - 1`` and ``β - 1`` in float64: results are small differences of terms that may be large."""
+        """Return ``α - 1`` and ``β - 1`` in float64: densities are small differences of terms that may be large."""
         return self._over_one.double().chunk(2, dim=-1)
 
     def logp(self, actions: Tree) -> Tensor:

@@ -68,7 +68,7 @@ class DeterministicAction(DiagGaussian):
         return torch.from_numpy(rng.standard_normal((steps, input_dim), dtype=np.float32))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw actions with the gradient of the mean, where they are not clipped."""
+        """Draw actions with the gradient of the mean; clipped numbers have no gradient."""
         return super().rsample(generator).clamp(-1, 1)
 
     def sample_from(self, noise: Tensor) -> Tensor:

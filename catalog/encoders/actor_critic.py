@@ -10,7 +10,7 @@ from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig,
 from catalog.encoders.memory import encode_steps
 
 _call = nn.Module.__call__
-"""Calls an inner encoder with its hooks. Errors are explained once, by the outermost call."""
+"""Calls an inner encoder with its hooks, but without the explanation of errors that ``Encoder.__call__`` adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class ActorCriticEncoderConfig(ModelConfig):
     Attributes:
         base_encoder_config: Config of the actor's encoder, and of the critic's unless that has its own.
         shared: Whether policy and value function share one encoder.
-        critic_encoder_config: Config of a different critic encoder.
+        critic_encoder_config: Config of a separate critic's encoder, if it differs from the actor's.
 
     Raises:
         ValueError: If ``critic_encoder_config`` is set although the encoder is shared.
@@ -145,8 +145,8 @@ class ActorCriticEncoder(nn.Module):
     ) -> EncoderOutput:
         """Run one of two separate encoders.
 
-        A stateful one gets its part of the state. A stateless one next to a stateful one gets ``[T, B, ...]`` as one
-        batch of steps.
+        A stateful encoder gets its part of the state. A stateless encoder next to a stateful one gets ``[T, B, ...]``
+        as one batch of steps.
         """
         encoder = self._modules[function + "_encoder"]
         if encoder is None:

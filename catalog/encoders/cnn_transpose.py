@@ -21,7 +21,7 @@ class CNNTransposeHeadConfig(ModelConfig):
     """A head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer and transposed convolutions.
 
     The transposed convolutions reverse those of a :class:`CNNEncoderConfig`, and restore exactly the size before each
-    of them, also where a convolution rounded it. The filters are the encoder's, in the same order: the first filter is
+    of them, even if a convolution rounded it. The filters are the encoder's, in the same order: the first filter is
     next to the image. After the last layer comes only the ``output_activation``.
 
     Attributes:

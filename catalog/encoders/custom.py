@@ -40,7 +40,7 @@ class CustomEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         try:
             inspect.signature(self.model).bind(self.space, **self.options)
-        except (TypeError, ValueError) as error:  # ValueError: it has no signature, like dict
+        except (TypeError, ValueError) as error:  # ValueError: some callables, such as dict, have no signature
             keywords = "".join(f", {name}=..." for name in self.options)
             raise ValueError(
                 f"{self.where}: expected a class or function that can be called as (observation_space{keywords}), got "

@@ -13,7 +13,7 @@ from torch.nn import functional
 from catalog.activations import Activation, Blocks, Init, Norm, activation_by_name
 
 EXPANSION = 4
-"""How many times as wide as its ends the middle of a SimBa block is."""
+"""Width of the hidden layer of a SimBa block, relative to its input and output."""
 
 
 class Layer(NamedTuple):
@@ -128,7 +128,8 @@ class DenseStack(nn.Module):
             ) from error
 
     def take_members(self) -> None:
-        """Compute like a :class:`DenseEnsemble` from now on, once all weights are replaced by those of its members."""
+        """Apply each layer as a :class:`DenseEnsemble` does from now on. The caller then replaces the weights by
+        stacks ``[members, ...]``."""
         self._linear = DenseEnsemble._linear
         self._norm = partial(_norm_of_members, self.normalize)  # pyright: ignore[reportAttributeAccessIssue]
 

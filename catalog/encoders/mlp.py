@@ -237,7 +237,7 @@ def require_width(config: Any) -> None:
 
 
 def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
-    vector_width(space, node.path)  # its error names the path
+    vector_width(space, node.path)  # raises an error that names the path
     return MLPEncoderConfig(
         input_space=space,
         embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,

@@ -87,7 +87,7 @@ class _OneHot(nn.Module):
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         super().__init__()
         nvec, start = np.concatenate([_choices(leaf.space) for leaf in leaves], 1)
-        # from a value to its place in the code: minus the start of its part, plus the sizes of the parts before
+        # offset from a value to its place in the code: minus the start of its part, plus the sizes of the parts before
         shift = np.cumsum(nvec) - nvec - start
         self.leaves, self.width, self.moves = tuple(leaves), int(nvec.sum()), bool(shift.any())
         self.register_buffer("shift", torch.as_tensor(shift), persistent=False)

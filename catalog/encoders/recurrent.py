@@ -179,10 +179,10 @@ def _must_not_wait(x: Tensor) -> bool:
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights of a layer extended by two inputs: one makes it forget its state, one makes it keep it.
+    """Return the weights of a layer extended by two inputs: one makes the layer forget its state, the other keep it.
 
     An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
-    closed and a candidate of tanh(b - b) = 0. Neither holds h: it is read at the last ordinary step.
+    closed and a candidate of tanh(b - b) = 0. The h of an LSTM is not held, but read at the last ordinary step.
     """
     size = w_hh.shape[1]
     closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)

@@ -32,8 +32,8 @@ def check_encoder(
     """Try ``encoder`` on observations, and return the shape of one latent.
 
     Args:
-        encoder: The net, tried on a batch of 2; a stateful one on ``[T, B] = [2, 3]``, from its initial state. Keeps
-            its mode and its buffers.
+        encoder: The net, tried on a batch of 2; a stateful one on ``[T, B] = [2, 3]``, from its initial state. Its
+            mode and buffers do not change.
         space: Space of one observation.
         where: The function that made the net, for messages.
         declared: The expected shape of one latent, if known.
@@ -74,7 +74,7 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
     """Return ``head`` if it maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``.
 
     Args:
-        head: The net; keeps its mode.
+        head: The net, whose train or eval mode does not change.
         input_dims: Shape of one latent.
         output_dim: Number of outputs it must have.
         where: The function that made the net, for messages.

@@ -1,4 +1,4 @@
-"""ActingStacks: modules of one structure that act in one forward pass for the agents of all of them."""
+"""ActingStacks: batches the forward passes of modules that have the same structure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _INPUTS = Columns.ACTION_DIST_INPUTS
 
 
 class ActingStacks:
-    """Lets modules act: those of one structure together, each other one alone.
+    """Runs the modules of several policies to choose actions: modules of the same structure in one batched forward
+    pass, every other module in a pass of its own.
 
     Args:
-        columns: The rows of each module.
+        columns: The modules, each with the rows of its agents.
     """
 
     def __init__(self, columns: Iterable[AgentColumns]) -> None:
@@ -41,16 +42,17 @@ class ActingStacks:
                 self._stacks.append(_Stack(group, modules))
 
     def begin(self) -> None:
-        """Take over the current weights of the modules."""
+        """Copy the current weights of the modules."""
         for stack in self._stacks:
             stack.modules.refresh()
 
     def act(self, explore: bool, generator: torch.Generator) -> Iterator[tuple[AgentColumns, list[int], Sequence[Any]]]:
-        """Choose the actions of all agents that are ready; see :meth:`AgentColumns.act`."""
+        """Choose the actions of all agents that are ready. Yield the rows of each module, and what
+        :meth:`AgentColumns.act` returns."""
         alone = self._alone
         for stack in self._stacks:
             ready = [one for one in stack.columns if len(one.ready)]
-            # a pass computes as many rows for each module as for the one with most
+            # every module is padded to the rows of the one with most
             if len(ready) > 1 and 2 * sum(len(one.ready) for one in ready) >= stack.size(ready):
                 yield from stack.act(ready, explore)
             else:
@@ -61,7 +63,7 @@ class ActingStacks:
 
 
 class _Stack:
-    """Acts with modules of one structure in one forward pass."""
+    """Modules of one structure, which act in one forward pass."""
 
     def __init__(self, columns: list[AgentColumns], modules: ModuleStack) -> None:
         self.columns, self.modules = columns, modules
@@ -71,7 +73,7 @@ class _Stack:
         map_leaves(lambda x: x.fill(0), self._obs)
 
     def size(self, ready: Sequence[AgentColumns]) -> int:
-        """Return the number of rows of a pass."""
+        """Return the number of rows that a pass for the ``ready`` modules computes, with padding."""
         return len(self.columns) * max(len(one.ready) for one in ready)
 
     def act(

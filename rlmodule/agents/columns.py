@@ -129,7 +129,7 @@ class AgentColumns:
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
-            # of agents with an open row; agents that are ready record theirs when they act
+            # record states of agents with an open row; agents that are ready record theirs when they act
             who = torch.from_numpy(np.flatnonzero(self.in_play))
             self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 
@@ -216,7 +216,7 @@ class AgentColumns:
             self._keep_finals(t, np.array([column]))
 
     def _keep_finals(self, t: int, who: np.ndarray) -> None:
-        """Keep the current observations of the columns ``who``, whose episodes step ``t`` truncated, as final ones."""
+        """Store the current observations of the columns ``who`` as final ones: step ``t`` truncated their episodes."""
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
@@ -250,7 +250,7 @@ class AgentColumns:
         return sent.tolist() if self._lists_actions else unbind_rows(sent)
 
     def record(self, action: Tree, logits: np.ndarray) -> list[int]:
-        """Write the actions of the agents that are ready, and return their columns. They wait for the results now."""
+        """Write the actions of the agents that are ready, and return their columns. No agent is ready afterwards."""
         who, at = self.ready, self._at(self.ready)
         self._write(Columns.ACTIONS, at, action)
         if self._records_action_dist:
@@ -304,8 +304,8 @@ class AgentColumns:
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def open_row(self, column: int) -> dict[str, Any]:
-        """Return what :meth:`resume` needs of an agent: ``row`` is empty if it is not in play; rollouts show what it
-        remembers even then. Call :meth:`carry` before."""
+        """Return the state of an agent for :meth:`resume`. Its ``row`` is empty if the agent is not in play; its
+        ``memory`` is kept, since rollouts contain it. Call :meth:`carry` first."""
         place = int(np.count_nonzero(self.in_play[:column]))
         memory = (self._state, self._before) if self._is_stateful else ()
         return {
@@ -316,7 +316,7 @@ class AgentColumns:
         }
 
     def resume(self, agents: Mapping[int, Mapping[str, Any]]) -> None:
-        """Continue with the :meth:`open_row` of each agent, by column, and with no others."""
+        """Continue from the :meth:`open_row` of each agent, by column; agents without one are not in play."""
         self.clear()
         for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
             fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
@@ -327,7 +327,7 @@ class AgentColumns:
         self.ready = self._all if len(ready) == len(self._all) else ready
         width = self.module.action_dist_cls.required_input_dim(self.module.action_space)
         like = self.module.action_dist_cls.from_logits(torch.zeros(1, width)).to_deterministic().sample()
-        trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # of other columns the structure is known
+        trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # the structure of the other columns is known
         for name in dict.fromkeys(name for one in saved for name in one["row"]):
             known = next(one["row"][name] for one in saved if name in one["row"])
             leaves = [one["row"].get(name) or [*map(torch.zeros_like, known)] for one in saved]
@@ -336,8 +336,8 @@ class AgentColumns:
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. With
-        ``explore``, the actions were sampled, so it has their log-probabilities. Call :meth:`carry` first."""
+        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. If
+        ``explore``, the actions were sampled: the rollout has their log-probabilities. Call :meth:`carry` first."""
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
@@ -424,7 +424,7 @@ class AgentColumns:
 
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
-    """Return observations of ``space`` as a tree of arrays ``[k, ...]``."""
+    """Stack ``k`` observations of ``space`` into a tree of arrays ``[k, ...]``."""
     if space.shape:
         return np.concatenate(values).reshape(-1, *space.shape)
     if isinstance(space, spaces.Dict):

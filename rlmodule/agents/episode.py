@@ -42,7 +42,7 @@ class MultiAgentEpisode:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env; a run that is resumed continues to count.
         length: Number of steps of the env.
-        finished: The episodes of agents that ended in this one, in order.
+        finished: The agents' episodes that ended in this episode of the env, in order.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MultiAgentEpisode:
 
     @property
     def policies(self) -> list[str]:
-        """Ids of all modules that there are now."""
+        """Ids of all current modules."""
         return list(self._policy_map.ids)
 
     def policy_of(self, agent: AgentID) -> str:
@@ -99,7 +99,7 @@ class MultiAgentEpisode:
         return module_id
 
     def get_state(self) -> dict[str, Any]:
-        """Return what :meth:`set_state` needs; JSON can hold it."""
+        """Return the state for :meth:`set_state`, as JSON values."""
         policies, finished = map(list, self._policies.items()), map(list, self.finished)
         state = {"length": self.length, "in_play": self.agents, "policies": [*policies], "finished": [*finished]}
         return {**state, "returns": self._returns.tolist()}

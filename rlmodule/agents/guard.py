@@ -49,8 +49,8 @@ class AgentEnvGuard(Guard):
         env: The env.
         env_index: Index of the env in the run.
         possible_agents: All agents that may ever be in play, in the order of the env.
-        observation_spaces: Observation space of each of them, in the same order.
-        action_spaces: Action space of each of them, in the same order.
+        observation_spaces: Observation space of each possible agent, in the same order.
+        action_spaces: Action space of each possible agent, in the same order.
         acting: Agents that act next, in the order of the observations.
         ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
             a flag for ``"__all__"`` applies to every agent in play.
@@ -82,7 +82,7 @@ class AgentEnvGuard(Guard):
         self._actors: frozenset[AgentID] = frozenset()
         self._in_play: set[AgentID] = set()
         self._gone: dict[AgentID, int] = {}  # agents that ended and have not returned, with the step of their end
-        self._actions: deque[dict[AgentID, Any]] = deque(maxlen=MOST_ACTIONS)  # of the episode
+        self._actions: deque[dict[AgentID, Any]] = deque(maxlen=MOST_ACTIONS)  # in this episode
 
     def _agents_of(self, env: MultiAgentEnv) -> tuple[AgentID, ...]:
         where, agents = f"env {self.env_index}, possible_agents", env.possible_agents
@@ -131,13 +131,13 @@ class AgentEnvGuard(Guard):
         return obs, infos
 
     def _begin(self, obs: Mapping[AgentID, Any]) -> None:
-        """Note who acts first."""
+        """Begin an episode in which the agents in ``obs`` act first."""
         self._in_play, self._gone, self.ended, self.is_over = set(obs), {}, {}, False
         self.acting, self._actors = [*obs], frozenset(obs)
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs of the env, as :meth:`EnvGuard.get_open_episode` does. ``actions``
-        are those of each possible agent; the env says who acts when."""
+        """Return the open episode for :meth:`continue_episode`, as :meth:`EnvGuard.get_open_episode` does. ``actions``
+        has the actions of each possible agent; the env determines which agents act in a step."""
         observed = [torch.as_tensor(np.array(leaf)) for leaf in map(to_array, tree.flatten(self._seen()))]
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode, "obs": observed}
         if (state := self.env.get_episode_state()) is not None:
@@ -147,7 +147,7 @@ class AgentEnvGuard(Guard):
         return episode | {"steps": len(self._actions), "actions": actions}
 
     def _seen(self) -> list[Any]:
-        """Return the last observations, and before them who observed."""
+        """Return the indices of the agents that observed last, followed by their observations."""
         return [np.array([self.possible_agents.index(agent) for agent in self._last[0]]), *self._last[0].values()]
 
     def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:

@@ -30,8 +30,8 @@ class MultiAgentEnv(ABC):
     observations does not act, keeps its memory, and may receive rewards.
 
     A flag of an agent ends its own episode. A flag ``"__all__"`` ends the episode of the env for all agents in play,
-    and so does a step after which no agent is in play. The observations of a step have the final one of each agent that
-    ends in it. An agent that ended may return in a later step of the same episode of the env; that starts another
+    and so does a step after which no agent is in play. The observations of a step include the final one of each agent
+    that ends in it. An agent that ended may return in a later step of the same episode of the env; that starts another
     episode of the agent.
 
     A subclass sets `possible_agents`, `observation_spaces` and `action_spaces`, at the latest in ``__init__``.
@@ -81,12 +81,12 @@ class MultiAgentEnv(ABC):
         raise NotImplementedError(f"{type(self).__name__}: expected a method state(), got an env without one.")
 
     def get_episode_state(self) -> Any:
-        """Return all that :meth:`set_episode_state` needs to continue the open episode of a run that is resumed, as a
-        tree of tensors and values that JSON can hold; None if the env is to repeat it from its seed and actions."""
+        """Return the state from which :meth:`set_episode_state` continues the open episode when a run is resumed, as a
+        tree of tensors and JSON values. None, the default, repeats the episode from its seed and actions instead."""
         return None
 
     def set_episode_state(self, state: Any) -> dict[Any, Any]:
-        """Continue an episode after a reset. Return the observations that were returned last."""
+        """Continue the episode of ``state``, right after a reset. Return the observations of its last step."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method set_episode_state(), got none. Add it.")
 
     def render(self) -> Any:

@@ -23,7 +23,7 @@ class MultiRollout(Mapping[str, Rollout]):
     and zeros.
 
     Attributes:
-        modules: The rollouts of trained modules by id. A module has one only if one of its agents completed a row.
+        modules: The rollouts of trained modules by id. Modules whose agents completed no row have none.
         slots: For each rollout, the env (its index in the run) and the agent (its index among the possible agents) of
             every slot, ``[N, 2]`` int64.
         num_env_steps: Number of steps of all envs. A step counts once, regardless of how many agents act in it.

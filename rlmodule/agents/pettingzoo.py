@@ -28,7 +28,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
     """
     if isinstance(made, MultiAgentEnv):
         return made
-    names = set(dir(made))  # for wrappers of PettingZoo, dir() lists only what their class defines
+    names = set(dir(made))  # a PettingZoo wrapper lists only what its class defines
     remedy = "Return a MultiAgentEnv, or a parallel or AEC env of PettingZoo."
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     if isinstance(made, gym.Env | VectorEnv):

@@ -96,7 +96,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
 
     def follow(self, policy_ids: Sequence[str]) -> None:
-        """Act with the modules ``policy_ids`` from now on, which the modules of this object have."""
+        """Act with the policies ``policy_ids`` from now on; each must be among this object's modules."""
         self._policy_map.update(policy_ids, None)
         for module_id in [*self]:
             if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
@@ -104,8 +104,8 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         self.update({name: Policy(self._modules[name], self._generator) for name in policy_ids if name not in self})
 
     def save(self, path: StrPath) -> Path:
-        """Write the policies as the folder ``path``: the files of :meth:`Policy.save`, which have all modules, the
-        agents, and which module each acts with.
+        """Write the policies as the folder ``path``, with the files of :meth:`Policy.save`. They hold all modules, the
+        agents, and the mapping of agents to modules.
 
         Raises:
             TypeError: If the mapping function or a setting of the nets cannot be written, such as a lambda.
@@ -119,8 +119,8 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
     def load(
         cls, path: StrPath, *, policy_mapping_fn: PolicyMappingFn | None = None, allow: Sequence[str] = ()
     ) -> MultiAgentPolicy:
-        """Load policies from a folder of :meth:`save`, from a checkpoint or from a run folder, as :meth:`Policy.load`,
-        which loads one of them with ``module_id=``.
+        """Load policies from a folder of :meth:`save`, a checkpoint or a run folder, as :meth:`Policy.load` does.
+        ``Policy.load(path, module_id=...)`` loads a single one.
 
         Args:
             path: The folder.
@@ -128,7 +128,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
             allow: Modules whose classes and functions the file may name, in addition to this library.
 
         Raises:
-            FileNotFoundError: If there is none of these.
+            FileNotFoundError: If ``path`` is none of these.
             ValueError: If a file is damaged, names code that is not allowed, or has the policy of one agent.
         """
         where, mapping = f"MultiAgentPolicy.load({str(path)!r})", policy_mapping_fn

@@ -75,7 +75,7 @@ class PolicyMap:
         return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
     def update(self, policy_ids: Sequence[str], mapping_fn: PolicyMappingFn | None) -> None:
-        """Map to the modules ``policy_ids`` from now on, by ``mapping_fn`` unless it is None."""
+        """Map agents to the modules ``policy_ids`` from now on, with a new ``mapping_fn`` unless that is None."""
         self.ids = list(policy_ids)
         if mapping_fn is not None:
             self.mapping_fn, self.static = mapping_fn, None

@@ -39,7 +39,7 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
 _ROWS_KEPT = 64
-"""Number of rows kept of a module that only acts: no rollout has them, but memories and checks read the latest."""
+"""Rows kept for a module that only acts. No rollout contains them, but memories and checks read the latest ones."""
 
 
 class AgentRunner(Accounts):
@@ -50,7 +50,7 @@ class AgentRunner(Accounts):
     that of :class:`EnvRunner`.
 
     Args:
-        settings: The env, the number of envs, whether action distributions are recorded; ``policy_mapping_fn``.
+        settings: The env, the number of envs, ``policy_mapping_fn``, and whether to record action distributions.
         run_seed: Seed of the run; the random streams of each env, and the action noise of each slot, derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
@@ -113,14 +113,14 @@ class AgentRunner(Accounts):
         self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
         self._is_running = False  # if not, the next fragment starts new episodes, or continues those that were saved
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
-        self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
+        self._first_obs: dict[int, dict[AgentID, Any]] = {}  # results of resets, until the next fragment begins
         self._num_episodes = [0] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
         self._earned = np.zeros(num_slots)  # reward of each slot since its last complete row
         self._returns = np.zeros(num_slots)
         self._warned = False
         self._joined: list[int] = []  # slots of agents that started in this step
-        self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
+        self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # for agents in play
         self._episode_of: dict[int, MultiAgentEpisode] = {}
 
     def set_module(self, module: MultiRLModule, policy_map: PolicyMap | None = None) -> None:
@@ -191,7 +191,7 @@ class AgentRunner(Accounts):
         return list(self._episode_of.values())
 
     def _place(self, slot: int) -> tuple[int, int]:
-        """Return the index of the env of a slot in ``envs``, and of its agent in ``agents``."""
+        """Return the index of a slot's env in ``envs``, and of its agent in ``agents``."""
         return divmod(slot, len(self.agents))
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
@@ -428,7 +428,7 @@ class AgentRunner(Accounts):
             columns.advance(t, self._earned)
 
     def _begin_episode(self, e: int) -> MultiAgentEpisode:
-        """Begin the episode of env ``e`` that was counted last, without agents."""
+        """Make the object that shows the newest episode of env ``e``; no agent has joined it yet."""
         slots, self._routes[e] = self._slots_of_env[e], {}
         returns = self._returns[slots[0] : slots[-1] + 1]
         returns[:] = 0.0
@@ -495,8 +495,8 @@ class AgentRunner(Accounts):
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException) -> BaseException:
-        """Return the error to raise in place of ``error``: that of a wrong value, if one made a module or an env fail,
-        else ``error`` itself."""
+        """Return the error to raise in place of ``error``: the one about a wrong value, if such a value made a module
+        or an env fail, else ``error`` itself."""
 
         def check() -> None:
             self._check(is_finished=False)
@@ -530,7 +530,7 @@ class AgentRunner(Accounts):
         """Return counters, random streams and open episodes by index of the env in the run.
 
         An open episode has the seed and the actions of its env, or the env's own state, see
-        :meth:`AgentEnvGuard.get_open_episode`; and of each agent in play its open row and its memory.
+        :meth:`AgentEnvGuard.get_open_episode`; and for each agent in play, its open row and its memory.
         """
         by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
         state = {
@@ -542,7 +542,7 @@ class AgentRunner(Accounts):
             for e, (one, guard, (total, _)) in enumerate(zip(state.values(), guards, totals, strict=True)):
                 one["episode"] = guard.get_open_episode()
                 if e in self._first_obs:
-                    del one["episode"]["obs"]  # so it begins again
+                    del one["episode"]["obs"]  # no step was taken: it begins again when resumed
                     continue
                 rows = [
                     [agent, module_id, columns.open_row(columns.column_of[slot])]
@@ -557,7 +557,7 @@ class AgentRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
         """
         self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
@@ -565,12 +565,12 @@ class AgentRunner(Accounts):
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
         self._saved = {index: one for index, one in state.items() if "episode" in one}
-        if self._columns:  # else no module is set yet
+        if self._columns:  # if a module is set
             self._columns = {}
             self._make_columns()
 
     def _resume(self) -> None:
-        """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""
+        """Continue the saved episodes, and begin new episodes in envs without one."""
         saved, self._saved, self._first_obs = self._saved, {}, {}
         episodes = [saved.get(str(self._first + e), {}).get("episode", {}) for e in range(self.num_envs)]
         episodes = [one if self._has_its_modules(e, one) else {} for e, one in enumerate(episodes)]

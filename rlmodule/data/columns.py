@@ -57,6 +57,6 @@ class Columns:
     NEXT_ROWS = "next_rows"
     """In a batch of sequences: the place of the observation that followed each of the ``valid_rows``, int64 ``[R]``."""
     BURN_IN = "burn_in"
-    """In a batch of sequences: ``obs`` and ``starts`` of the rows before them, which only update the state."""
+    """In a batch of sequences: ``obs`` and ``starts`` of the rows before the sequences, which only update the state."""
     ORDER = "order"
-    """Sort key of a row among those of all learners that train together, int64; not passed to a loss."""
+    """Sort key of a row among the rows of all learners that train together, int64; not passed to a loss."""

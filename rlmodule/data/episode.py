@@ -80,7 +80,7 @@ class Episode:
             expected = self._length + (name == Columns.OBS)
             lengths = {x.shape[0] if x.ndim else "no" for x in tree.flatten(self._columns[name])}
             if lengths != {expected}:
-                remedy = "A step has a reward, an action and so on; observations are one more."
+                remedy = "Give one entry per step, and one more observation than steps."
                 got = " or ".join(map(str, lengths))
                 raise ValueError(_explain(name, f"{expected} entries for {self._length} rewards", got, remedy))
         if self.is_finished and not self._length:
@@ -282,7 +282,7 @@ class Episode:
     def _check_begun(self, where: str, *, may_be_finished: bool = True) -> None:
         if not self.is_reset or (self.is_finished and not may_be_finished):
             remedy = "Begin another with Episode()." if self.is_reset else "Call add_reset() first."
-            raise RuntimeError(_explain(where, "an episode that was reset and may go on", self, remedy))
+            raise RuntimeError(_explain(where, "an episode that was reset and has not ended", self, remedy))
 
 
 def _explain(where: str, expected: str, got: object, remedy: str) -> str:
@@ -292,7 +292,7 @@ def _explain(where: str, expected: str, got: object, remedy: str) -> str:
 def _check_names(columns: Mapping[str, Tree]) -> None:
     for name in sorted({*columns} & {*RESERVED}):
         remedy = "Choose another name, or use the argument of that name."
-        raise ValueError(_explain("columns", f"no names out of {RESERVED}", repr(name), remedy))
+        raise ValueError(_explain("columns", f"names other than {RESERVED}", repr(name), remedy))
 
 
 def _as_arrays(value: Tree) -> Tree:

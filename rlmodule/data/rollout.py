@@ -131,7 +131,7 @@ class Rollout:
         get the dtype of :func:`kept_dtype`. ``stats`` is empty and ``policy_version`` is 0.
 
         Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). The state that a
-        recurrent module had there is unknown, so it begins a later chunk with its initial state.
+        recurrent module had there is unknown, so the module begins a later chunk with its initial state.
 
         Raises:
             ValueError: If ``episodes`` is empty, one has no steps, or their columns differ.

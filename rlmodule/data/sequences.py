@@ -40,8 +40,8 @@ _NOT_ROWS = (
 def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> Batch:
     """Return the named columns as a batch of sequences, in order of time and then of slots.
 
-    If ``T`` is not a multiple of ``L``, invalid rows pad the last sequences: the last observation, and zeros. Sequences
-    without any valid row are dropped.
+    If the number of steps is not a multiple of ``max_seq_len``, the last sequences are padded with invalid rows, of the
+    last observation and zeros. Sequences without any valid row are dropped.
 
     Raises:
         ValueError: If the rollout does not have one row of states for each ``max_seq_len`` rows.
@@ -141,8 +141,8 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Reshuffle a batch of sequences and split it into minibatches of ``size // L`` sequences, at least one; a ``size``
-    of None makes a single minibatch.
+    """Reshuffle a batch of sequences of ``L`` rows, and split it into minibatches of ``size // L`` sequences, at least
+    one; a ``size`` of None makes a single minibatch.
 
     With a ``share``, split the sequences of all learners, and yield the sequences of each minibatch that are in
     ``batch``: an empty dict if ``batch`` has none.

@@ -22,8 +22,8 @@ class CrashReport:
     """The reader of the file in which another process on this machine reports how it ended.
 
     Attributes:
-        path: Path of the file, for :func:`write_crash_report` in that process. It removes the name of the file, so
-            that nothing is left even if both processes are killed.
+        path: Path of the file, to pass to :func:`write_crash_report` in that process. That function unlinks the
+            file, so that nothing is left even if both processes are killed.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class CrashReport:
         return []
 
     def close(self) -> None:
-        """Close the file, and remove its name if the other process has not done so."""
+        """Close the file, and unlink it unless the other process has done so."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
         self._file.close()

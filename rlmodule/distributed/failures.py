@@ -7,10 +7,10 @@ from typing import Any, Literal
 from rlmodule.envs.checks import EnvError
 
 LONGEST_TEXT = 20_000
-"""Characters of a message or traceback that are sent to another process at most."""
+"""Most characters of a message or traceback that are sent to another process."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, and the most before any. They triple with each restart."""
+"""Seconds before the first restart in a row, and the longest delay of any. The delay triples with each restart."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Failure:
         type: Name of the exception's class.
         message: Message of the exception.
         traceback: Traceback in the worker's process; empty if it has none.
-        place: Where an env raised: the known ones of ``env``, ``seed``, ``step`` and ``action``.
+        place: Where an env raised: ``env``, ``seed``, ``step`` and ``action``, as far as they are known.
         final: Whether the worker will not be restarted.
     """
 

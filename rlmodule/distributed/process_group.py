@@ -12,8 +12,8 @@ from torch import Tensor
 from rlmodule.collective import Collective, CollectiveError
 
 _SENT_TO_ALL = 2**20
-"""Bytes, over all receivers, up to which learners on the CPU send a tensor to each other directly. For such tensors,
-gloo's own collectives take 1.6 times as long with two processes, and 2.6 times with three."""
+"""Largest size of a tensor, in bytes over all receivers, that learners on the CPU send to each other directly. For such
+tensors, gloo's own collectives take 1.6 times as long with two processes, and 2.6 times with three."""
 
 
 class Rendezvous:
@@ -67,7 +67,7 @@ class ProcessGroupCollective(Collective):
         if self._is_exchanged(here):
             first, *others = self._gather(here)
             total = first.clone()
-            for part in others:  # in the same order on every learner, for the same bits
+            for part in others:  # every learner adds in the same order, for the same bits
                 total += part
             return tensor.copy_(total)
         self._attempt(lambda: self._members().allreduce([here]).wait())

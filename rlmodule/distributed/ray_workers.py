@@ -33,11 +33,11 @@ MAX_IN_FLIGHT = 2
 """Unanswered calls that a worker may have: one that runs, and one that waits so that the worker is never idle."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds in which Ray must reserve the CPUs and GPUs of a worker; then those in which its process must start, and as
-many in which the worker must be built. A busy machine is slow to start a process and to import packages."""
+"""Seconds in which Ray must reserve a worker's CPUs and GPUs; and seconds in which its process must start, which is
+also the limit for building the worker. A busy machine is slow to start a process and to import packages."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
-"""Seconds in which a worker must return from ``stop()``, and then those in which its process must end."""
+"""Seconds in which a worker must return from ``stop()``, and seconds in which its process must end after that."""
 
 logger = logging.getLogger(__name__)
 
@@ -506,7 +506,7 @@ class RayWorkers:
         if not state.address or state.progress not in (None, progress):
             state.sign_of_life_at = time.monotonic()
         if not state.address and node == self._here:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has already ended
                 state.process = psutil.Process(pid)
         state.address, state.progress, state.asked = address, progress, None
 
@@ -524,7 +524,7 @@ class RayWorkers:
             if not state.calls:
                 continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
-                with contextlib.suppress(RayError):  # its calls fail too, and report why
+                with contextlib.suppress(RayError):  # the calls of such a process fail too, and report why
                     self._read_report(state)
             waited = time.monotonic() - state.sign_of_life_at
             timeout_s = self._timeout_s if state.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Pack values for other processes: a few bytes of structure, and the memory of the large arrays as it is."""
+"""Pack values for other processes: as a few bytes of structure, plus the memory of large arrays without a copy."""
 
 import io
 import pickle
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 Packed = bytes | list[Any]
-"""The bytes of a small value. For a large one, the bytes of its structure, and then each large array as one of uint8,
-which Ray need not copy."""
+"""The bytes of a small value. For a large one, a list: the bytes of its structure, and then each large array as a
+uint8 array, which Ray need not copy."""
 
 SMALL, WHOLE = 512, 2**16
-"""Arrays of fewer than ``SMALL`` bytes are sent with the structure, and values of up to ``WHOLE`` bytes as one piece: a
-copy costs less than another piece there."""
+"""Arrays of fewer than ``SMALL`` bytes are sent with the structure, and values of up to ``WHOLE`` bytes as one piece:
+for these sizes, a copy costs less than another piece."""
 
 
 def pack(value: Any) -> Packed:

@@ -2,8 +2,8 @@
 
 `EnvGuard` wraps every single env that `make_vector_env` makes and checks its raw values. `VectorGuard` checks the
 batched arrays of ready vector envs, whose sub-envs cannot be wrapped. Both check observations in the first 100 calls
-and then in 1 of 100; the types of rewards, flags and infos, which is cheap, in all calls. `check_finite` checks whole
-fragments of collected data, since NaN may occur in any step.
+and then in 1 of 100, and the types of rewards, flags and infos, which takes little time, in all calls. `check_finite`
+checks whole fragments of collected data, since NaN may occur in any step.
 
 An array passes if it has exactly the shape of the space; a dtype that NumPy casts to that of the space by the rule
 "same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), as Gymnasium's vector envs do; and
@@ -136,7 +136,7 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
     else:
         low = space.start
         high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
-    if not np.count_nonzero((array < low) | (array > high)):  # as nearly all; rounding takes longer
+    if not np.count_nonzero((array < low) | (array > high)):  # nearly all arrays pass here; rounding takes longer
         return
     least, most = low, high
     if np.dtype(space.dtype).kind == "f":
@@ -227,8 +227,8 @@ class Guard:
         return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
-        returns the observation; else by the seed and the actions since. None of these steps counts.
+        """Bring the env to the state in which an episode was saved: by ``set_episode_state(state)``, if it has that
+        method; else by repeating the actions from the episode's seed. Repeated steps are not counted.
 
         The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
         begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
@@ -311,7 +311,7 @@ class EnvGuard(Guard, gym.Wrapper):
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
-        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # of the episode
+        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # in this episode
         self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
@@ -434,7 +434,7 @@ def own(value: Any) -> Any:
 
 
 def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
-    """Return the leaves ``[t, ...]`` of ``t`` actions; none of no actions."""
+    """Return the leaves ``[t, ...]`` of ``t`` actions; an empty list if ``t`` is 0."""
     return [torch.as_tensor(np.stack(leaf)) for leaf in zip(*map(tree.flatten, actions), strict=True)]
 
 

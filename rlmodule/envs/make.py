@@ -160,7 +160,7 @@ def _make(
     if isinstance(made, gym.Env | VectorEnv):
         return made
     remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
-    # one of them is in every env of several agents: wrappers of PettingZoo show only what their class has
+    # every env of several agents lists one of these; a PettingZoo wrapper lists only what its class defines
     if not {"possible_agents", "max_num_agents"}.isdisjoint(dir(made)):
         remedy = SEVERAL_AGENTS
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"

@@ -33,7 +33,7 @@ class Restarts:
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
         self.guard, self._make = guard, make
         self._seed: int | None = None
-        self._num_made = 0  # since the reset with that seed
+        self._num_made = 0  # new envs since the reset with that seed
         self._failures = 0  # in a row
         self.has_stepped = self._failed = False
 
@@ -57,12 +57,11 @@ class Restarts:
                 return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's, and what the seeds of further envs derive from."""
+        """Return the guard's open episode, with the state of the seeds of further envs under ``restarts``."""
         return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Continue the guard's episode, and the seeds of further envs from its saved ``restarts``, or else from its
-        seed."""
+        """Continue the guard's episode. Seeds of further envs derive from its ``restarts``, or else from its seed."""
         episode = episodes[self.guard.env_index]
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
         return self.guard.continue_episode(episodes)
@@ -77,7 +76,7 @@ class Restarts:
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env, after 0, 0.1, 0.4 seconds as failures in a row add up. Return the seed for its reset."""
+        """Replace the env, after 0, 0.1 or 0.4 s for 0, 1 or 2 failures in a row. Return the seed for its reset."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
         close_in_time(self.guard, f"env {self.guard.env_index}")

@@ -39,7 +39,7 @@ class SharedCounter:
     def attach(cls, path: str) -> SharedCounter | None:
         """Return the counter in the file at ``path``; None if this machine has no such file.
 
-        This removes the name of the file, so the system frees it when the processes that mapped it have ended.
+        This unlinks the file, so the system frees it when the processes that mapped it have ended.
         """
         try:
             with FileIO(path, "r+") as file:

@@ -40,8 +40,8 @@ def follow_parent() -> None:
 
 
 def in_lasting_thread(make: Callable[[], T]) -> T:
-    """Run ``make()`` in a thread that lasts as long as this process. To the kernel, the parent of a child is the
-    *thread* that forked it."""
+    """Run ``make()``, which starts processes, in a thread that lasts as long as this process. To the kernel, the parent
+    of a child is the *thread* that forked it."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _lasting_thread(os.getpid()).submit(make).result()
@@ -49,7 +49,7 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
 
 @functools.cache
 def _lasting_thread(pid: int) -> ThreadPoolExecutor:
-    """Return the lasting thread of process ``pid``. With this key, a forked process starts its own."""
+    """Return the lasting thread of process ``pid``. A forked process has another ``pid``, and so starts its own."""
     return ThreadPoolExecutor(1, "env processes")
 
 

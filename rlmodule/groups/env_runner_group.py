@@ -122,7 +122,7 @@ class EnvRunnerGroup:
         mapping_fn: Callable[..., str] | None = None,
     ) -> None:
         """Let runners of several agents act with the modules that ``spec`` describes, from the next rollout on. Modules
-        that they have already stay as they are, and so do open episodes.
+        that they already have, and open episodes, are not changed.
 
         Args:
             spec: Describes all modules.
@@ -168,8 +168,8 @@ class EnvRunnerGroup:
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         """Sample a rollout of ``num_steps`` rows from each runner, and return them in the order of their envs.
 
-        A runner that fails and restarts returns none, but the call returns at least one. On any error, the steps of
-        rollouts that are ready count as lost, and new episodes start. For the arguments, see :meth:`EnvRunner.sample`.
+        A runner that fails and restarts returns no rollout, but the call returns at least one. On any error, the steps
+        of rollouts that are ready count as lost, and new episodes start. Arguments as for :meth:`EnvRunner.sample`.
 
         Raises:
             WorkerFailed: If a runner in another process fails for good, unless the settings ignore that and others are
@@ -186,7 +186,7 @@ class EnvRunnerGroup:
         self._runner.reset()
 
     def report(self) -> dict[str, Any]:
-        """Return the runners' part of the ``workers`` section of a result; empty if nothing can fail or was lost."""
+        """Return the runners' part of the ``workers`` section of a result; empty if no step can be lost or was lost."""
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 
@@ -222,10 +222,10 @@ class EnvRunnerGroup:
         self._runner.set_state(part)
 
     def _split(self, state: State, num_runners: int) -> list[State]:
-        """Return the part of ``state`` of each runner, and keep the part that none of them continues.
+        """Return each runner's part of ``state``, and keep the rest.
 
-        That is the whole state of an env that no runner has, and the generator of an env that is not the first of its
-        runner: a runner uses the generator of its first env alone.
+        The rest is the whole state of an env that no runner has, and the generator of an env that is not the first of
+        its runner: a runner uses the generator of its first env alone.
         """
         self._at_rest, parts = {}, [State() for _ in range(num_runners)]
         for env, one in state.items():
@@ -239,7 +239,7 @@ class EnvRunnerGroup:
         return parts
 
     def _with_the_rest(self, state: State) -> State:
-        """Return ``state`` of the runners joined with the states that :meth:`_split` kept."""
+        """Return the ``state`` of the runners, joined with the rest that :meth:`_split` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:

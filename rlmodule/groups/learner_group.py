@@ -37,11 +37,11 @@ class LearnerGroup:
     If a learner process dies or hangs, all are restarted with the state that was last copied, and repeat the updates
     since then; nothing is lost.
 
-    An update from episodes takes the data of one module, or those of several by id. These learn in the order of their
-    ids, each with its own settings.
+    An update from episodes takes the data of one module, or a dict of the data of several by id. The modules learn in
+    the order of their ids, each with its own settings.
 
     Updates have these arguments; updates from batches have no ``num_epochs`` and ``minibatch_size``:
-        ``env_steps``: Env steps sampled in the whole run so far; None adds those of the data to the count.
+        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the count.
         ``module_id``: Id of the module that learns.
         ``num_epochs``: Passes over the data; None takes the setting.
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
@@ -163,7 +163,7 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, or from those of each module by id, divided among the learners.
+        """Learn from a rollout or episodes, or a dict of these by module id, divided among the learners.
 
         Raises:
             TypeError: If the learner learns from batches.
@@ -179,7 +179,7 @@ class LearnerGroup:
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """Bring :attr:`module` up to date, and return the result of a call in this process."""
+        """Update :attr:`module`. Return ``result``, reduced by ``reduce_fn``, and in a list if ``async_update``."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -222,8 +222,8 @@ class LearnerGroup:
             env_steps, module_id: See the class.
 
         Returns:
-            The results by module id: tensors on the CPU or, without waiting for it, on the device of a learner in this
-            process.
+            The results by module id: tensors on the CPU, or on the device of a learner in this process. The call does
+            not wait for that device.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -240,7 +240,7 @@ class LearnerGroup:
         :attr:`module` has the latest weights afterwards.
 
         Args:
-            history: The results, one of each step.
+            history: The results of the steps, in order.
 
         Returns:
             Module id → numbers to report; empty if ``history`` is empty.

@@ -39,11 +39,11 @@ class _Policies:
     """Modules of several agents, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
 
     Attributes:
-        spec: Describes the modules. Sent to a runner: only those that it lacks.
+        spec: Describes the modules; in a message to a runner, only those that it lacks.
         trained: Ids of the modules that are trained.
         mapping_fn: The function that maps agents to modules; None keeps that of the settings.
-        removed: Sent to a runner: the modules to remove.
-        states: Sent to a runner: the states of modules that only act.
+        removed: In a message to a runner: ids of the modules to remove.
+        states: In a message to a runner: states of modules that only act.
     """
 
     spec: MultiRLModuleSpec
@@ -63,8 +63,8 @@ class _Known:
         accounted: Env steps in its rollouts so far, plus those counted as lost.
         most: Env steps that the unanswered call can take at most.
         version: Version of its weights; empty before its first call.
-        modules: With several agents, its modules by id, each with the version of the weights it has if the module is
-            not trained.
+        modules: With several agents: its modules by id, each with the version of its weights if it only acts, else
+            with 0.
         policies: The arguments of :meth:`EnvRunnerGroup.set_policies` that it last received.
     """
 
@@ -86,7 +86,7 @@ class _Known:
 
 
 MOMENT_S = 1.0
-"""Seconds in which processes that end together with another one are noticed."""
+"""Seconds to wait after a failure for other processes that fail at the same time."""
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
@@ -164,7 +164,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._policies = _Policies(spec, trained, mapping_fn)
 
     def _news_for(self, known: _Known) -> _Policies | None:
-        """Return what a runner does not know about the modules of several agents; None if it knows all."""
+        """Return the changes of the modules of several agents that a runner has not received yet, or None."""
         if (now := self._policies) is None:
             return None
         if known.policies is None:
@@ -201,7 +201,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                if self._lost_for_good is None:  # else no rollout will follow
+                if self._lost_for_good is None:  # if it is set, no rollout will follow
                     with suppress(Exception):  # the error that is being raised is more important
                         self.reset()
             raise
@@ -211,11 +211,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         if self._weights_changed(policy_version):
             start = perf_counter()
             sent = self.module
-            if self._policies is not None:  # those that only act are sent once
+            if self._policies is not None:  # modules that only act are sent once
                 sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
             self._shared = self.workers.share(sent.get_state())
             self.seconds_sending += perf_counter() - start
-        self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
+        self._add_rollouts(rollouts, timeout=0.0)  # rollouts left over from an earlier call that raised
         runners = range(self.workers.size)
         # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
         # call returns at least one; runners that are restarted meanwhile are asked then too.
@@ -305,7 +305,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _wait_for_failures(self) -> None:
         """Collect answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
 
-        The answers are kept for the next reader.
+        The answers are kept for the next call of ``collect``.
         """
         deadline, answers = monotonic() + MOMENT_S, list[Answer]()
         while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
@@ -369,7 +369,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
-        """Call the runners in ``args``, except those that are gone; call a runner that dies again after its restart.
+        """Call the runners in ``args``, except those that are gone. Repeat the call of a runner that dies and restarts.
 
         Args:
             method: Name of the method.

@@ -72,9 +72,8 @@ class _Task:
 class RemoteLearnerGroup(LearnerGroup):
     """Learners in other processes, on Ray; see :class:`LearnerGroup`.
 
-    All learners have the same state, and learner 0 returns it now and then. If a learner dies or hangs, all are
-    restarted with the state that was returned last, and repeat the tasks since then, whose results are equal to the
-    last bit.
+    All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all are
+    restarted with the last state that was returned, and repeat the tasks since then, with bit-identical results.
 
     Attributes:
         workers: The processes of the learners.
@@ -89,7 +88,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
         self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
-        self._failed: dict[int, Failure] = {}  # by rank, until the failure that caused the others is found
+        self._failed: dict[int, Failure] = {}  # failures by rank, until the one that caused the others is found
         self._must_restart = False
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
@@ -110,7 +109,7 @@ class RemoteLearnerGroup(LearnerGroup):
         )
         self._begin_setup()
         try:
-            self._call("get_state")  # which also keeps the state
+            self._call("get_state")  # the group keeps the state that comes with the result
         except BaseException:
             self.workers.stop()
             raise
@@ -153,7 +152,7 @@ class RemoteLearnerGroup(LearnerGroup):
             earlier = self._module_changes
             added = [one for one in earlier if method == "remove_module" and one[1][0] == args[0]]
             if added and added[-1][0] == "add_module":
-                earlier.remove(added[-1])  # new learners need not add it, then
+                earlier.remove(added[-1])  # new learners need not add and remove it
             else:
                 earlier.append((method, args))
         return value
@@ -238,7 +237,7 @@ class RemoteLearnerGroup(LearnerGroup):
                     self.workers.submit(rank, "do", task.method, args, task.kwargs, task.returns_state and rank == 0)
                 except BaseException:  # for example, an argument that cannot be pickled
                     self._tasks = [other for other in self._tasks if other is not task]
-                    self._must_restart = rank > 0  # then only some of the learners have the task
+                    self._must_restart = rank > 0  # if True, some learners have the task and others do not
                     raise
             task.is_submitted = True
 

@@ -269,7 +269,7 @@ class _Graph:
             self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
 
     def replay(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Run the graph on ``batch``. Return copies of its loss and metrics, which the next replay overwrites."""
+        """Run the graph on ``batch``. Return copies of loss and metrics: the next replay overwrites the originals."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
         return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}

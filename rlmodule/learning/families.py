@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlmodule.learning.learner import EpisodeLearner
 
 Shares = Sequence[Share | None]
-"""For each module, the rows of all learners that this one has; None for a single learner."""
+"""This learner's share of the rows of each module; None for a single learner."""
 
 
 class Group(ABC):
@@ -76,13 +76,13 @@ class Group(ABC):
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
     ) -> list[Metrics]:
         """Train on the batch of each module for its number of ``epochs``, in minibatches of ``size`` rows. Return the
-        metrics of each."""
+        metrics of each module."""
 
 
 class Family(Group):
-    """Updates modules that share parts on the sum of their losses, each of which is a mean over the module's rows. The
-    rows of each are cut into the same number of minibatches. Each part is clipped and stepped on its own; if any loss
-    or gradient is not finite, none is.
+    """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
+    modules have the same number of minibatches. Each part is clipped and stepped on its own, but if any loss or
+    gradient is not finite, no part is stepped.
     """
 
     def _train(
@@ -97,7 +97,7 @@ class Family(Group):
             raise no_data("no valid row")
         pieces = 1 if size is None else -(-max(counts) // (size * collective.size))
         cutters = [sequence_minibatches if Columns.STATE_IN in batch else row_minibatches for batch in batches]
-        sizes = [-(-count // pieces) for count in counts]  # in all learners
+        sizes = [-(-count // pieces) for count in counts]  # rows of a minibatch, over all learners
         history: list[list[Metrics]] = [[] for _ in batches]
         stopped = [False] * len(batches)
         for epoch in range(max(epochs)):
@@ -116,8 +116,8 @@ class Family(Group):
         return [learner._joined(module_id, steps) for module_id, steps in zip(self._ids, history, strict=True)]
 
     def _step(self, minibatches: Sequence[Batch | None], history: Sequence[list[Metrics]]) -> None:
-        """Take a gradient step of the modules that have a minibatch, which may be empty here but not for all learners.
-        Add the metrics of each to its ``history``."""
+        """Take a gradient step of the modules whose minibatch is not None. It may be empty on this learner, but not on
+        all. Append the metrics of each module to its ``history``."""
         learner, collective = self._learner, self._learner.collective
         acting = [(i, self._ids[i], batch) for i, batch in enumerate(minibatches) if batch is not None]
         own = {module_id: [*learner.trained_parts[module_id].values()] for _, module_id, _ in acting}

@@ -1,4 +1,4 @@
-"""Groups: which modules of a learner are updated together."""
+"""Groups: decides which modules of a learner are updated together."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def _wraps(settings: LearnerSettings) -> bool:
 class Groups:
     """Divides the modules of a learner into those that are updated together and those that are updated alone.
 
-    Modules that share parts, also by way of others, are a :class:`Family`. Modules of which nothing but the weights
-    differs are a :class:`Stack`: of one class, structure, spaces and settings, if the loss allows it
-    (:meth:`Learner.can_stack`), and if they have one part, which the default optimizer updates. Results of a stack are
-    those of updates one after another, up to rounding: only neighbours in the order of the ids are stacked, so that the
-    random numbers of all minibatches are the same.
+    Modules that share parts, directly or through other modules, form a :class:`Family`. Modules that differ in nothing
+    but their weights form a :class:`Stack`, if the loss allows it (:meth:`Learner.can_stack`) and if each has a single
+    part with the default optimizer. A stack gives the results of separate updates, up to rounding. So only modules with
+    neighbouring ids are stacked: then all minibatches get the same random numbers as in separate updates.
 
     Args:
         learner: The learner.
@@ -73,8 +72,8 @@ class Groups:
         return shared
 
     def divide(self, module_ids: Sequence[str], *, stacks: bool) -> Divided:
-        """Return groups of ``module_ids``; a module that is updated alone has None. Only if ``stacks``, modules without
-        shared parts are updated together."""
+        """Divide ``module_ids`` into the ids that are updated together, each with its :class:`Group`; None for a single
+        module. Without ``stacks``, only modules that share parts are updated together."""
         learner = self._learner
         if (asked := (stacks, [learner.parameters[module_id] for module_id in module_ids])) == self._known:
             return self._divided

@@ -130,7 +130,7 @@ class Learner(Hooks, ABC):
         ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
-        ``can_stack``: whether the loss can be that of several modules at once; default: no.
+        ``can_stack``: whether one call may compute the loss of several modules; default: no.
         ``required_apis``: the interfaces that the loss needs a module to implement.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -279,7 +279,7 @@ class Learner(Hooks, ABC):
         """Register the parts that a module shares, unless another module did. Return the ids of their parameters."""
         raise ValueError(
             f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
-            "learns from a batch of one. Train with PPO, or give each policy its own parts."
+            "learns from a batch of one module. Train with PPO, or give each policy its own parts."
         )
 
     def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
@@ -390,22 +390,22 @@ class Learner(Hooks, ABC):
         return tuple(self.trained_parts[module_id])
 
     def can_stack(self, module_id: str) -> bool:
-        """Return whether modules that have the same settings and nets as this one may share a call of
-        ``compute_loss_for_module``: with columns ``[M, B, ...]``, outputs ``[M, B, ...]`` and the id of the first. It
-        returns a loss ``[M]``, and metrics ``[M]`` or ``[M, B]``. For this, it must take all means by :meth:`mean`, and
+        """Return whether ``M`` modules with the settings and nets of this one may share a call of
+        ``compute_loss_for_module``. The call gets columns and outputs ``[M, B, ...]`` and the id of the first module,
+        and returns losses ``[M]``, and metrics ``[M]`` or ``[M, B]``. The loss must take all means by :meth:`mean`, and
         must not change anything that differs between modules. Default: False."""
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean over the rows ``[B]`` of a minibatch; or of each module ``[M]``, over its ``[M, B]``."""
+        """Return the mean of ``rows`` ``[B]``; for rows ``[M, B]`` of several modules, the mean of each, ``[M]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
         all parameters as one flat tensor.
 
-        Set the learning rate here. ``self.settings.lr`` is the part's; if it is a schedule, every learning rate of the
-        optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
+        Set the learning rate here, from ``self.settings.lr``, the rate of the part. If that is a schedule, every rate
+        of the optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
@@ -513,7 +513,7 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update: the present one plus ``num_new`` of all learners."""
+        """Return the count of env steps after an update: the current count plus ``num_new`` of all learners."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
@@ -524,7 +524,7 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers from the metrics of ``M`` minibatches: scalars ``[M]``, others per row. Default: means."""
+        """Return numbers to report, from metrics of ``M`` minibatches: scalars ``[M]`` or per row. Default: means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -710,7 +710,7 @@ class EpisodeLearner(Learner):
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
-        Those that can are updated at once."""
+        Modules of one group are updated together."""
         data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
@@ -739,7 +739,7 @@ class EpisodeLearner(Learner):
 
     @functools.cached_property
     def _groups(self) -> "Groups":
-        from rlmodule.learning.groups import Groups  # which only several modules need
+        from rlmodule.learning.groups import Groups  # only several modules need it
 
         return Groups(self)
 
@@ -786,7 +786,7 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return where minibatches of ``size`` rows begin, and the number of all ``rows``."""
+    """Return the first row of each minibatch of ``size`` rows, followed by ``rows``."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 

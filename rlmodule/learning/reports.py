@@ -16,7 +16,7 @@ from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 Metrics = dict[str, Tensor]
 
 ROWS = "rows_trained_on"
-"""Metric of each gradient step, if several learners train together: the rows of this one in the minibatch."""
+"""Metric of each gradient step, if several learners train together: this learner's rows in the minibatch."""
 SKIPPED = "update_skipped"
 """Metric of each gradient step: 1 if it was skipped, else 0."""
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)

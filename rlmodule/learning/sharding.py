@@ -20,7 +20,7 @@ from rlmodule.data.sequences import num_rows, without
 
 
 def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
-    """Split a rollout or episodes, or those of each module by id, into ``num_shards`` parts, one per learner."""
+    """Split a rollout or episodes, or a dict of these by module id, into ``num_shards`` parts, one per learner."""
     if isinstance(data, Mapping):
         parts = {module_id: shard(one, num_shards) for module_id, one in data.items()}
         return [{module_id: part[i] for module_id, part in parts.items()} for i in range(num_shards)]
@@ -89,16 +89,16 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Records which rows (or sequences) of all learners this one has, in a single learner's order.
+    """Selects this learner's rows (or sequences) from minibatches of the rows of all learners.
 
     Args:
-        keys: ``[B]`` int64, the sort keys of the rows here among those of all learners; equal keys are ordered by rank.
-        length: Steps of the sequences here; 1 for rows.
+        keys: ``[B]`` int64: sort keys of this learner's rows. They order the rows of all learners, equal keys by rank.
+        length: Steps of this learner's sequences; 1 for rows.
         collective: The learners.
 
     Attributes:
         total: Number of rows of all learners.
-        length: Steps of the longest sequences of all learners.
+        length: Steps of the longest sequence of any learner.
     """
 
     def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:

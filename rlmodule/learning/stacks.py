@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def stack_key(learner: EpisodeLearner, module_id: str) -> object:
-    """Return what modules have in common that are updated as a :class:`Stack`; the id of one that is not."""
+    """Return a key that is equal for modules that may form a :class:`Stack`; the id of a module that may not."""
     module = learner.module[module_id]
     part, *others = learner.trained_parts[module_id].values()
     settings = learner.settings_of(module_id)
@@ -40,7 +40,7 @@ def stack_key(learner: EpisodeLearner, module_id: str) -> object:
 
 
 def stack_in(learner: EpisodeLearner, ids: tuple[str, ...]) -> Stack | None:
-    """Return the modules ``ids``, which have the same key, as a stack; None if they cannot be one."""
+    """Return a stack of the modules ``ids``, whose keys are equal; None if they cannot be stacked."""
     modules = [learner.module[module_id] for module_id in ids]
     stack = stack_of(modules, _training_pass, training=True) if len(ids) > 1 else None
     return None if stack is None else Stack(learner, ids, stack)
@@ -58,7 +58,7 @@ class Stack(Group):
     Args:
         learner: The learner.
         module_ids: The ids of the modules.
-        modules: The modules as one.
+        modules: The modules as one :class:`ModuleStack`.
     """
 
     def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], modules: ModuleStack) -> None:
@@ -72,7 +72,7 @@ class Stack(Group):
     def _train(
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
     ) -> list[Metrics]:
-        num_epochs = epochs[0]  # as of all
+        num_epochs = epochs[0]  # the same for all modules
         learner, counts = self._learner, [num_rows(batch) for batch in batches]
         if not all(counts):
             raise no_data("no valid row")
@@ -82,7 +82,7 @@ class Stack(Group):
             for name, column in batches[0].items()
         }
         starts = itertools.accumulate(counts, initial=0)
-        orders = [  # drawn in the order of updates one after another
+        orders = [  # drawn module by module, as in separate updates
             [start + torch.randperm(count, generator=learner.generator) for _ in range(num_epochs)]
             for start, count in zip(starts, counts, strict=False)
         ]
@@ -107,7 +107,7 @@ class Stack(Group):
         return _by_module(history, here.repeat(num_epochs, 1), used)
 
     def _step(self, batch: Batch, here: Tensor) -> Metrics:
-        """Take a gradient step of the modules that have rows ``here``, as :meth:`Learner._gradient_step` does."""
+        """Take a gradient step, like :meth:`Learner._gradient_step`, of the modules that ``here`` ``[M]`` marks."""
         learner, modules, grad = self._learner, self._modules, self._grad
         out = modules.module.forward_train(batch)
         losses, metrics = learner.compute_loss_for_module(self._ids[0], batch, out)

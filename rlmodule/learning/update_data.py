@@ -18,7 +18,7 @@ ModuleData = Rollout | Sequence[Episode] | None
 
 
 def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
-    """Count the steps in a rollout or in episodes, or in those of several modules."""
+    """Count the steps in a rollout or in episodes, or in a dict of these by module id."""
     if isinstance(data, Mapping):
         return sum(map(num_steps_in, data.values()))
     return data.num_env_steps if isinstance(data, Rollout) else sum(map(len, data or ()))

@@ -1,6 +1,6 @@
 """Policies in repositories of the Hugging Face Hub: push one with its card, and load it by name.
 
-Only the files of the policy are downloaded. They are verified, and may name code, as those of any other folder: see
+Only the files of the policy are downloaded. They are verified like those of any policy folder, and may name code: see
 :mod:`rlmodule.modules.policy_files`.
 """
 
@@ -23,7 +23,7 @@ _FILES = (SPEC, WEIGHTS, MANIFEST)
 
 @contextmanager
 def downloaded(repo_id: str, revision: str | None, token: str | None, where: str) -> Iterator[Path]:
-    """Give a folder with the files of the policy in a repository.
+    """Yield a folder with the files of the policy in a repository.
 
     Raises:
         ImportError: If ``huggingface_hub`` is missing.
@@ -44,10 +44,10 @@ def downloaded(repo_id: str, revision: str | None, token: str | None, where: str
 
 
 class OnHub(ABC):
-    """Base class of what can be pushed to the Hugging Face Hub.
+    """Base class of policies that can be pushed to the Hugging Face Hub.
 
     Attributes:
-        import_path: The path from which the card imports the class.
+        import_path: Import path of the class, for the code in the card.
     """
 
     import_path: ClassVar[str]
@@ -72,7 +72,7 @@ class OnHub(ABC):
 
         Args:
             repo_id: The repository, ``"user/name"``; it is created if it does not exist.
-            evaluation: What ``algo.evaluate()`` returned, for the card: mean and standard deviation of the returns.
+            evaluation: Result of ``algo.evaluate()``; the card shows mean and standard deviation of the returns.
             env: Name of the env, for the card.
             command: The command that trained the policy, for the card.
             film: A video of an episode, an mp4 file.

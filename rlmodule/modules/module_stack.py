@@ -1,4 +1,4 @@
-"""ModuleStack: modules of one structure as one module, which computes a layer of all of them in one batched product."""
+"""ModuleStack: runs modules of the same structure as one module, with one batched product for each layer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModuleStack:
         self.leaves = [x.detach().requires_grad_(training) for x in self.views_of(self.weights)]
         leaf_of = {id(p): leaf for (p, _), leaf in zip(self._shapes, self.leaves, strict=True)}
         buffers_of = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
-        self._buffers: list[tuple[list[Tensor], Tensor]] = []  # those of the modules, and one of all
+        self._buffers: list[tuple[list[Tensor], Tensor]] = []  # buffers of the modules, and the stacked one
         for path, part in self.module.named_modules():
             if isinstance(part, DenseStack):
                 part.take_members()
@@ -80,19 +80,19 @@ class ModuleStack:
 
 
 def structure_of(module: RLModule) -> Hashable:
-    """Return what modules must have in common to be stacked, but for their spaces."""
+    """Return a key that is equal for modules of the same class whose tensors have the same names, shapes and dtypes."""
     return type(module), *((name, x.shape, x.dtype) for name, x in module.state_dict().items())
 
 
 def stack_of(
     modules: Sequence[RLModule], compute: Callable[[RLModule, Batch], Sequence[Tensor]], *, training: bool = False
 ) -> ModuleStack | None:
-    """Return ``modules``, which have one structure, as a stack; None if that does not compute what they compute.
+    """Return ``modules``, which have one structure, as a stack; None if its results would differ from theirs.
 
     Args:
         modules: The modules.
-        compute: What the stack is for: a pass of a module, which returns tensors with an entry per row. It is tried
-            with the stack and with each module, on random observations.
+        compute: The pass that the stack will run, which returns tensors with an entry per row. It is tried with the
+            stack and with each module, on random observations.
         training: See :class:`ModuleStack`.
     """
     first = modules[0]

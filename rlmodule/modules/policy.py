@@ -164,7 +164,7 @@ class Policy(OnHub):
 
         Args:
             repo_id: The repository: ``"user/name"``.
-            revision: A branch, tag or commit; None takes the newest. What a commit holds never changes.
+            revision: A branch, tag or commit; None takes the newest. The content of a commit never changes.
             module_id, allow: See :meth:`load`.
             token: The token for a private repository; None takes that of ``hf auth login``.
 

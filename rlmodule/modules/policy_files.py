@@ -2,8 +2,8 @@
 
 Layout of the folder::
 
-    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings; of several agents
-                           one for each module, the agents, and which module each acts with
+    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings; for several agents,
+                           a spec of each module, the agents, and the mapping of agents to modules
     policy.safetensors     its weights and buffers, without the parts that only learning needs
     manifest.json          see rlmodule.sealed_folder
 
@@ -129,7 +129,7 @@ def read_policies(path: StrPath, where: str) -> dict[str, Any]:
 
 
 def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, where: str) -> RLModule:
-    """Build a module of what :func:`read_policies` returned."""
+    """Build one module from ``content``, a result of :func:`read_policies`."""
     spec = content["modules"][module_id]
     decoded = decoder.read(spec, "spec", RLModuleSpec)
     if modules := decoder.modules_to_allow:

@@ -76,8 +76,8 @@ def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch
 
 
 def burn_in(module: RLModule, batch: Batch) -> Batch:
-    """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without it, with the states after
-    it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as it is.
+    """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without the burn-in, and with
+    the states after it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as is.
 
     Raises:
         ValueError: If the module's ``forward_train`` returns no ``state_out``.
@@ -103,7 +103,7 @@ def with_states(module: RLModule, rollout: Rollout) -> Rollout:
 
 
 def values_along(module: RLModule, rollout: Rollout) -> Tensor:
-    """Compute the values of :meth:`Rollout.rows_to_value`, ``[T·N + N + K]``, by a recurrent module.
+    """Compute the values of :meth:`Rollout.rows_to_value`, ``[T·N + N + K]``, with a recurrent module.
 
     The module gets each observation with the state of its episode: the steps from ``state_in[0]`` on, a true final
     observation with the state after the truncated step, and the observation after the last step with the final state.

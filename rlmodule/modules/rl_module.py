@@ -331,7 +331,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def share_tensors_of(self, other: RLModule, *, but: Callable[[str], bool] = lambda name: False) -> None:
         """Replace each parameter and buffer by the tensor of that name in ``other``, so that both share all weights
-        except those for whose name ``but`` returns True.
+        except those whose name ``but`` accepts.
 
         Buffers stay shared as long as ``other`` changes them in place.
 
@@ -438,7 +438,7 @@ class MultiRLModule(nn.Module):
         return joined(texts) if format == "mermaid" else "\n\n".join(f"{name}\n{text}" for name, text in texts.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Return the state of each module by id. What modules share is the same tensor in the states of all."""
+        """Return the state of each module by id. Shared parts are the same tensors in all states."""
         states = {module_id: module.get_state(inference_only) for module_id, module in self.items()}
         known: dict[Any, Tensor] = {}
         if self.shared_parts:
@@ -448,7 +448,7 @@ class MultiRLModule(nn.Module):
         return states
 
     def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Copy the states in ``state`` into the modules of those ids, in place."""
+        """Copy the states in ``state`` into the modules with the same ids, in place."""
         for module_id, module_state in state.items():
             self[module_id].set_state(module_state)
 

@@ -25,7 +25,7 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
                 f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
                 f"{where!r}. Write 'encoder', or ['a.encoder', 'b.encoder']."
             )
-        places[name] = {one: found[one] for one in ids if one in found}  # those added later come last
+        places[name] = {one: found[one] for one in ids if one in found}  # modules added later come last
     return places
 
 
@@ -35,8 +35,8 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the parameters and buffers of ``module`` at or below ``path``: for the rest of each name, the dict that
-    holds the tensor, and its key there."""
+    """Return where to find the parameters and buffers of ``module`` at or below ``path``. The result maps the name of
+    each, without ``path``, to the dict that holds the tensor and to its key there."""
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for owner, part in module.named_modules(remove_duplicate=False):
         for own in (part._parameters, part._buffers):

@@ -140,8 +140,8 @@ class Accounts:
 
 
 def wrong_value_or(error: BaseException, check: Callable[[], None]) -> BaseException:
-    """Return the error to raise if a module or an env failed with ``error``: that of ``check``, if it finds a wrong
-    value, which is then the cause; else ``error`` itself."""
+    """Return the error to raise if a module or an env failed with ``error``: the error of ``check``, if that finds a
+    wrong value, which then is the cause; else ``error`` itself."""
     if isinstance(error, Exception):
         try:
             check()

@@ -66,7 +66,7 @@ class EnvRunner(Accounts):
     Override points: none; put transforms into env wrappers or the module.
 
     Args:
-        settings: The env, the number of envs, how they are vectorised, whether action distributions are recorded.
+        settings: The env, the number of envs, how they are vectorised, and whether to record action distributions.
         run_seed: Seed of the run; the random streams of each env and its action noise derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
@@ -117,7 +117,7 @@ class EnvRunner(Accounts):
         self._storages: list[RolloutStorage] = []
         self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
         self._state: Tree | None = None
-        self._seeds: list[int] = []  # of the last reset
+        self._seeds: list[int] = []  # seeds of the last reset
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
         self._keeps_episodes = self._guard is None and role == "env"
@@ -272,7 +272,7 @@ class EnvRunner(Accounts):
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)
                 fitted = action if convert is None else convert(action)
-            # outside inference mode, whose tensors an env could neither change in place nor differentiate later
+            # leave inference mode: an env can neither change its tensors in place nor differentiate them later
             sent = data.write_action(t, action, fitted)
             data.dist_inputs.append(logits)
             if counter is not None:
@@ -404,7 +404,7 @@ class EnvRunner(Accounts):
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
         """Return the rows and slots ``[K, 2]`` that were ``found`` to be truncated, and the true final observations."""
         final_index, final_obs = data.finals(found)
-        if not self._has_tensors:  # on a device this would wait for it
+        if not self._has_tensors:  # on a device, the check would wait for it
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_index, final_obs
 
@@ -429,7 +429,7 @@ class EnvRunner(Accounts):
         return self._ended_process(error) or error
 
     def _check(self, data: RolloutStorage, error: BaseException) -> None:
-        """Check the rows of ``data``, and what the envs returned last."""
+        """Check the rows of ``data``, and the last results of the envs."""
         data.check(self._steps, self._first)
         if self._guard is not None:
             self._guard.check_last()
@@ -468,7 +468,7 @@ class EnvRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
         """
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
@@ -481,7 +481,7 @@ class EnvRunner(Accounts):
             )  # fmt: skip
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
-        """Call a method of every single env. Return what each returns."""
+        """Call a method of every sub-env of the vector env. Return the results."""
         assert isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
         return self.env.call(method, *args)
 

@@ -34,7 +34,7 @@ def describe_row(row: Mapping[str, Any], memory: Tree | None, slot: int) -> dict
 
 
 def leaves_of(rows: Tree, slot: int) -> list[Tensor]:
-    """Return the leaves of one entry of a tree of arrays or tensors ``[N, ...]``."""
+    """Return the leaves of entry ``slot`` of ``rows``, a tree of arrays or tensors ``[N, ...]``."""
     return [torch.as_tensor(leaf[slot]).clone() for leaf in tree.flatten(rows)]
 
 

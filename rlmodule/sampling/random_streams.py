@@ -73,7 +73,7 @@ class RandomStreams:
         return seeds
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each env's streams by its index in the run; the first env's also has the generator."""
+        """Return the state of each env's streams by its index in the run, for the first env with the generator."""
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
@@ -106,7 +106,7 @@ class RandomStreams:
             self.noise.set_state(noise)
 
     def new_noise(self, *index: int) -> dict[str, Any]:
-        """Return the state of unused :class:`ActionNoise` of the stream ``index``."""
+        """Return the state of :class:`ActionNoise` of the stream ``index`` before its first draw."""
         return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
 
 

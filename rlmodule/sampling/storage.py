@@ -179,7 +179,7 @@ class RolloutStorage:
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
         """Do the same as :meth:`note_finals` for envs that are restarted, and record the steps that raised. Such a step
-        has no observation: the one before it becomes the final one, also in ``info``."""
+        has no observation: the observation before it becomes the final one, also in ``info``."""
         if "final_obs" not in info:
             return
         ended = self.terminateds[t] | self.truncateds[t]
@@ -215,8 +215,8 @@ class RolloutStorage:
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Count the envs that step in row ``t``, without those that reset if the CPU knows them; see
-        ``_uncount_resets``."""
+        """Count the envs that step in row ``t`` and do not only reset. On a device, those count too, and
+        ``EnvRunner._uncount_resets`` subtracts them later."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 

@@ -102,8 +102,8 @@ def test_a_run_learns_values_from_the_field_and_its_policy_files_do_without(tmp_
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"critic_only_keys": ["stat"]}, r"expected fields of a Dict observation .* 'state'"),
-    "all": ({"critic_only_keys": ["obs", "state"]}, "that leave others for the policy"),
+    "unknown": ({"critic_only_keys": ["stat"]}, r"expected fields of a Dict observation.* 'state'"),
+    "all": ({"critic_only_keys": ["obs", "state"]}, "fields of a Dict observation, but not all"),
     "shared layers": ({"vf_share_layers": True}, r"got shared layers\. Set vf_share_layers=False"),
     "a memory": ({"use_lstm": True, "vf_share_layers": False}, "got a value function with a memory"),
 }

@@ -201,7 +201,7 @@ def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFi
     path = saved(PPOConfig(env=lambda config: gym.make("CartPole-v1"), **TINY))
     assert main(["evaluate", path]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "PPOConfig.env: expected the object itself, which could not be written down" in line
+    assert "PPOConfig.env: expected the object itself, which could not be saved" in line
     assert "Pass it again by keyword (env=...)" in line
 
 

@@ -115,7 +115,7 @@ def test_it_tells_the_sizes_of_the_files_and_of_what_is_in_them(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = trained / "checkpoint"
-    files = table(told(capsys, str(folder)), "Files, as their SHA-256 says unchanged since they were written")
+    files = table(told(capsys, str(folder)), "Files, unchanged since they were written (verified by their SHA-256)")
     for name in ("checkpoint.json", "tensors.safetensors"):
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         assert files[name] == [f"{(folder / name).stat().st_size / 1e6:.3f} MB", digest]

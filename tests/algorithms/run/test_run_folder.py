@@ -229,7 +229,7 @@ def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
         algorithm.learn(num_env_steps=8)
     with (
         build(tmp_path / "other", []) as again,
-        pytest.raises(FileExistsError, match=r"go on with it by Algorithm.from_checkpoint\('.+other/checkpoint'\)"),
+        pytest.raises(FileExistsError, match=r"continue it with Algorithm.from_checkpoint\('.+other/checkpoint'\)"),
     ):
         again.train()
     assert (tmp_path / "progress.jsonl").read_text() == before
@@ -345,7 +345,9 @@ def another_process(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_is_killed(tmp_path: Path) -> None:
     with another_process(tmp_path) as process:
         before = (tmp_path / "progress.jsonl").read_bytes()
-        refused = rf"run_dir '{tmp_path}': expected .+, got a run is training in it \(process {process.pid}\)\. Choose"
+        refused = (
+            rf"run_dir '{tmp_path}': expected .+, got one where a run is training \(process {process.pid}\)\. Choose"
+        )
         with build(tmp_path, []) as new, pytest.raises(BlockingIOError, match=refused):
             new.train()
         with Algorithm.from_checkpoint(tmp_path / "checkpoint") as resumed:

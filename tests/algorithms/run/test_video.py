@@ -327,7 +327,7 @@ SINGLE = r"expected a single env whose render_mode is 'rgb_array' and whose rend
     ("env", "text"),
     [
         (Blind, rf"videos of env Blind: {RENDERS}, got TypeError: .+'render_mode'. An env is recorded if it takes"),
-        (Deaf, rf"env Deaf: {SINGLE}, got render_mode None. .* hands env_config\['rend"),
+        (Deaf, rf"env Deaf: {SINGLE}, got render_mode None. .* passes env_config\['rend"),
         (plain_factory, rf"env plain_factory: {SINGLE}, got render_mode None"),
         (Wordy, rf"env Wordy: {SINGLE}, got a picture of <U9"),
         (Flat, rf"env Flat: {SINGLE}, got a picture of uint8 \(3, 3\)"),
