@@ -182,16 +182,16 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
-    state, own = content["state"], _config_class(content, folder, allow)
+    state, where = content["state"], f"checkpoint {str(folder)!r}"
     try:
-        config = own.from_dict(content["config"], allow=list(allow), **objects)
+        config = _config_class(content, allow).from_dict(content["config"], allow=list(allow), **objects)
+    except NotReadable as error:
+        raise NotReadable(f"{where}: {error}", error.modules) from error
     except (TypeError, ValueError) as error:
-        if objects or isinstance(error, NotReadable):  # the mistake may be the caller's
+        if objects:  # the mistake may be the caller's
             raise
-        raise ValueError(f"checkpoint {str(folder)!r}: {error}") from error
-    lost = ""
-    if config.run_dir is not None and "run_dir" not in objects:
-        lost = _restrict_run_dir(config, folder)
+        raise ValueError(f"{where}: {error}") from error
+    lost = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
@@ -202,10 +202,12 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         _check_sizes(content, config, objects, weights)
         _tell_what_differs(content["config"], folder, config)
         copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
-        with _nets_up_to(max(MOST_WEIGHTS, copies * sum(tensor.numel() for tensor in weights))):
+        with _nets_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
             algorithm = config.build()
             algorithm.lost_run_dir = lost
             algorithm.set_policies(state, list(allow))
+        for module_id, module in algorithm.learner_group.module.items():
+            module.check_state(state["learners"]["module"][module_id])
         _check_kinds(state, algorithm.get_state(), "state")
         episode = {"seed": 0, "number": 0}  # a new algorithm has none that is open
         episode |= {} if "agents" in content else {"obs": [], "return": 0.0, "length": 0}
@@ -226,8 +228,8 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             ) from error
         got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"checkpoint {str(folder)!r}: expected the settings and state of a run of {content['algorithm']}, got what "
-            f"does not fit. {got.rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
+            f"{where}: expected the settings and state of a run of {content['algorithm']}, got what does not fit. "
+            f"{got.rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
         ) from error
     return algorithm
 
@@ -248,12 +250,14 @@ def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
         KeyError: If a module is missing.
         ValueError: If a weight is missing or not finite; names it.
     """
-    saved = content["state"]["learners"]["module"]
-    for module_id, module in content["modules"].items():
-        for name in module["parameters"]:
-            weights = saved[module_id].get(name)
-            if not (isinstance(weights, torch.Tensor) and torch.isfinite(weights).all()):
-                got = "NaN or infinite ones" if isinstance(weights, torch.Tensor) else repr(weights)
+    state = content["state"]
+    saved = state["learners"]["module"]
+    for module_id in content["modules"] | state.get("policies", {"added": {}})["added"]:
+        own = saved[module_id]
+        for name in content["modules"][module_id]["parameters"]:
+            weights = own.get(name)
+            if weights is None or not weights.isfinite().all():
+                got = "none" if weights is None else "NaN or infinite ones"
                 raise ValueError(f"{name} of {module_id!r}: expected finite weights, got {got}")
     return [leaf for leaf in tree.flatten(saved) if isinstance(leaf, torch.Tensor)]
 
@@ -303,8 +307,8 @@ def _nets_up_to(size: int) -> Iterator[None]:
         nonlocal left
         left -= 0 if is_lazy(weight) else weight.numel()
         if left < 0:
-            got = f"{name} {tuple(weight.shape)} of {type(module).__name__}"
-            raise ValueError(f"expected nets as large as those in the file, got more with {got}")
+            kind, shape = type(module).__name__, tuple(weight.shape)
+            raise ValueError(f"expected nets as large as those in the file, got more with {name} {shape} of {kind}")
 
     handle = register_module_parameter_registration_hook(count)
     try:
@@ -320,7 +324,8 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
         ValueError: If an entry is missing or of another type; names the first one.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
-    is_whole = in_optimizer or path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")
+    is_whole = path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")
+    is_whole |= in_optimizer and "param_groups" not in path  # in other places, the keys may change
     kinds = [kind for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str) if isinstance(built, kind)]
     # what may be None has numbers or names
     kind = kinds[0] if kinds else Mapping | int | float | None
@@ -331,10 +336,10 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
             expected, got = (f"{one.dtype} of shape {tuple(one.shape)}" for one in (built, saved))
             raise ValueError(f"{path}: expected {expected}, got {got}")
     elif isinstance(built, Mapping):
-        for name in built.keys() - {"replay"}:  # the replay buffer checks its own state
+        for name in (name for name in built if name != "replay"):  # the buffer checks its own state
             if str(name) in saved:
                 _check_kinds(saved[str(name)], built[name], f"{path}/{name}")
-            elif is_whole:  # in other places, the keys may change
+            elif is_whole:
                 raise ValueError(f"{path}/{name}: expected a value like {built[name]!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
         if in_optimizer and len(saved) != len(built):
@@ -343,17 +348,17 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
             _check_kinds(one, other, f"{path}/{i}")
 
 
-def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]) -> type[AlgorithmConfig]:
+def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
     """Return the config class of a checkpoint: the one registered under its name, or an unregistered one, which must
     be allowed."""
     if "config_class" in content:
         if (registered := registered_at(content["config_class"])) is not None:
             return registered
-        decoder = Decoder(f"checkpoint {str(folder)!r}", list(allow))
+        decoder = Decoder("checkpoint", list(allow))
         found = decoder.read({"__import__": content["config_class"]}, "config_class", type[SettingsBase])
         if modules := decoder.modules_to_allow:
             raise NotReadable(
-                f"checkpoint {str(folder)!r}: expected a config class that is registered or allowed, got "
+                f"config_class: expected a config class that is registered or allowed, got "
                 f"{content['config_class']!r}. If you trust it, pass allow={[*modules]}, "
                 "or import its module, which calls register_algorithm(name, config_class).",
                 modules,

@@ -195,8 +195,29 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "units": ("ppo", hidden(10**9), "model_config of at most 10,000, got 1,000,000,000"),
     "layers": ("ppo", hidden(*[9_999] * 99), "got more with weight (9999, 9999) of "),
     "units of an added policy": ("agents", added(10**9), "got more with weight (1000000000, 4) of "),
+    "added policies without weights": (
+        "agents",
+        lambda it: it["state"]["policies"]["added"].update(more={"of": "cart_0", "train": True}),
+        "KeyError: 'more'",
+    ),
+    "a space of an added policy": (
+        "agents",
+        lambda it: it["state"]["policies"]["added"]["fresh"]["spec"]["fields"]["observation_space"].update(
+            low=0, high=1, shape=[10**9]
+        ),
+        "(ValueError: expected at most 33,554,432 numbers)",
+    ),
     "layers of an added policy": ("agents", added(*[64] * 999), "got more with weight (64, 64) of "),
     "atoms": ("dqn", setting(num_atoms=10**9), "num_atoms of at most 10,000, got"),
+    "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of DDPG, "),
+    "a config class that is not one": (
+        "ppo",
+        lambda it: it.update(config_class="algorithms.cli.main:main"),
+        "config_class: expected a config class that is registered or allowed, got 'algorithms.cli.main:main'",
+    ),
+    "an env that is gone": ("ppo", setting(env="Gone-v7"), "env 'Gone-v7': expected a registered id, got an unknown"),
+    "an env of other spaces": ("ppo", setting(env="Acrobot-v1"), "expected the names and shapes of this module's own"),
+    "a program": ("ppo", setting(env={"__import__": "os:system"}), "PPOConfig.env: expected an import path that you"),
     "capacity": ("dqn", setting(replay_capacity=10**12), "MemoryError: a replay buffer of 1,000,000,000,000 trans"),
     "a batch": ("ppo", setting(minibatch_size=10**9), "PPOConfig.minibatch_size: expected at most train_batch"),
     "a NaN": ("ppo", setting(gamma=float("nan")), "gamma=): expected finite float"),
@@ -206,7 +227,7 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "no weight": (
         "ppo",
         lambda it: weights(it)["default_policy"].pop(it["modules"]["default_policy"]["parameters"][0]),
-        "expected finite weights, got None",
+        "expected finite weights, got none",
     ),
     "no learners": ("ppo", lambda it: it["state"].pop("learners"), "KeyError: 'learners'"),
     "a state that is a list": ("ppo", lambda it: it.update(state=[]), "got one without state"),
@@ -249,8 +270,9 @@ NOT_BUILT = ("environments", "runners", "threads", "learners", "units", "a NaN",
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     evaluates: dict[str, Any] = {"evaluation_num_envs": 1, "evaluation_duration": 1}
-    several: dict[str, Any] = {"env": "rlmodule.agents.cartpoles", "env_config": {"num_agents": 2}, "policies": "own"}
-    with ppo(**several, **evaluates) as algorithm:
+    several: dict[str, Any] = {"env": "rlmodule.agents.cartpoles", "env_config": {"num_agents": 2}}
+    several["policies"] = {f"cart_{i}": RLModuleSpec(model_config={"fcnet_hiddens": [3 + i]}) for i in range(2)}
+    with ppo(**several | evaluates, model_config=None) as algorithm:
         algorithm.add_policy("fresh", spec=RLModuleSpec(model_config={"fcnet_hiddens": [4]}), train=True)
         algorithm.add_policy("copy", copy_of="cart_0")
         algorithm.train()
