@@ -1,6 +1,6 @@
 """Search settings with Ray Tune: each trial trains a copy of a config in which the searched settings differ.
 
-A search space is a dict from dotted names to Tune's search objects. It is passed beside the config, never in it::
+A search space is a dict from dotted names to Tune's search objects. It is never a part of the config::
 
     space = {"lr": tune.loguniform(1e-5, 1e-2), "env_config.num_agents": tune.grid_search([2, 3, 4])}
     results = tuner(config, space, num_env_steps=20_000).fit()
@@ -62,13 +62,13 @@ def tuner(
     train = trainable(config, num_env_steps=num_env_steps, checkpoint_interval=checkpoint_interval)
     variants = generate_variants({"config": dict(param_space)}, random_state=0)
     configs = [applied(config, variant["config"]) for _, variant in variants]
-    if any(name.startswith("env") for name in param_space):
+    if config.env is None or any(name.startswith("env") for name in param_space):
         _make_env(configs[0])
-    at_once = (tune_config.max_concurrent_trials if tune_config else None) or 1
+    at_once = tune_config.max_concurrent_trials if tune_config else None
+    trials = "a trial" if at_once is None else f"max_concurrent_trials={at_once}"
     for one in configs:
-        asked = f"num_env_runners={one.num_env_runners}, num_learners={one.num_learners}"
-        where = f"max_concurrent_trials={at_once} with {asked}"
-        check_resources(where, *((at_once, bundle) for bundle in resources(one).bundles))
+        where = f"{trials} with num_env_runners={one.num_env_runners}, num_learners={one.num_learners}"
+        check_resources(where, *((at_once or 1, bundle) for bundle in resources(one).bundles))
     return tune.Tuner(train, param_space=dict(param_space), tune_config=tune_config, run_config=run_config)
 
 

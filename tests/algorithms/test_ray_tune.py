@@ -20,7 +20,7 @@ from rlmodule.agents.cartpoles import CartPoles
 
 
 def config(**settings: Any) -> PPOConfig:
-    made = PPOConfig(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1, seed=1)
+    made = PPOConfig(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
     return made.rl_module(model_config={"fcnet_hiddens": [8]}).update(settings)
 
 
@@ -80,10 +80,11 @@ def test_a_trial_that_was_paused_equals_one_that_was_not(searched: Any) -> None:
     scheduler, results = searched
     assert len(scheduler.paused) == 2
     for result in results:
-        with applied(several(), result.config).build() as algo:
+        saved = read_checkpoint(Path(result.checkpoint.path))
+        state = saved["state"]["learners"]["module"]
+        with applied(several(seed=saved["run_seed"]), result.config).build() as algo:
             for _ in range(5):
                 expected = dict(flatten(algo.train()))
-            state = read_checkpoint(Path(result.checkpoint.path))["state"]["learners"]["module"]
             for module_id, module in algo.learner_group.module.items():
                 for name, weight in module.state_dict().items():
                     assert torch.equal(state[module_id][name], weight)
@@ -117,6 +118,11 @@ def test_what_a_trial_would_refuse_is_refused_before_ray_starts(space: dict[str,
 def test_an_entry_that_a_registered_env_does_not_take_is_refused() -> None:
     with pytest.raises(RuntimeError, match="unexpected keyword argument 'gravity_'"):
         tuner(config(env="CartPole-v1"), {"env_config.gravity_": 9.8}, num_env_steps=64)
+
+
+def test_a_config_without_an_env_is_refused() -> None:
+    with pytest.raises(ValueError, match="env: expected an environment"):
+        tuner(config(), {"lr": 1e-3}, num_env_steps=64)
 
 
 @pytest.mark.parametrize("wrong", [{"num_env_steps": 0}, {"num_env_steps": 64, "checkpoint_interval": 0}])
@@ -155,9 +161,12 @@ def test_the_room_of_a_trial_is_for_itself_its_runners_and_its_learners() -> Non
 def test_more_than_the_cluster_has_is_refused() -> None:
     space = {"num_env_runners": tune.grid_search([0, 4])}
     for at_once, asked in ((9, 9), (2, 10)):
-        with pytest.raises(ValueError, match=f"{at_once} with .* at most the 8 CPUs of the cluster, got {asked} CPUs"):
+        with pytest.raises(
+            ValueError,
+            match=f"max_concurrent_trials={at_once} with .* at most the 8 CPUs of the cluster, got {asked} CPUs",
+        ):
             tuner(several(), space, num_env_steps=64, tune_config=tune.TuneConfig(max_concurrent_trials=at_once))
-    with pytest.raises(ValueError, match=r"num_env_runners=8, .* got 9 CPUs"):
+    with pytest.raises(ValueError, match=r"^a trial with num_env_runners=8, .* got 9 CPUs"):
         tuner(several(), {"num_env_runners": 8}, num_env_steps=64)
     tuner(several(), space, num_env_steps=64)  # one trial fits
 
