@@ -80,6 +80,7 @@ def test_a_trial_that_was_paused_equals_one_that_was_not(searched: Any) -> None:
     scheduler, results = searched
     assert len(scheduler.paused) == 2
     for result in results:
+        assert [*result.metrics_dataframe["training_iteration"]] == [1, 2, 3, 3, 4, 5]
         saved = read_checkpoint(Path(result.checkpoint.path))
         state = saved["state"]["learners"]["module"]
         with applied(several(seed=saved["run_seed"]), result.config).build() as algo:
