@@ -34,8 +34,10 @@ class PausesOnce(FIFOScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.paused: set[str] = set()
+        self.returns: list[float] = []
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self.returns.append(result["env_runners/episode_return_mean"])
         if result["training_iteration"] != 3 or trial.trial_id in self.paused:
             return self.CONTINUE
         self.paused.add(trial.trial_id)
@@ -73,6 +75,12 @@ def test_each_trial_has_as_many_modules_as_agents_and_so_has_its_checkpoint(sear
         assert [*saved["modules"]] == [f"cart_{i}" for i in range(num_agents)]
         with Algorithm.from_checkpoint(result.checkpoint.path, on_train_result=None) as algo:
             assert len(algo.policies) == algo.config.env_config["num_agents"] == num_agents
+
+
+def test_schedulers_get_a_number_before_an_episode_has_ended(searched: Any) -> None:
+    returns = searched[0].returns
+    assert np.isnan(returns[0])
+    assert np.isfinite(returns[-1])
 
 
 def test_a_trial_that_was_paused_equals_one_that_was_not(searched: Any) -> None:
