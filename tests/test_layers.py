@@ -21,19 +21,22 @@ LATE = (
 )
 
 
-def imports(source: str) -> Iterator[tuple[int, str, bool]]:
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+@functools.cache
+def imports(source: str) -> list[tuple[int, str, bool]]:
     """(line, top-level name, outside functions) of every absolute import, also by `import_module`."""
-    tree = ast.parse(source)
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
+    return [*found(parsed(source), top=True)]
+
+
+def found(tree: ast.AST, top: bool) -> Iterator[tuple[int, str, bool]]:
+    for node in ast.iter_child_nodes(tree):
+        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from found(node, top and not function)
         names: list[str] = []
-        if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
-            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
@@ -43,7 +46,7 @@ def imports(source: str) -> Iterator[tuple[int, str, bool]]:
             if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
                 names = [node.args[0].value]
         for name in names:
-            yield node.lineno, name.split(".")[0], id(node) not in inside
+            yield node.lineno, name.split(".")[0], top
 
 
 def sources(package: str) -> list[Path]:
@@ -163,7 +166,7 @@ def modules() -> dict[str, Path]:
 
 def imported_at_run_time(file: Path) -> Iterator[tuple[int, str]]:
     """(line, module) of each import in ``file``, also within functions; those for type checkers alone left out."""
-    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    pending: list[ast.AST] = [parsed(file.read_text())]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
