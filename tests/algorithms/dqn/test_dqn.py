@@ -168,7 +168,10 @@ class Choice(gym.Env[np.ndarray, np.int64]):
         return self._look(), reward, False, self._t == self._length, {}
 
 
-@part
+IN_RAINBOW = {"double", "dueling", "n-step", "prioritized", "atoms", "noisy"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in IN_RAINBOW else ()) for n in PARTS])
 def test_each_part_learns_a_small_task(name: str) -> None:
     settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
     settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}
