@@ -366,12 +366,12 @@ class Prints(PPOLearner):
 
 @pytest.mark.parametrize(("cls", "updates"), [(Prints, 3), (Counts, 7)])
 def test_a_loss_that_cannot_be_compiled_is_told_once_and_learned_from_all_the_same(
-    quick: None, log: Callable[[], list[str]], cls: type[PPOLearner], updates: int, monkeypatch: pytest.MonkeyPatch
+    quick: None, log: Callable[[], list[str]], cls: type[PPOLearner], updates: int
 ) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)  # rather than 8
     eager, compiled = ppo(cls), ppo(cls, torch_compile_learner=True)
     train(eager, updates)
-    train(compiled, updates)
+    with torch._dynamo.config.patch(recompile_limit=3):  # rather than 8
+        train(compiled, updates)
     assert len(log()) == 1
     assert "torch_compile_learner: the loss of module 'default_policy' does not use it: " in log()[0]
     assert "\n" not in log()[0]
