@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 class Hooks:
     """Base of classes whose methods users override. Checks the methods of a subclass when it is defined.
+
+    Warns of a method whose name is that of a hook but for one letter.
 
     Raises:
         TypeError: If a method cannot be called like the one it overrides, or has the name of a hook of another library.
@@ -35,6 +38,19 @@ class Hooks:
                 check_signature(where, name, method, overridden)
             elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
                 raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
+            elif overridden is None and (hook := _misspelt(name, cls)):
+                text = f"{where}: expected the name of a hook, got one that nothing here calls. Did you mean {hook}()?"
+                warnings.warn(text, stacklevel=2)
+
+
+def _misspelt(name: str, cls: type) -> str:
+    """Return the method of a base with hooks whose name is ``name`` but for one letter more or less; empty if none."""
+    hooks = {hook for base in cls.__mro__[1:] if issubclass(base, Hooks) for hook in vars(base)}
+    for hook in sorted(hook for hook in hooks if len(hook) > 8):  # short words are often near each other
+        short, long = sorted((name, hook), key=len)
+        if len(long) == len(short) + 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long))):
+            return hook
+    return ""
 
 
 def definers(cls: type, hook: str) -> list[str]:

@@ -146,9 +146,9 @@ post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fc
 post_fcnet_bias_initializer: It is conv_bias_initializer of images, head_fcnet_bias_initializer of heads.
 encoder_latent_dim: It is the last of fcnet_hiddens.
 no_final_linear: Override build_pi_head() of a catalog.
-conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
+conv_transpose_filters conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
 conv_transpose_kernel_initializer conv_transpose_bias_initializer: Build a CNNTransposeHeadConfig in your own module.
-custom_model_kwargs: They are custom_model_config.
+custom_model_kwargs custom_options: They are custom_model_config.
 custom_preprocessor: Wrap the env in a factory fn(env_config), or begin a custom_model with it.
 zero_mean: Set normalize_observations=True; images of bytes are scaled to [0, 1].
 framestack: Wrap the env in gymnasium.wrappers.FrameStackObservation, in a factory fn(env_config).

@@ -124,7 +124,7 @@ class RemoteLearnerGroup(LearnerGroup):
         # a state as large as the networks is not returned after each single step: summarize_updates() returns it
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
-            check_episodes(data, where)
+            check_episodes(data, where, kwargs["module_id"])
             parts, rows = shard(data, size), num_steps_in(data)
         else:
             if method == "step_on_batch":

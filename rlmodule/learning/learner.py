@@ -711,8 +711,8 @@ class EpisodeLearner(Learner):
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
         Modules of one group are updated together."""
+        check_episodes(data, f"{type(self).__name__}.update_from_episodes()", module_id)
         data = data if isinstance(data, Mapping) else {module_id: data}
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
         groups: Any = [((module_id,), None) for module_id in settings]
         if self.sharing or len(groups) > 1:

@@ -39,7 +39,12 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
     An episode that would be in two shards is cut there. Learners bootstrap from the last observation of the first
     chunk, which is unfinished; see :meth:`Rollout.from_episodes` for the recurrent state of the later ones. Episodes
     without a step are left out.
+
+    Raises:
+        ValueError: If ``num_shards`` is not positive.
     """
+    if num_shards < 1:
+        raise ValueError(f"shard_episodes(): expected num_shards >= 1, got {num_shards}. Pass one for each learner.")
     ends = list(itertools.accumulate(map(len, episodes)))
     shards: list[list[Episode]] = []
     for begin, end in spans(ends[-1] if ends else 0, num_shards):

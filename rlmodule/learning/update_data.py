@@ -9,6 +9,7 @@ from torch import Tensor
 from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
 
@@ -24,12 +25,18 @@ def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
     return data.num_env_steps if isinstance(data, Rollout) else sum(map(len, data or ()))
 
 
-def check_episodes(data: Any, where: str) -> None:
+def check_episodes(data: Any, where: str, module_id: str = DEFAULT_MODULE_ID) -> None:
     """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or a dict of these by module id.
 
     Raises:
         TypeError: If ``data`` is anything else; names the remedy.
+        ValueError: If ``data`` is a dict and another ``module_id`` than the default was passed.
     """
+    if isinstance(data, Mapping) and module_id != DEFAULT_MODULE_ID:
+        ids = ", ".join(map(repr, data))
+        raise ValueError(
+            f"{where}: expected ids in one place, got data of {ids} and module_id={module_id!r}. Leave it out."
+        )
     if data is None or isinstance(data, Rollout):
         return
     if isinstance(data, Sequence) and all(isinstance(episode, Episode) for episode in data):
@@ -54,10 +61,11 @@ def check_episodes(data: Any, where: str) -> None:
 
 
 def check_batch(batch: Any, where: str) -> None:
-    """Raise unless ``batch`` is a dict of columns of tensors, or None for no data.
+    """Raise unless ``batch`` is a dict of columns of tensors with as many rows each, or None for no data.
 
     Raises:
         TypeError: If ``batch`` is anything else; names the remedy.
+        ValueError: If columns have different numbers of rows.
     """
     if batch is None:
         return
@@ -73,6 +81,10 @@ def check_batch(batch: Any, where: str) -> None:
                     f"{where}: expected columns of tensors, got {type(leaf).__name__} in {name!r}. "
                     "Convert it: torch.as_tensor(array)."
                 )
+    rows = {name: leaf.shape[:1] for name, column in batch.items() for leaf in tree.flatten(column)}
+    if Columns.STATE_IN not in batch and len(set(rows.values())) > 1:  # states have no time dim
+        got = ", ".join(f"{name} {tuple(shape)}" for name, shape in rows.items())
+        raise ValueError(f"{where}: expected columns of equal length, got {got}. Give each one entry per row.")
 
 
 def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list[str]:

@@ -413,7 +413,7 @@ class MultiRLModule(nn.Module):
         """
         if module_id not in self._by_id:
             known, hint = ", ".join(self._by_id), closest(module_id, self._by_id)
-            raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}.{hint}")
+            raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}. Pass one.{hint}")
         return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:

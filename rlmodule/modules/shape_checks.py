@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import tree
+from torch import Tensor
 
 from catalog.base import Tree
 from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
@@ -12,6 +13,7 @@ from catalog.spaces import zero_batch
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import flatten_sequences
+from rlmodule.modules.acting import most_likely
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
@@ -28,7 +30,8 @@ def check_module(module: RLModule) -> None:
 
     Raises:
         ValueError: If a pass fails on observations of the space, changes them in place, lacks a column or returns one
-            of another shape; or if the initial state holds anything but tensors, dicts and tuples. Names the pass.
+            of another shape; if the initial state holds anything but tensors, dicts and tuples; or if the action
+            distribution fails or returns another shape. Names the pass or the method.
     """
     stateful = module.is_stateful()
     if stateful:
@@ -39,6 +42,7 @@ def check_module(module: RLModule) -> None:
             batch = probe_batch(module, 1)
             where, out = _called(module, forward, batch)
             _check_inputs(module, where, batch, out)
+            _check_distribution(module, out[Columns.ACTION_DIST_INPUTS])
             if stateful:
                 check_next_state(batch[Columns.STATE_IN], state_out_of(module, out), f"{where}[{Columns.STATE_OUT!r}]")
         try:
@@ -115,3 +119,25 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
     remedy = f"{dist} takes {width} inputs for an action of {module.action_space}, and leading dims are kept."
     shape = (*leading, width)
     check_floats(out[column], shape, f"{where}[{column!r}] of {ROWS} observations", f"floats of shape {shape}", remedy)
+
+
+def _check_distribution(module: RLModule, inputs: Tensor) -> None:
+    """Raise unless the action distribution with ``inputs`` draws actions of the space, and gives one number for each.
+
+    Other shapes may broadcast: a log-probability ``[B, 1]`` to ``[B, B]`` in a loss.
+    """
+    name, leading = module.action_dist_cls.__name__, tuple(inputs.shape[:-1])
+    remedy = "Return what catalog.Distribution documents: of to_deterministic() catalog.Deterministic(actions)."
+
+    def draw() -> tuple[dict[str, Tree], Tensor]:
+        dist = module.action_dist_cls.from_logits(inputs)
+        sample = dist.sample()
+        return {"sample()": sample, "to_deterministic().sample()": most_likely(dist)}, dist.logp(sample)
+
+    actions, logp = tried(draw, inputs, name, f"a distribution that takes inputs {tuple(inputs.shape)}", remedy)
+    expected = tree.map_structure(lambda x: tuple(x.shape), zero_batch(module.action_space, leading))
+    for method, action in actions.items():
+        got = map_leaves(lambda x: tuple(x.shape), action)
+        if got != expected:
+            raise ValueError(f"{name}.{method}: expected actions of shape {expected}, got {got}. {remedy}")
+    check_floats(logp, leading, f"{name}.logp() of {leading} actions", f"floats of shape {leading}", remedy)

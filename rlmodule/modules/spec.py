@@ -32,7 +32,7 @@ class RLModuleSpec:
         inference_only: Build without the parts that only learning needs.
 
     Raises:
-        TypeError: If a class does not derive from the base class, or cannot be called like it.
+        TypeError: If a class does not derive from the base class, cannot be called like it, or lacks a method.
     """
 
     module_class: type[RLModule] | None = None
@@ -55,6 +55,11 @@ class RLModuleSpec:
             if value is not None:
                 remedy = f" Or override {hook}, which runs at construction, and set attributes there."
                 check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
+        if self.module_class is not None and (missing := sorted(self.module_class.__abstractmethods__)):
+            raise TypeError(
+                "RLModuleSpec.module_class: expected a class with every method that its bases ask for, got "
+                f"{self.module_class.__qualname__} without {', '.join(missing)}. Write what is missing."
+            )
 
     @classmethod
     def of(cls, module: RLModule) -> RLModuleSpec:
