@@ -20,7 +20,7 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
         embeddings: The module, whose train or eval mode does not change.
         observation_space: Space of one observation of the env.
         count: Number of actions.
-        where: The function that made the module, for messages.
+        where: The function that made the module, for error messages.
 
     Raises:
         ValueError: If the module does not take these inputs, or returns another shape.
@@ -41,7 +41,7 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
 
     Args:
         dist_cls: The distribution, bound to a module, whose train or eval mode does not change.
-        where: Name of the model in messages.
+        where: Name of the model in error messages.
 
     Raises:
         ValueError: If the model does not take inputs, context and code, returns another shape, or if the inputs of a

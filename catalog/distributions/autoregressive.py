@@ -53,7 +53,7 @@ class Part(NamedTuple):
         leaf: Keys that lead to the leaf.
         shape: Shape of the leaf.
         component: Index of the component in the leaf; None for the whole leaf.
-        name: Name in messages, such as ``grip`` or ``arm.0[2]``.
+        name: Name in error messages, such as ``grip`` or ``arm.0[2]``.
         dist_cls: Its distribution, given the earlier parts.
         inputs: Its range among the inputs of all parts.
         noise: Its range among the noise of all parts, if all sample from noise.
@@ -140,7 +140,7 @@ class AutoregressiveDistribution(Distribution):
             space: A space with at least two parts.
             independent: The distribution of independent parts; None asks the table.
             context_dim: Number of further inputs, for the action model.
-            path: Name of ``space`` in messages.
+            path: Name of ``space`` in error messages.
 
         Raises:
             ValueError: If ``space`` has only one part.

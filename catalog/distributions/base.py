@@ -226,7 +226,7 @@ class ArrayDistribution(Distribution):
     """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape.
 
     Attributes:
-        expected: The supported spaces in words, for messages.
+        expected: The supported spaces in words, for error messages.
         space_type: The class of these spaces.
         shape: Shape of one action; None fits any vector.
         inputs_per_entry: Number of inputs for each number of an action.

@@ -78,7 +78,7 @@ class MultiDistribution(Distribution):
         Args:
             space: A Dict or Tuple.
             children: Class of each part, by key or index; None asks the table.
-            path: Name of ``space`` in messages.
+            path: Name of ``space`` in error messages.
         """
         cls.check(space, path)
         if cls.children and children is None:

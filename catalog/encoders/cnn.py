@@ -83,7 +83,7 @@ class ImageEncoderConfig(ModelConfig):
         dense_dim: Width of a dense layer after the convolutions; None only flattens their output.
         init: Initialisers of the convolutions and of the dense layer.
         scale: Factor for the numbers of an image.
-        where: Name of the image in messages.
+        where: Name of the image in error messages.
 
     Raises:
         ValueError: If ``input_dims`` is not the shape of an image.

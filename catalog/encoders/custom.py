@@ -26,7 +26,7 @@ class CustomEncoderConfig(ModelConfig):
         space: Space of its observations.
         model: Class or function that makes the module.
         options: Keywords for ``model``.
-        where: Name of the model in messages.
+        where: Name of the model in error messages.
 
     Raises:
         ValueError: If ``model`` does not take these arguments.

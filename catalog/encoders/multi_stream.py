@@ -24,7 +24,7 @@ class MultiStreamEncoderConfig(ModelConfig):
     Attributes:
         encoders: Config of the encoder of each part, by key or index. Other parts are not read.
         fusion_hidden_dims: Widths of the MLP, with an activation after each layer; () only concatenates.
-        where: Path to the dict or tuple, for messages.
+        where: Path to the dict or tuple, for error messages.
 
     Raises:
         ValueError: If ``encoders`` is empty.

@@ -42,7 +42,7 @@ class Vectorize(nn.Module):
 
     Args:
         space: Space of one observation.
-        path: Name of the space in messages.
+        path: Name of the space in error messages.
 
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.

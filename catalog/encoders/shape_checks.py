@@ -35,9 +35,9 @@ def check_encoder(
         encoder: The net, tried on a batch of 2; a stateful one on ``[T, B] = [2, 3]``, from its initial state. Its
             mode and buffers do not change.
         space: Space of one observation.
-        where: The function that made the net, for messages.
+        where: The function that made the net, for error messages.
         declared: The expected shape of one latent, if known.
-        path: Name of the space in messages.
+        path: Name of the space in error messages.
 
     Raises:
         ValueError: If the encoder does not take observations of ``space``, does not return one vector for each in the
@@ -77,7 +77,7 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
         head: The net, whose train or eval mode does not change.
         input_dims: Shape of one latent.
         output_dim: Number of outputs it must have.
-        where: The function that made the net, for messages.
+        where: The function that made the net, for error messages.
 
     Raises:
         TypeError: If ``head`` is not a module.
@@ -178,8 +178,8 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
     Args:
         call: The trial.
         samples: Its inputs, which it must not change.
-        where: The function that made the net, for messages.
-        takes: The inputs that a net is expected to take, for messages.
+        where: The function that made the net, for error messages.
+        takes: The inputs that a net is expected to take, for error messages.
         remedy: Advice if the call fails; empty for the advice about observations.
 
     Raises:
