@@ -113,7 +113,8 @@ class DefaultModelConfig(Settings):
     )
     conv_channels: Literal["first", "last"] | None = _encoder(
         None,
-        "Which axis of an image has the channels; None takes the one that leaves a square image, else the shorter.",
+        "Which axis of an image has the channels; None takes the one that leaves a square image, else the one with "
+        "fewer entries.",
     )
     conv_activation: Activation = _encoder("relu", "Activation of the CNN and of its dense layer.")
     conv_use_layernorm: bool = _encoder(
