@@ -17,7 +17,7 @@ Tree = Any
 
 
 def _item(output: Any, index: Any) -> Any:
-    """Return ``output[index]``. Raise ``TypeError`` for a str key, which RLlib uses; say which attribute to use."""
+    """Return ``output[index]``. For a str key, as in RLlib, raise a ``TypeError`` that names the attribute to use."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
         raise TypeError(f"{type(output).__name__}[{index!r}]: expected an attribute, got a key. {remedy}")
@@ -98,8 +98,8 @@ class Encoder(nn.Module, ABC):
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
         """Return the latents of ``obs`` and the next state; the class docstring gives the shapes.
 
-        ``state`` None stands for the initial state, and ``starts`` None for no episode start. Stateless encoders ignore
-        both.
+        If ``state`` is None, a stateful encoder starts from its initial state. If ``starts`` is None, no step starts an
+        episode. Stateless encoders ignore both.
         """
 
     def get_initial_state(self) -> Tree | None:

@@ -285,7 +285,8 @@ class Catalog(Hooks):
         return _bound(found, node.space, where, node.path)
 
     def _custom_dist(self, node: Node[Any]) -> Any:
-        """Return what the setting ``custom_action_dist`` says for the part ``node`` of an action; None if nothing."""
+        """Return the distribution that ``custom_action_dist`` gives for the part ``node`` of an action; None if it
+        gives none."""
         given = self.model_config.custom_action_dist
         return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
 
@@ -452,8 +453,8 @@ class Catalog(Hooks):
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Build the encoders of actor and critic with :meth:`build_encoder`: one that they share, or two.
 
-        The catalog tries each encoder on a batch of zeros, or of the valid numbers closest to 0. This sets
-        ``latent_dims``, so build heads after encoders.
+        The catalog calls each encoder once, with observations in which every number is the valid one closest to 0. This
+        sets ``latent_dims``, so build heads after encoders.
 
         Raises:
             ValueError: If an encoder does not accept the observation, or if its output is not ``[B, D]`` or differs
@@ -474,7 +475,7 @@ class Catalog(Hooks):
         return ActorCriticEncoder(actor, critic)
 
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder of a critic that does not share the policy's, and try it as :meth:`build_trunk` does."""
+        """Build the encoder of a critic that does not share the policy's, as :meth:`build_trunk` does."""
         return self.for_function("value")._trunk.build_trunk()
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
@@ -499,7 +500,7 @@ class Catalog(Hooks):
         return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
 
     def build_trunk(self) -> Encoder:
-        """Build a new encoder and try it on a batch, as :meth:`build_actor_critic_encoder` does for both encoders.
+        """Build a new encoder and call it once, as :meth:`build_actor_critic_encoder` does with each encoder.
 
         This sets ``latent_dims``, so build heads after it. If the settings ask for a net with a memory and a custom
         encoder has none, the net follows that encoder.
@@ -653,8 +654,8 @@ class Catalog(Hooks):
         """Check ``critic_only_keys`` and ``model_config.functions``.
 
         Raises:
-            ValueError: If an entry has an unknown name, a wrong output or trunk, or settings of an encoder that it
-                shares with another function.
+            ValueError: As :meth:`_check_critic`. Also if an entry of ``functions`` has an unknown name, a wrong output
+                or trunk, or settings of an encoder that it shares with another function.
         """
         self._check_critic()
         for name, given in self._whole_config.functions.items():

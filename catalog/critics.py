@@ -62,7 +62,7 @@ def num_joint_actions(action_space: Space) -> int:
 
 
 class ActionCode(nn.Module):
-    """Turns sampled actions into one vector ``[..., width]``: numbers as they are, choices as one-hot codes.
+    """Turns each sampled action into one vector, ``[..., width]``. Numbers are unchanged, choices become one-hot codes.
 
     Choices given as floats pass unchanged, because :meth:`Distribution.rsample_with_logp` returns choices as one-hot
     codes.
@@ -177,8 +177,8 @@ class ActionCritic(nn.Module):
 class ActionCriticCatalog(Catalog):
     """Chooses the nets of algorithms with a policy and critics that predict action values.
 
-    Each critic reads a vector observation together with the action, as in the papers. If the observation is no vector,
-    or if the nets are recurrent, the critics share an encoder and read its latent together with the action.
+    Each critic reads a vector observation together with the action, as in the papers. If the observation is not a
+    vector, or if the nets are recurrent, the critics share an encoder and read its latent together with the action.
 
     Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
     """
@@ -197,7 +197,8 @@ class ActionCriticCatalog(Catalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics predict the values of all joint actions in one pass."""
+        """Whether the critics predict the values of all joint actions in one pass. Subclasses may override it; by
+        default they do not."""
         return False
 
     def _build_critic_trunk(self) -> Encoder:

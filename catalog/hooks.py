@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Hooks:
-    """Base of classes whose methods users override. The definition of a subclass checks the methods of the subclass.
+    """Base of classes whose methods users override. Defining a subclass checks the methods of the subclass.
 
     Raises:
         TypeError: If a method of the subclass cannot be called like the method that it overrides, or if it has the name

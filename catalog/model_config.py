@@ -42,11 +42,11 @@ def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the setting of the keyword arguments for ``{of}_initializer``; ``unset`` says what None means."""
-    return setting(None, f"Keyword arguments for {of}_initializer; None means {unset}.", part=part)
+    """Declare the setting of the keyword arguments for ``{of}_initializer``; ``unset`` says what None passes."""
+    return setting(None, f"Keyword arguments for {of}_initializer; None passes {unset}.", part=part)
 
 
-_GAIN = "gain=√2 for orthogonal_, else none"
+_GAIN = "gain=√2 to orthogonal_ and none to other functions"
 
 
 class DefaultModelConfig(Settings):
@@ -71,8 +71,8 @@ class DefaultModelConfig(Settings):
     fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm stands before each activation of the MLP encoder.")
     fcnet_norm: Norm | None = _encoder(
         None,
-        "Norm before each activation of the MLP encoder, 'layer' (LayerNorm) or 'rms' (RMSNorm); None is a LayerNorm "
-        "if fcnet_use_layernorm is True or if there are residual blocks, and no norm otherwise.",
+        "Norm before each activation of the MLP encoder, 'layer' (LayerNorm) or 'rms' (RMSNorm); None means "
+        "LayerNorm if fcnet_use_layernorm is True or if there are residual blocks, and no norm otherwise.",
     )
     fcnet_blocks: Blocks | None = _encoder(
         None,
@@ -109,7 +109,8 @@ class DefaultModelConfig(Settings):
         "'nature' or 'impala' names a published net; None depends on the size of the image.",
     )
     conv_padding: Literal["same", "valid"] = _encoder(
-        "same", "Padding of convolutions that name none: 'same' gives ceil(size / stride)."
+        "same",
+        "Padding of convolutions that name none: 'same' makes the size ceil(size / stride), 'valid' adds no zeros.",
     )
     conv_channels: Literal["first", "last"] | None = _encoder(
         None,
@@ -201,7 +202,9 @@ class DefaultModelConfig(Settings):
 
     # actions
     free_log_std: bool = _head(
-        True, "Gaussian policies: one learned log-std per action dimension (True), or one per state."
+        True,
+        "Whether a Gaussian policy learns one log-std per action dimension for all states; False lets the head compute "
+        "the log-std from the state.",
     )
     log_std_clip_param: float = _head(20.0, "Bound on the magnitude of a state-dependent log-std.", gt=0)
     custom_action_dist: str | type | Mapping[str, Any] | None = setting(
@@ -259,7 +262,7 @@ class DefaultModelConfig(Settings):
         "custom_model_config, an import path 'module:Class', or the name of a registered one.",
     )
     custom_model_config: Mapping[str, Any] = _encoder(
-        {}, "Keywords for custom_model, or options that a custom module_class reads from self.model_config."
+        {}, "Keyword arguments for custom_model, or options that a custom module_class reads from self.model_config."
     )
 
     def __new__(cls, **given: Any) -> Self:
@@ -404,7 +407,8 @@ class DefaultModelConfig(Settings):
         return self.use_lstm or self.use_gru or self.use_attention
 
     def without_memory(self) -> Self:
-        """Return these settings without a net with a memory. If they had one, also leave out ``functions``."""
+        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off. If one of them was on, the
+        result has no ``functions``."""
         if not self.is_recurrent:
             return self
         return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})

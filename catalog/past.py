@@ -25,6 +25,11 @@ class PastView:
     ``[..., k, *shape]`` for ``k`` steps, oldest first. Actions are the sampled ones, before conversion for the env.
     Steps before the start of an episode are 0.
 
+    Attributes:
+        observations: Number of earlier observations.
+        actions: Number of earlier actions.
+        rewards: Number of earlier rewards.
+
     Raises:
         ValueError: If a number of steps is not an int >= 0.
     """

@@ -93,7 +93,8 @@ distributions: Registry[type[Distribution]] = Registry("distribution")
 
 
 register_model = models.register
-"""Register an encoder as a name for the setting ``custom_model``; see :meth:`Registry.register`."""
-register_distribution = distributions.register
-"""Register a :class:`Distribution` class as a name for the setting ``custom_action_dist``; see
+"""Return a decorator that registers an encoder, so that the setting ``custom_model`` can name it; see
 :meth:`Registry.register`."""
+register_distribution = distributions.register
+"""Return a decorator that registers a :class:`Distribution` class, so that the setting ``custom_action_dist`` can name
+it; see :meth:`Registry.register`."""

@@ -100,8 +100,8 @@ class Node(Generic[T]):
 
 
 def of_rank(*ranks: int, matrix: str | None = None) -> When:
-    """Return the condition of a rule that a Box has one of these ``ranks`` and, unless ``matrix`` is None, that the
-    setting ``matrix_observations`` equals ``matrix``."""
+    """Return the condition of a rule for Boxes: the Box has one of these ``ranks`` (numbers of dims) and, unless
+    ``matrix`` is None, the setting ``matrix_observations`` equals ``matrix``."""
     return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
 
 

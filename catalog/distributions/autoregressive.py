@@ -36,7 +36,7 @@ exactly, as sums over all combinations. Each combination costs as much as a log-
 
 
 class Span(NamedTuple):
-    """A range of neighbouring entries of a vector."""
+    """A range of neighbouring entries of a vector: the index of the first entry, and the number of entries."""
 
     start: int
     width: int
@@ -193,7 +193,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
-        """Return the number of inputs of independent parts plus the context."""
+        """Return the number of inputs of independent parts plus the width of the context."""
         return cls.independent.required_input_dim(space) + cls.context_dim
 
     @classmethod
@@ -264,7 +264,8 @@ class AutoregressiveDistribution(Distribution):
         """Return KL(self ‖ other) in nats, ``[...]``. The class docstring says when it is exact.
 
         Raises:
-            TypeError: If ``other`` is not such a distribution over the same parts. It may belong to a different module.
+            TypeError: If ``other`` is not an autoregressive distribution over the same parts. It may belong to a
+                different module.
         """
         if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
             raise incomparable(self, other)

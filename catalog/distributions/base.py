@@ -122,7 +122,7 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def logp(self, actions: Tree) -> Tensor:
-        """Return the log-probability (or density) of ``actions``, summed over action dims: ``[...]``."""
+        """Return the log-probability or log-density of ``actions``, summed over action dims: ``[...]``."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -218,7 +218,8 @@ def same_class(mine: D, other: Any) -> D:
 
 
 def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
-    """Return the error for a ``mine.kl(other)`` that is not defined; ``expected`` describes a valid ``other``."""
+    """Return the error for ``mine.kl(other)`` with an ``other`` for which the KL is not defined. ``expected`` describes
+    the distributions for which it is."""
     return TypeError(
         f"{type(mine).__name__}.kl: expected {expected}, got {type(other).__name__}. "
         "Compare distributions of one class."

@@ -95,8 +95,8 @@ def _stretched(gammas: Tensor) -> Tensor:
 def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
     """Return gamma variates ``[..., D]`` with the shape parameters ``shape`` ``[..., D]``, which must be at least 1.
 
-    Each variate is the first accepted candidate of several, which ``normal`` and ``uniform`` noise ``[..., tries, D]``
-    gives (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
+    Each variate is the first accepted one of several candidates, which are computed from ``normal`` and ``uniform``
+    noise ``[..., tries, D]`` (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
     """
     d = shape.unsqueeze(-2) - 1 / 3
     v = (1 + normal / (9 * d).sqrt()) ** 3

@@ -27,8 +27,8 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 class Scored(ArrayDistribution):
-    """Base of distributions whose actions are those of the largest scores. With logits plus noise as scores, this is a
-    sample, and with the logits alone, the mode."""
+    """Base of distributions that choose the actions with the largest scores. Logits plus noise as scores give a sample,
+    and logits alone give the mode."""
 
     @abstractmethod
     def _best(self, scores: Tensor) -> Tensor:

@@ -99,10 +99,10 @@ class SquashedGaussian(DiagGaussian):
     """A :class:`DiagGaussian` squashed by tanh into (-1, 1) (Haarnoja et al. 2018, appendix C), for Boxes with finite
     bounds.
 
-    The KL is that of the Gaussians before squashing, which is exact: an invertible map does not change the KL. The
-    entropy has no closed form. It is the entropy of the Gaussian plus the expected log-slope of tanh, by Gauss-Hermite
-    quadrature with 32 points. Its error is at most 1e-4 nats per dimension for standard deviations up to 1.6, 0.002 up
-    to 2.7 and 0.1 up to 7.
+    The KL is exactly that of the Gaussians before squashing, because an invertible map does not change it. The entropy
+    has no closed form. It is the entropy of the Gaussian plus the expected log-slope of tanh, by Gauss-Hermite
+    quadrature with 32 points. The error of the entropy is at most 1e-4 nats per dimension for standard deviations up to
+    1.6, 0.002 up to 2.7 and 0.1 up to 7.
 
     An action at ±1 has the log-density of the last float before the bound. For the tensor that :meth:`rsample`
     returned, log-density and gradient are exact, because the object keeps the numbers before squashing.

@@ -53,7 +53,7 @@ class AttentionEncoder(MemoryEncoder):
 
     In each layer, a step sees itself and the ``memory`` steps before it, as far as they belong to its episode. It does
     not matter where sequences are cut: outputs are the same step by step and in one pass over a sequence. Only the
-    distance between steps counts, not their position in an episode.
+    distance between steps matters, not their position in an episode.
 
     The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps, as
     in Transformer-XL (Dai et al. 2019), and the number of these steps. The newest step comes last, and the slots of

@@ -66,7 +66,7 @@ def default_filters(height: int, width: int, padding: Literal["same", "valid"] =
 
 
 def _shrunk(size: int, kernel: int, stride: int, padding: str) -> int:
-    """Return the size of one side of an image, ``size`` before a convolution, after it."""
+    """Return the length of one side of an image after a convolution, given its length ``size`` before."""
     return -(-size // stride) if padding == "same" else (size - kernel) // stride + 1
 
 
@@ -195,8 +195,8 @@ class CNNEncoderConfig(ImageEncoderConfig):
         filters: ``[[channels, kernel, stride], …]`` with the padding as an optional fourth entry; kernels and strides
             are numbers or pairs (height, width). "nature" stands for :data:`NATURE`, None for
             :func:`default_filters`. Stored as a tuple of :data:`Filter`.
-        padding: Padding of filters that name none. "same" adds zeros so that the size becomes ``ceil(size / stride)``,
-            the extra one of an odd number at the right or the bottom; "valid" adds none.
+        padding: Padding of filters that name none. "same" adds zeros so that the size becomes ``ceil(size / stride)``.
+            If their number is odd, the extra zero is at the right or the bottom. "valid" adds no zeros.
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:

@@ -49,6 +49,17 @@ class DenseStack(nn.Module):
     matrix product. So forward hooks run for the whole net but not for its layers. If the activation is a module, each
     layer has its own instance.
 
+    Args:
+        input_dim: Width of the input.
+        hidden_dims: Widths of the hidden layers; with ``blocks``, of the first layer and of the output of each block.
+        activation: Activation of the hidden layers.
+        init: Initialisers of the hidden layers, and of the output layer if ``output_init`` is None.
+        norm: Norm before each activation; None for no norm or, with ``blocks``, for LayerNorm.
+        blocks: Kind of the residual blocks; None stacks plain layers.
+        dropout: Share of the activations that dropout sets to 0 in training.
+        output_dim: Width of the output layer; None for no such layer.
+        output_init: Initialisers of the output layer.
+
     Raises:
         ValueError: If the activation or an initialiser is unknown; names the closest.
     """
@@ -145,7 +156,7 @@ class DenseStack(nn.Module):
         self.register_buffer("high", high, persistent=False)
 
     def bounded(self, out: Tensor) -> Tensor:
-        """Return ``out`` ``[..., D]`` with the outputs clamped that :meth:`bound_outputs` named."""
+        """Return the outputs ``out`` ``[..., D]``, clamped as :meth:`bound_outputs` asked for."""
         return torch.clamp(out, self.low, self.high) if self.has_bounds else out
 
 
@@ -235,7 +246,8 @@ LARGE = 10_000_000
 
 
 def warn_if_large(net: nn.Module, where: str) -> None:
-    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely intended."""
+    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, because this is rarely intended. ``where`` is
+    the name of the net in the warning."""
     # from its features: a lazy layer has no weights before the first batch
     ends = [(layer.in_features, layer.out_features) for layer in net.modules() if isinstance(layer, nn.Linear)]
     weights, inputs, outputs = max(((a * b, a, b) for a, b in ends), default=(0, 0, 0))

@@ -75,7 +75,7 @@ class MemoryEncoder(Encoder):
         """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, encoded by the tokenizer as one batch.
 
         Raises:
-            ValueError: If observations, ``starts`` ``[T, B]`` or the latents of the tokenizer have another shape.
+            ValueError: If observations, ``starts`` ``[T, B]`` or the latents of the tokenizer have a wrong shape.
         """
         leading = tuple(tree.flatten(obs)[0].shape[:2])
         if len(leading) < 2 or (starts is not None and starts.shape != leading):
@@ -93,7 +93,7 @@ class MemoryEncoder(Encoder):
         ``state``, zeroed where ``starts[0]`` is True.
 
         Raises:
-            ValueError: If ``state`` has another structure or shape.
+            ValueError: If ``state`` has a wrong structure or shape.
         """
         shapes = {name: (x.shape[1], *shape) for name, shape in self._state_shapes.items()}
         if state is None:

@@ -27,6 +27,19 @@ class MLPEncoderConfig(ModelConfig):
     and ``input_dims`` follow from the space. With an ``embedding_dim``, the space must be Discrete, and an
     ``nn.Embedding`` turns each value into a learned vector instead.
 
+    Attributes:
+        input_dims: Width of the input, as a tuple of one.
+        hidden_layer_dims: Widths of the layers.
+        hidden_layer_activation, hidden_layer_dropout: Activation, and share of the activations that dropout sets to 0
+            in training.
+        hidden_layer_norm: Norm before each activation; None for none, unless ``hidden_layer_use_layernorm`` is set or
+            there are residual blocks.
+        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        hidden_layer_blocks: Kind of the residual blocks; None stacks plain layers.
+        init: Initialisers of the layers.
+        input_space: Space of one observation; None for inputs that are vectors.
+        embedding_dim: Width of the learned vector of each value; None for one-hot codes.
+
     Raises:
         ValueError: If ``input_dims`` is not one positive width, if the widths do not fit residual blocks, or if there
             are two norms.
@@ -93,6 +106,17 @@ class MLPHeadConfig(ModelConfig):
 
     With ``clip_log_std``, the log standard deviations among the outputs are clamped to ``±log_std_clip_param``. These
     are the outputs at ``log_std_indices``, or the second half of the outputs if that is None.
+
+    Attributes:
+        input_dims: Width of the latent, as a tuple of one.
+        output_layer_dim: Number of outputs.
+        hidden_layer_dims: Widths of the hidden layers.
+        hidden_layer_activation: Activation of the hidden layers.
+        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        init, output_init: Initialisers of the hidden layers, and of the output layer.
+        clip_log_std: Whether to clamp the log standard deviations.
+        log_std_clip_param: Bound on the magnitude of the log standard deviations.
+        log_std_indices: Indices of the outputs that are log standard deviations.
 
     Raises:
         ValueError: If ``input_dims`` is not one positive width, or if there is no output. :meth:`build` also raises it

@@ -24,6 +24,7 @@ class MultiStreamEncoderConfig(ModelConfig):
     Attributes:
         encoders: Config of the encoder of each part, by key or index. Parts that it does not name are ignored.
         fusion_hidden_dims: Widths of the MLP, with an activation after each layer; () only concatenates the latents.
+        fusion_activation, init: Activation and initialisers of the MLP.
         where: Path to the dict or tuple, for error messages.
 
     Raises:

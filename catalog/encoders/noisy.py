@@ -49,8 +49,8 @@ class NoisyHeadConfig(MLPHeadConfig):
 class NoisyHead(DenseStack):
     """The net of a :class:`NoisyHeadConfig`, with layers ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
 
-    The noise ε is neither parameter nor buffer: copies that share tensors each have their own noise, and checkpoints do
-    not contain it. Call :meth:`resample_noise` before the first forward pass that needs it.
+    The noise ε is neither a parameter nor a buffer, so that copies which share tensors each have their own noise, and
+    checkpoints contain none. Call :meth:`resample_noise` before the first forward pass that needs noise.
     """
 
     def __init__(self, config: NoisyHeadConfig) -> None:

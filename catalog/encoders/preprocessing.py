@@ -24,7 +24,7 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
 
 
 def is_byte_box(space: Space) -> bool:
-    """Return whether ``space`` is a uint8 Box from 0 to 255, which nets read divided by 255."""
+    """Return whether ``space`` is a uint8 Box from 0 to 255. Nets divide the numbers of such a Box by 255."""
     return isinstance(space, spaces.Box) and space == spaces.Box(0, 255, space.shape, np.uint8)
 
 

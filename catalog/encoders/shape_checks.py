@@ -71,12 +71,12 @@ def check_encoder(
 
 
 def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
-    """Check that ``head`` maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``, and return it.
+    """Check that ``head`` maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``, and return ``head``.
 
     Args:
         head: The net, whose train or eval mode does not change.
         input_dims: Shape of one latent.
-        output_dim: Number of outputs it must have.
+        output_dim: Number of outputs that ``head`` must have.
         where: The function that made the net, for error messages.
 
     Raises:
@@ -133,7 +133,7 @@ def check_next_state(before: Tree | None, after: Tree | None, where: str) -> Non
     """Check that the state ``after`` a step has the structure, shapes and dtypes of the state ``before`` it.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the structure, a shape or a dtype differs.
     """
     expected, got = (tree.map_structure(_form, state) for state in (before, after))
     if expected != got:

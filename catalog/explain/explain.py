@@ -1,4 +1,4 @@
-"""The explanation of a catalog's decisions, as text or as a flowchart."""
+"""Descriptions of how a catalog decided, as text or as a flowchart."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def short_space(space: Space) -> str:
 
 
 def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterator[Line]:
-    """Describe the decisions about the encoder, with the sizes of ``net`` and its parts."""
+    """Yield lines that describe the decisions about the encoder ``net``, and the sizes of the net and its parts."""
     root, config = catalog.encoder_node, catalog.model_config
     if own := overrider(catalog, "build_encoder"):
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
@@ -187,7 +187,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
-    """Describe where the encoder comes from if the catalog built none."""
+    """Yield lines that describe where the encoder comes from if the catalog built none."""
     name, own = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
         decider = f"none by {overrider(catalog, '_determine_components_hook')}"
@@ -234,7 +234,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """Describe the encoders of functions whose settings differ from the first function's."""
+    """Yield lines that describe the encoders of functions whose settings differ from those of the first function."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -253,7 +253,7 @@ def _decision(
     hooks: Sequence[str] = (),
     decider: str = "",
 ) -> Iterator[Line]:
-    """Describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
+    """Yield lines that describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
 
     Args:
         catalog: The catalog.
@@ -308,7 +308,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[
 
 
 def _order(catalog: Catalog) -> Iterator[Line]:
-    """Describe the order in which the parts of an action depend on each other."""
+    """Yield lines that describe the order in which the parts of an action depend on each other, if they do."""
     dist_cls = catalog.bound_dist_cls
     if issubclass(dist_cls, AutoregressiveDistribution):
         order = " → ".join(part.name for part in dist_cls.parts)

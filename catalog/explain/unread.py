@@ -1,4 +1,4 @@
-"""Settings without effect, which are set although nothing reads them with these spaces and other settings."""
+"""Functions that find settings without effect, which nothing reads with these spaces and other settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("catalog")
 
 RAW = "since a custom encoder gets raw observations"
-"""The reason why observations are not standardised although they would be without the custom encoder."""
+"""The reason that ``explain()`` and a warning give if observations are not standardised only because of a custom
+encoder."""
 
 FUSION = settings_about("fusionnet_")
 _RECURRENT = settings_about("use_lstm", "use_gru", "max_seq_len", "lstm_")
@@ -34,7 +35,7 @@ def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
 
 
 def check_settings_are_read(catalog: Catalog) -> None:
-    """Log a warning that names the settings without effect, if any. Log another one if a custom encoder turns
+    """Log a warning that names the settings without effect, if any. Log a second warning if a custom encoder turns
     standardisation off. Each text is logged once per process.
 
     Raises:
