@@ -400,8 +400,8 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` can build an encoder. It cannot if ``_determine_components_hook`` sets no
-        encoder config, or if no rule applies to the observation space."""
+        """Whether :meth:`build_encoder` can build an encoder. Unless it is overridden, it cannot if
+        ``_determine_components_hook`` sets no encoder config, or if no rule applies to the observation space."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
@@ -451,7 +451,7 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
-        """Build the encoders of actor and critic with :meth:`build_encoder`: one that they share, or two.
+        """Build the encoders of actor and critic with :meth:`build_encoder`: one encoder that they share, or two.
 
         The catalog calls each encoder once, with observations in which every number is the valid one closest to 0. This
         sets ``latent_dims``, so build heads after encoders.

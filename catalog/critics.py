@@ -197,8 +197,8 @@ class ActionCriticCatalog(Catalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics predict the values of all joint actions in one pass. Subclasses may override it; by
-        default they do not."""
+        """Whether the critics predict the values of all joint actions in one pass: False, unless a subclass overrides
+        this property."""
         return False
 
     def _build_critic_trunk(self) -> Encoder:

@@ -116,7 +116,7 @@ class Settings:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Raise if settings contradict each other. ``__init__`` calls it last; by default it checks nothing."""
+        """Raise if settings contradict each other. ``__init__`` calls this last. By default it checks nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))
@@ -152,8 +152,8 @@ class Settings:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[str], where: str, section: str | None = None) -> None:
-        """Raise ``TypeError`` for a name in ``names`` that is no setting, or no setting of ``section`` if that is
-        given."""
+        """Raise ``TypeError`` for a name in ``names`` that is not a setting or, if ``section`` is given, not a setting
+        of that section. ``where`` begins the error message."""
         known = settings_of(cls)
         here = [name for name, item in known.items() if section in (None, item.section)]
         for name in names:

@@ -53,7 +53,7 @@ def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
 
 
 def map_spaces(function: Callable[[Any], Any], space: Space) -> Tree:
-    """Return a tree with the structure of ``space``, with the result of ``function`` for the space of each leaf."""
+    """Return a tree with the structure of ``space``, in which each leaf is the result of ``function`` for its space."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return function(space)
     parts = {key: map_spaces(function, part) for key, part in space_parts(space).items()}

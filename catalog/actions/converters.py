@@ -37,7 +37,12 @@ class ActionConverter(nn.Module):
 
 class Offset(ActionConverter):
     """Adds the smallest number of the space to sampled choices, which count from 0, and casts to the dtype of the
-    space."""
+    space.
+
+    Args:
+        start: The smallest number of each choice.
+        dtype: The dtype of the space.
+    """
 
     start: Tensor
 
@@ -92,7 +97,7 @@ class FitBox(ActionConverter):
 
 
 class Nested(ActionConverter):
-    """Converts each part of a Dict or Tuple action."""
+    """Converts each part of a Dict or Tuple action with the converter of that part."""
 
     def __init__(self, children: Mapping[Any, ActionConverter], as_tuple: bool) -> None:
         super().__init__()

@@ -179,7 +179,7 @@ class Distribution(Hooks, ABC):
 
 
 class Deterministic:
-    """Fixed actions in the form of a distribution, for greedy acting."""
+    """Fixed actions with the ``sample`` method of a distribution, for greedy acting."""
 
     def __init__(self, actions: Tree) -> None:
         self.actions = actions

@@ -81,8 +81,8 @@ class MultiDistribution(Distribution):
             path: Name of ``space`` in error messages.
 
         Raises:
-            ValueError: If ``space`` is no Dict or Tuple with at least one part, or if a part is not supported; names
-                the path.
+            ValueError: If ``space`` is not a Dict or Tuple with at least one part, or if a distribution does not
+                support its part; names the path.
         """
         cls.check(space, path)
         if cls.children and children is None:

@@ -36,8 +36,8 @@ class CNNTransposeHeadConfig(ModelConfig):
         output_init: Initialisers of the last layer.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width, or if :class:`CNNEncoderConfig` raises for this shape
-            or for these filters.
+        ValueError: If ``input_dims`` is not one positive width, or if :class:`CNNEncoderConfig` would raise for this
+            shape or for these filters.
     """
 
     input_dims: tuple[int, ...]

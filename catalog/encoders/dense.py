@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     Attributes:
         linear: Weights and biases of the linear part, by parameter name.
         norm: Weights and biases of the norm, by parameter name.
-        activation: The activation; None also stands for "linear".
+        activation: The activation; None for none, or for "linear".
         drops: Whether dropout follows the activation.
         keeps: Whether to keep the input of this layer for the next layer with ``adds``.
         adds: Whether to add the kept input to the output of this layer, as residual blocks do.

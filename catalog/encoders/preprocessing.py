@@ -68,7 +68,7 @@ def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
 
 
 class _Numbers(nn.Module):
-    """Flattens a Box or MultiBinary leaf."""
+    """Flattens a Box or MultiBinary leaf of an observation to a vector of floats. Divides bytes by 255."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Numbers(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Encodes Discrete and MultiDiscrete leaves as one concatenated one-hot code."""
+    """Encodes Discrete and MultiDiscrete leaves of an observation as one vector: their concatenated one-hot codes."""
 
     shift: Tensor
 
@@ -124,7 +124,8 @@ class RunningMoments(nn.Module):
         shape: Shape of one sample.
         decay: None gives all samples the same weight (Chan et al. 1979, "Updating formulae and a pairwise algorithm
             for computing sample variances", eq. 2.1). With a number, the statistics follow a moving target such as
-            returns: each update multiplies the weight of all earlier batches by the number, with bias correction.
+            returns, because each update multiplies the weight of all earlier batches by the number. The statistics of
+            the first batches are corrected for the bias towards the initial values.
 
     Attributes:
         pool: Function that sums a tensor over processes in place and returns it, if each process has a part of every

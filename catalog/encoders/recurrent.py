@@ -144,7 +144,7 @@ class _Timeline:
 
     Attributes:
         places: ``[T, B]``: index of each ordinary step among the ``L * B`` steps.
-        forces: ``[L, B, 2]`` bool: the steps that forget and the steps that hold.
+        forces: ``[L, B, 2]`` bool: the steps that forget the state and the steps that hold it.
     """
 
     places: Tensor
@@ -185,12 +185,12 @@ def _must_not_wait(x: Tensor) -> bool:
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights of a layer extended by two inputs: one makes the layer forget its state, the other makes it
-    hold the state.
+    """Return the weights of a layer extended by two inputs. The first makes the layer forget its state. The second
+    makes an LSTM hold its c.
 
-    An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. It does not hold h, because the
-    caller reads h at the last ordinary step. A GRU forgets with r and z closed and a candidate of tanh(b - b) = 0. It
-    holds nothing, for the same reason.
+    An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
+    closed and a candidate of tanh(b - b) = 0. No layer needs to hold h, because the caller reads h at the last ordinary
+    step.
     """
     size = w_hh.shape[1]
     closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)
@@ -202,8 +202,8 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
-    """Return weights and biases of an ``nn.LSTM`` or ``nn.GRU``. Its ``_flat_weights`` would miss parameters that were
-    replaced."""
+    """Return input weights, recurrent weights and the biases of both of an ``nn.LSTM`` or ``nn.GRU``. Do not use its
+    ``_flat_weights``, which would miss parameters that were replaced."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
 
 

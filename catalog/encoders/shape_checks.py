@@ -174,7 +174,7 @@ def untouched(net: nn.Module) -> Iterator[None]:
 
 
 def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
-    """Return ``call()``, and turn its errors into errors that say what was expected.
+    """Return the result of ``call()``. If it raises, raise an error that says what was expected.
 
     Args:
         call: Function that calls a net with ``samples``.
@@ -184,7 +184,7 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
         remedy: Advice if the call fails; empty for general advice about observations.
 
     Raises:
-        ValueError: If ``call`` fails, or changes the samples in place.
+        ValueError: If ``call`` fails, or if it changes the samples in place.
     """
     leaves = tree.flatten(samples)
     versions = [leaf._version for leaf in leaves]

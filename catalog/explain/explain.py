@@ -58,8 +58,8 @@ class Built:
 
     @classmethod
     def by(cls, catalog: Catalog) -> Built:
-        """Build the nets of ``catalog``. If it has no encoder, ``parts`` is empty, because heads need the width of the
-        encoder."""
+        """Build the nets of ``catalog`` without changing torch's random state. If the catalog chose no encoder,
+        ``parts`` is empty, because heads need the width of the encoder."""
         with torch.random.fork_rng(devices=[]):
             parts = catalog._explain_parts() if catalog.decides_encoder else {}
             return cls(parts, catalog.build_action_mask(), catalog.build_observation_normalizer())

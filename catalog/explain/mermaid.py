@@ -46,5 +46,5 @@ def joined(charts: Mapping[str, str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` for a quoted label: on one line, with quotes and markup as entities."""
+    """Return ``text`` on one line, with quotes and markup as entities, so that it can be a quoted label."""
     return " ".join(text.split()).translate(str.maketrans(_ENTITIES))
