@@ -219,7 +219,7 @@ class Catalog(Hooks):
         """Return a config that joins the encoder ``decided`` with encoders of the earlier steps.
 
         The tree chooses the encoders of earlier observations. Earlier actions and rewards are flattened to vectors. The
-        result concatenates all of these and runs dense layers over them, unless a net with a memory follows.
+        result concatenates all of these. Dense layers join them, unless a net with a memory follows.
 
         Args:
             decided: Config of the encoder of the observation.

@@ -39,8 +39,8 @@ class CriticSettings(Settings):
 class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
     """Settings of the nets of algorithms whose critics predict action values.
 
-    Weights and biases keep torch's default initialisation, as published for SAC and TD3. The log standard deviations of
-    the policy depend on the state.
+    Weights and biases keep torch's default initialisation, as published. The log standard deviations of the policy
+    depend on the state.
     """
 
     fcnet_hiddens = (256, 256)
