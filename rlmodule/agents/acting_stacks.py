@@ -19,11 +19,11 @@ _INPUTS = Columns.ACTION_DIST_INPUTS
 
 
 class ActingStacks:
-    """Chooses actions with the modules of several policies. Modules of the same structure share one batched forward
-    pass; every other module runs in a pass of its own.
+    """Chooses actions with the modules of several policies. Feed-forward modules of the same structure share one
+    batched forward pass where that is possible. Every other module runs in a pass of its own.
 
     Args:
-        columns: The columns object of each module.
+        columns: The :class:`AgentColumns` of each module.
     """
 
     def __init__(self, columns: Iterable[AgentColumns]) -> None:

@@ -218,8 +218,8 @@ class AgentColumns:
 
     def cut(self, t: int, column: int) -> None:
         """End the episode of the agent in ``column``, because its env raised in step ``t``, and drop the agent's open
-        row. Mark the row before it as truncated, with the last observation as the final one. If that row is in the
-        previous rollout, leave it unchanged."""
+        row. Mark the row before it as truncated, and keep the last observation as the final observation of the episode.
+        If that row is in the previous rollout, leave it unchanged."""
         self.in_play[column] = False
         row = self.cursor[column]
         if row > max(self.began[column], 0):
@@ -332,7 +332,8 @@ class AgentColumns:
         }
 
     def resume(self, agents: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restore agents from their :meth:`open_row`, given by column. All other agents are not in play."""
+        """Restore the agents whose :meth:`open_row` results ``agents`` has, by column. All other agents are not in
+        play."""
         self.clear()
         for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
             fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])

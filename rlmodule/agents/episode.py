@@ -35,13 +35,13 @@ class MultiAgentEpisode:
         number: Number of earlier episodes of the env.
         agents: All agents that may be in play.
         policy_map: Maps agents to modules.
-        returns: Sum of the rewards of each agent since it last ended, or since the episode began, ``[A]``; the runner
-            updates it in place.
+        returns: Sum of the rewards of each agent since it last ended, or since the episode began, ``[A]`` for ``A``
+            agents. The runner updates it in place.
 
     Attributes:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env, including those before the run was resumed.
-        length: Number of steps of the env.
+        length: Number of env steps in this episode so far.
         finished: The episodes of agents that ended within this episode of the env, in the order in which they ended.
     """
 
@@ -71,7 +71,7 @@ class MultiAgentEpisode:
 
     @property
     def returns(self) -> dict[AgentID, float]:
-        """Sum of all rewards in this episode, by agent."""
+        """Sum of all rewards in this episode so far, by agent."""
         totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
         for one in self.finished:
             totals[one.agent] += one.episode_return

@@ -39,8 +39,8 @@ class AgentEnvGuard(Guard):
     """Checks the values that one multi-agent env returns. Errors name the env, the step and the agent.
 
     Observations and `possible_agents` are checked in the first 100 calls, and then in every 100th call. Everything else
-    is checked in every call. Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every
-    call of the env's ``step`` is counted before it is made.
+    is checked in every call. Errors of the env itself, including ``sys.exit()``, are raised again as EnvError.
+    ``step_counter`` counts every call of the env's ``step`` before it is made.
 
     Two values are corrected: a reward that is an array with one entry becomes a number, and the final observation of an
     agent is copied, since the next reset may overwrite it.
@@ -48,7 +48,7 @@ class AgentEnvGuard(Guard):
     Attributes:
         env: The env.
         env_index: Index of the env in the run.
-        possible_agents: All agents that may ever be in play, in the order of the env.
+        possible_agents: All agents that may ever be in play, in the env's order.
         observation_spaces: Observation space of each possible agent, in the same order.
         action_spaces: Action space of each possible agent, in the same order.
         acting: Agents that act next, in the order of the observations.

@@ -40,7 +40,7 @@ class MultiAgentEnv(ABC):
         possible_agents: All agents that may ever be in play. The list never changes.
         observation_spaces: Observation space of each possible agent.
         action_spaces: Action space of each possible agent.
-        state_space: Space of :meth:`state`; None if the env has none.
+        state_space: Space of the values that :meth:`state` returns; None if the env declares no such space.
         metadata: As in ``gymnasium.Env``: ``render_modes``, ``render_fps``.
         render_mode: As in ``gymnasium.Env``.
     """
@@ -57,7 +57,7 @@ class MultiAgentEnv(ABC):
         """Start an episode.
 
         Args:
-            seed: Seed of the env's random numbers; None continues the current ones.
+            seed: Seed of the env's random numbers; None continues the current random streams.
             options: Options of the env.
 
         Returns:
@@ -73,7 +73,7 @@ class MultiAgentEnv(ABC):
 
         Returns:
             Observations, rewards, terminateds, truncateds and infos. Any agent that has not ended may have a reward. An
-            agent that a dict leaves out gets the reward 0, no flag or no info.
+            agent that is missing from the rewards gets 0. An agent that is missing from a dict of flags does not end.
         """
 
     def state(self) -> Any:

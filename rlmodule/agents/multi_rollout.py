@@ -23,7 +23,7 @@ class MultiRollout(Mapping[str, Rollout]):
     followed that step, and are zero otherwise.
 
     Attributes:
-        modules: The rollouts of trained modules by id. Modules whose agents completed no row have none.
+        modules: The rollouts of trained modules by id. A module whose agents completed no row has no rollout.
         slots: For each rollout, the env (its index in the run) and the agent (its index among the possible agents) of
             each of the ``N`` slots, ``[N, 2]`` int64.
         num_env_steps: Number of steps of all envs. A step counts once, regardless of how many agents act in it.

@@ -35,7 +35,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         state = None                                            # at the start of every episode of the env
         actions, state = policies.act(obs, state)
 
-    If an agent ends and returns in the same episode of the env, remove its entry from the state in between.
+    If an agent ends and comes back in the same episode of the env, remove its entry from the state in between.
 
     Args:
         modules: The modules to act with; they are put into eval mode.
@@ -68,7 +68,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         """Return actions for the observations of the agents of one env.
 
         Args:
-            obs: The observations of the agents that act; leave out those that ended.
+            obs: The observations of the agents that act; leave out agents that have ended.
             state: The state that the last call returned; None at the start of an episode of the env.
             rewards: The sum of the rewards of each agent since it last acted. Required where :meth:`Policy.act`
                 requires a reward.
@@ -93,7 +93,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         return actions, after
 
     def with_generator(self, generator: torch.Generator) -> MultiAgentPolicy:
-        """Return a MultiAgentPolicy with the same modules that samples actions with ``generator``."""
+        """Return a copy with the same modules, which samples actions with ``generator``."""
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
 
     def follow(self, policy_ids: Sequence[str]) -> None:

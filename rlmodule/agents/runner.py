@@ -537,7 +537,7 @@ class AgentRunner(Accounts):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and the open episode of each env, by its index in the run.
+        """Return counters, random streams and the open episode of each env, by the env's index in the run.
 
         An open episode has the seed and the actions of its env, or the env's own state, see
         :meth:`AgentEnvGuard.get_open_episode`. It also has the open row and the memory of each agent. Evaluation saves

@@ -19,7 +19,7 @@ _HOST = re.compile(r"^(call|make) \(.*ray_actor\.py:\d+\)$")
 
 
 class CrashReport:
-    """Reads the file in which another process on this machine reports how it ended.
+    """Creates and reads the file in which another process on this machine reports how it ended.
 
     Attributes:
         path: Path of the file, to pass to :func:`write_crash_report` in the other process. That function unlinks the

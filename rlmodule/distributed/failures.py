@@ -43,7 +43,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe an exception as plain data."""
+    """Return the :class:`Failure` that describes an exception."""
     try:
         message = str(error) or "(no message)"
     except Exception:  # __str__ of a user's exception class may raise

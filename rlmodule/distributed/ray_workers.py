@@ -381,8 +381,8 @@ class RayWorkers:
         return kept
 
     def keep(self, answers: Iterable[Answer]) -> None:
-        """Store ``answers`` for the next call of :meth:`collect`, which returns them together with new answers or
-        alone."""
+        """Store ``answers`` for the next call of :meth:`collect`, which returns them without waiting for new
+        answers."""
         self._kept.extend(answers)
 
     def call(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Answer]:
@@ -599,7 +599,7 @@ class RayWorkers:
                 self._spawn(worker)
 
     def restart(self, worker: int, delay: float = 0.0) -> None:
-        """End the worker's process, drop the worker's calls, and start it again after ``delay`` seconds."""
+        """End the worker's process, drop the worker's calls, and start the worker again after ``delay`` seconds."""
         state = self._states[worker]
         with uninterrupted():
             self._end(state, at_once=True)

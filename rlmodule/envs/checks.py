@@ -300,8 +300,8 @@ class Guard:
 class EnvGuard(Guard, gym.Wrapper):
     """Checks the values that one single-agent env returns. Errors name the env and the step.
 
-    Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``
-    is counted before it is made.
+    Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. ``step_counter`` counts every call
+    of the env's ``step`` before it is made.
 
     Two values are corrected, because Gymnasium's vector envs could not handle them: a reward that is an array with one
     entry becomes a number, and the last observation of an episode is copied, since the next reset may overwrite it.
@@ -312,7 +312,7 @@ class EnvGuard(Guard, gym.Wrapper):
     """
 
     def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
-        """Wrap ``env``, which has the index ``env_index`` in the run. ``step_counter`` counts its steps."""
+        """Wrap ``env``, which has the index ``env_index`` in the run."""
         super().__init__(env)
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
@@ -381,9 +381,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs: the seed of the episode, and a way to its current step. That is
-        the result of the env's ``get_episode_state()`` (a tree of tensors and JSON values). If the env has no such
-        method, it is the leaves ``[t, ...]`` of the actions so far, at most the last :data:`MOST_ACTIONS`."""
+        """Return what :meth:`continue_episode` needs: the seed of the episode, and the result of the env's
+        ``get_episode_state()`` (a tree of tensors and JSON values). If the env has no such method, return the leaves
+        ``[t, ...]`` of the actions so far instead, at most the last :data:`MOST_ACTIONS`."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}

@@ -52,7 +52,8 @@ def make_vector_env(
     Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
     an `EnvGuard`. Each step overwrites the observations of the step before (``copy=False``). A factory, a VectorEnv
     class (which also gets ``num_envs``) or the "vector_entry_point" of an id makes a ready vector env. A ready vector
-    env is returned unchanged, keeps its autoreset mode, and must be checked with `guard_for`.
+    env is returned unchanged and keeps its autoreset mode. The caller must check its values with the guard that
+    `guard_for` returns.
 
     Args:
         env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.

@@ -97,7 +97,8 @@ class RestartingEnv(gym.Wrapper):
 
     If the env raises in a step, ``step`` returns None as the observation, ``truncated=True``, and :data:`FAULT` in the
     info. The next reset makes the new env. Its seed derives from the last seed passed to ``reset``, so that no episode
-    is repeated. Errors that the guard itself raises are not caught: a new env would return the same wrong values.
+    is repeated. Errors that the guard itself raises are not caught, because a new env would return the same wrong
+    values.
 
     Args:
         guard: The first env.

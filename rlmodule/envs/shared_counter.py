@@ -14,7 +14,11 @@ class SharedCounter:
     """Holds a number that one process increments and another process may read.
 
     The number is in a memory-mapped file. So counting takes no system call, and the number can still be read after the
-    counting process has died, whatever the cause. Without a file, only this process can read the number.
+    counting process has died, whatever the cause.
+
+    Args:
+        file: The file that holds the number. With None, the number is in the memory of this process, and no other
+            process can read it.
 
     Attributes:
         cell: A view whose only entry ``cell[0]`` is the number, int64. In loops, incrementing it is faster than a

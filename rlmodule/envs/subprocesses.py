@@ -40,8 +40,8 @@ def follow_parent() -> None:
 
 
 def in_lasting_thread(make: Callable[[], T]) -> T:
-    """Return ``make()``, which starts processes. Run it in a thread that lasts as long as this process, because the
-    kernel kills processes when the *thread* that forked them exits."""
+    """Return ``make()``, which starts processes. Run it in a thread that lasts as long as this process. Otherwise, the
+    kernel would kill processes that call :func:`follow_parent` when the *thread* that forked them exits."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _lasting_thread(os.getpid()).submit(make).result()

@@ -402,8 +402,8 @@ class LearnerGroup:
         return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
-        """Restore the counters that :meth:`get_counters` returned. The learners may have been in other processes
-        then."""
+        """Restore the counters that :meth:`get_counters` returned, here or in a group with a different
+        ``num_learners``."""
         self._processes.num_restarts = counters["num_learner_restarts"]
         self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 

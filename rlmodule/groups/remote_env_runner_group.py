@@ -236,8 +236,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 return
 
     def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
-        """Wait for answers of runners for up to ``timeout`` seconds. Append their rollouts to ``rollouts``, and restart
-        the runners that failed."""
+        """Wait for answers of runners, at most ``timeout`` seconds if that is given. Append their rollouts to
+        ``rollouts``, and restart the runners that failed."""
         start = perf_counter()
         answers = iter(self.workers.collect(timeout))
         self.seconds_waited += perf_counter() - start

@@ -10,7 +10,7 @@ The same loop runs envs that return arrays and envs that return tensors, which s
 
 For a recurrent module, the runner passes the states on from row to row, marks the rows that start an episode, and
 records the states at the start of each training sequence. A module that sees earlier observations, actions or rewards
-gets them as fields next to the observation. They are zero for steps before the start of the episode.
+gets them as fields next to the observation. The fields are zero for steps before the start of the episode.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class EnvRunner(Accounts):
         module: The module that acts; set by :meth:`set_module`.
 
     Raises:
-        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if the env
-            returns tensors and has no autoreset.
+        ValueError, TypeError, ImportError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if
+            the env returns tensors and has no autoreset.
     """
 
     rollout_class: ClassVar[type] = Rollout
@@ -463,7 +463,7 @@ class EnvRunner(Accounts):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and the open episode of each env, by its index in the run.
+        """Return counters, random streams and the open episode of each env, by the env's index in the run.
 
         An open episode is described by its seed and its actions, or by the state of an env that has
         ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Evaluation runners and runners of ready vector

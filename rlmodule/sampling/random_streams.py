@@ -28,8 +28,9 @@ class RandomStreams:
     """Provides the seeds of resets, the action noise, and a generator for draws shared by all envs of a runner.
 
     Each env has its own seeds and noise, which depend on its index in the run. The generator depends on the runner's
-    first env. A state can be restored by runners that group the envs differently. No number is drawn twice even then:
-    envs of one runner that advance together all continue from the env that has used most of its stream.
+    first env. A state can be restored by runners that group the envs differently. Even then, no number is drawn twice,
+    because envs of one runner that advance together all continue from the position of the env that has used most of its
+    stream.
 
     Args:
         run_seed: Seed of the run.

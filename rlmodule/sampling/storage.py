@@ -48,7 +48,7 @@ class RolloutStorage:
         previous: The earlier observations, actions and rewards that the module sees, by name.
         starts: Whether a row is the first row of an episode, ``[T+1, N]``.
         ended: Whether the episode of the env had ended before the row, ``[T+1, N]``.
-        rewards, terminateds, truncateds, valid: ``[T, N]``.
+        rewards, terminateds, truncateds, valid: ``[T, N]``; ``valid`` marks the rows that are transitions.
         seen: Observations of the module, a list of ``T+1`` tensors ``[N, ...]``.
         columns: The columns of the rollout that are allocated in advance, tensors that share this memory.
         actions: Actions as the distribution sampled them, ``[T, N, ...]``; None before the first action.
@@ -258,8 +258,8 @@ class RolloutStorage:
         return self.rewards, self.terminateds, self.truncateds
 
     def check(self, first_step: int, first_env: int) -> None:
-        """Check the filled rows, and the observation that follows them. The arguments and errors are those of
-        :meth:`settle`."""
+        """Raise if a value in the filled rows or in the observation after them is wrong. The arguments and errors are
+        those of :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
