@@ -147,7 +147,7 @@ class AgentEnvGuard(Guard):
         return episode | {"steps": len(self._actions), "actions": actions}
 
     def _seen(self) -> list[Any]:
-        """Return an array with the indices of the agents that observed last, followed by their observations."""
+        """Return a list of the last observations, after an array with the indices of the agents that observed them."""
         return [np.array([self.possible_agents.index(agent) for agent in self._last[0]]), *self._last[0].values()]
 
     def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:
@@ -239,8 +239,8 @@ class AgentEnvGuard(Guard):
             )
 
     def check_last(self) -> None:
-        """Check the last observations even if no check was due. Call it after code that used these observations
-        failed."""
+        """Raise ValueError if the last observations are wrong, even if no check was due. Call it after code that used
+        these observations failed."""
         observations, where = self._last
         for agent, value in observations.items():
             check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")

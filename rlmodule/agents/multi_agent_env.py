@@ -82,8 +82,8 @@ class MultiAgentEnv(ABC):
 
     def get_episode_state(self) -> Any:
         """Return the state from which :meth:`set_episode_state` continues the open episode when a run is resumed, as a
-        tree of tensors and JSON values. If it is None, the default, the episode is repeated from its seed and actions
-        instead."""
+        tree of tensors and JSON values. The default is None: the run then repeats the episode from its seed and
+        actions."""
         return None
 
     def set_episode_state(self, state: Any) -> dict[Any, Any]:
@@ -92,7 +92,7 @@ class MultiAgentEnv(ABC):
         raise NotImplementedError(f"{type(self).__name__}: expected a method set_episode_state(), got none. Add it.")
 
     def render(self) -> Any:
-        """Return a picture of the env, as ``gymnasium.Env.render`` does, or None if the env draws none."""
+        """Return a picture of the env, as ``gymnasium.Env.render`` does, or None if the env cannot be rendered."""
         return None
 
     def close(self) -> None:

@@ -141,7 +141,7 @@ class AgentRunner(Accounts):
         self._make_columns()
 
     def _make_columns(self) -> None:
-        """Create the columns of all modules. The next call of :meth:`sample` starts new episodes."""
+        """Create the :class:`AgentColumns` of all modules. The next call of :meth:`sample` starts new episodes."""
         self._saved_noise = self._noise_by_env()
         self._is_running, self._columns = False, {}
         for module_id in self.module:
@@ -172,8 +172,8 @@ class AgentRunner(Accounts):
         self._stacks = ActingStacks(self._columns.values())
 
     def _add_columns(self, module_id: str) -> None:
-        """Create the columns of the module ``module_id`` if any agent can be mapped to it. Raise ValueError if the
-        spaces of such an agent differ from those of the module."""
+        """Create the :class:`AgentColumns` of the module ``module_id`` if any agent can be mapped to it. Raise
+        ValueError if the spaces of such an agent differ from those of the module."""
         one, static = self.module[module_id], self._policy_map.static
         check_acting(f"module {module_id!r}", one, self.device)
         own = one.observation_space, one.action_space
@@ -404,8 +404,8 @@ class AgentRunner(Accounts):
             columns.seen.append(seen)
 
     def _join(self, e: int, agent: AgentID) -> tuple[AgentColumns, int]:
-        """Start an episode of ``agent`` in env ``e``. Return the columns object of its module, and the agent's column
-        there."""
+        """Start an episode of ``agent`` in env ``e``. Return the :class:`AgentColumns` of its module, and the agent's
+        column there."""
         module_id, slot = self._episode_of[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
@@ -493,7 +493,7 @@ class AgentRunner(Accounts):
 
     def _close(self, module_id: str) -> AgentColumns:
         """Count the complete rows of the module ``module_id``, and keep its open rows for the next fragment. Return its
-        columns object."""
+        :class:`AgentColumns`."""
         columns = self._columns[module_id]
         if num := int(columns.cursor.sum()):
             np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)

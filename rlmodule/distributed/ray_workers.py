@@ -371,8 +371,8 @@ class RayWorkers:
         """Wait until an answer arrives or a worker is built, and return the answers in the order of their arrival.
 
         Args:
-            timeout: Largest number of seconds to wait. None sets no limit, but the call returns when no worker has an
-                unanswered call or waits for a restart.
+            timeout: Largest number of seconds to wait; None sets no limit. In any case, the call returns once no worker
+                has an unanswered call and none waits for a restart.
         """
         if not self._kept:
             with uninterrupted():

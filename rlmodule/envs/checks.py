@@ -52,8 +52,8 @@ _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
 SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
 Where: TypeAlias = Callable[[tuple[int, ...]], str]
-"""Function that names the env and step of the entry at an index, as ``env 3, step 57``. For ``()`` it names those of
-the whole array."""
+"""Function that names the env and step of the entry at an index, as ``env 3, step 57``. In a batched array, the empty
+index ``()`` stands for the whole array, as ``vector env, step 57``."""
 
 
 class EnvError(RuntimeError):

@@ -249,7 +249,8 @@ class EnvRunnerGroup:
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
-        """Return the numbers of lost env steps under the names that a result uses."""
+        """Return the result entries ``num_env_steps_lost_lifetime`` and, if any env step was lost,
+        ``num_env_steps_lost_by_cause``."""
         lost = self.num_env_steps_lost
         total = {"num_env_steps_lost_lifetime": sum(lost.values())}
         return total | {"num_env_steps_lost_by_cause": dict(lost)} if lost else total

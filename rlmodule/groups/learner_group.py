@@ -42,7 +42,8 @@ class LearnerGroup:
     of their ids, each with its own settings.
 
     Updates have these arguments; updates from batches have neither ``num_epochs`` nor ``minibatch_size``:
-        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the count.
+        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the learners' own
+        count.
         ``module_id``: Id of the module that learns.
         ``num_epochs``: Passes over the data; None takes the setting.
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
@@ -392,8 +393,8 @@ class LearnerGroup:
         self._call("set_state", state)
 
     def report(self) -> dict[str, Any]:
-        """Return the entries about learner processes in the ``workers`` section of a result; empty without such
-        processes."""
+        """Return the entries about learner processes in the ``workers`` section of a result: restarts, dropped env
+        steps and seconds waited. The dict is empty if the learner is in this process."""
         return {}
 
     def get_counters(self) -> dict[str, int]:

@@ -228,8 +228,8 @@ class RolloutStorage:
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Return the number of envs that step in row ``t`` and do not only reset. For envs on a device, this includes
-        envs that only reset, and ``EnvRunner._uncount_resets`` later subtracts them."""
+        """Return the number of envs that step in row ``t`` and do not only reset. In a :class:`TensorStorage`, the
+        number includes envs that only reset, and ``EnvRunner._uncount_resets`` subtracts them later."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 
@@ -253,7 +253,7 @@ class RolloutStorage:
         return self._check(first_step, first_env)
 
     def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Check the values of all rows as :meth:`settle` documents. Return rewards, terminateds and truncateds."""
+        """Raise as :meth:`settle` documents if a value is wrong. Return rewards, terminateds and truncateds."""
         self.check(first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
