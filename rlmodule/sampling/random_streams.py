@@ -258,7 +258,7 @@ class OwnDraws(TorchFunctionMode):
 
     def begin_fragment(self, num_steps: int) -> None:
         """Make room for the rows of ``num_steps`` steps. If this takes new memory, drop the rows that all envs have
-        used or that are older than :data:`MOST_ROWS`. This waits for the device."""
+        used or that are older than :data:`MOST_ROWS`. Every call waits for the device."""
         used = self._used.tolist()
         self._foremost = max(used)
         if self._foremost + num_steps <= self._room:
