@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from rlmodule.agents.episode import MultiAgentEpisode
 
 PolicyMappingFn: TypeAlias = "Callable[[AgentID, MultiAgentEpisode], str]"
-"""Function of an agent and the current episode of its env that returns the id of the module that the agent acts
-with."""
+"""Takes an agent and the current episode of its env. Returns the id of the module that the agent acts with."""
 
 
 class PolicyMap:

@@ -39,8 +39,7 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
 _ROWS_KEPT = 64
-"""Number of rows kept for a module that acts but is not trained. No rollout contains them, but the module's memory and
-the checks read the latest rows."""
+"""Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest."""
 
 
 class AgentRunner(Accounts):

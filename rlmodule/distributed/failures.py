@@ -11,8 +11,7 @@ LONGEST_TEXT = 20_000
 """Largest number of characters of a message or traceback that are sent to another process."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, and the longest delay before any restart. The delay triples with each
-restart in a row."""
+"""Seconds before the first restart in a row, and the longest delay. Each restart in a row triples the delay."""
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,14 @@ from rlmodule.distributed.serialization import check_portable, num_bytes, pack, 
 from rlmodule.settings import LearnerSettings, RunnerSettings
 
 OLDEST_RAY = (2, 55)
-"""Oldest supported version of Ray. In earlier versions, a web page can take control of a cluster (CVE-2026-27482,
-CVE-2026-41486)."""
+"""Oldest version in which no web page can take control of a cluster (CVE-2026-27482, CVE-2026-41486)."""
 
 MAX_IN_FLIGHT = 2
-"""Largest number of unanswered calls that a worker may have: one that runs, and one that waits, so that the worker is
-never idle."""
+"""Largest number of unanswered calls of a worker: one that runs, and one that waits, so that no worker is idle."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds in which Ray must reserve a worker's CPUs and GPUs, and seconds in which the worker's process must start. The
-second number is also the least time limit for building the worker. A busy machine is slow to start a process and to
-import packages."""
+"""Seconds in which Ray must reserve a worker's CPUs and GPUs, and seconds in which its process must start, which is
+also the least time limit for building the worker. A busy machine is slow to start a process and to import packages."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
 """Seconds in which a worker must return from ``stop()``, and seconds in which its process must then end."""

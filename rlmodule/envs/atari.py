@@ -20,15 +20,14 @@ NAMESPACE = "ALE/"
 """Prefix of the ids of Atari games."""
 
 DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": AutoresetMode.SAME_STEP}
-"""Settings that differ from the defaults of ale-py: rewards are not clipped, and an env resets within the step that
-ends its episode."""
+"""Settings that differ from ale-py's defaults: no reward clipping, and a reset within the step that ends an episode."""
 
 ENLARGED = 4
 """Factor by which rendered frames are enlarged in width and height."""
 
 _OURS = ("self", "game", "num_envs", "batch_size")
-"""Arguments of ale-py's vector env that an ``env_config`` cannot set. ``batch_size`` is among them because all envs
-step together."""
+"""Arguments of ale-py's vector env that ``env_config`` cannot set. ``batch_size`` would split envs that step
+together."""
 
 
 def is_atari(env: object) -> bool:

@@ -52,8 +52,7 @@ _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
 SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
 Where: TypeAlias = Callable[[tuple[int, ...]], str]
-"""Function that names the env and step of the entry at an index, as ``env 3, step 57``. In a batched array, the empty
-index ``()`` stands for the whole array, as ``vector env, step 57``."""
+"""Returns the env and step of the entry at an index, as ``env 3, step 57``. The index ``()`` is the whole array."""
 
 
 class EnvError(RuntimeError):
@@ -80,8 +79,7 @@ class EnvError(RuntimeError):
 def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
     """Raise unless `value` is a member of `space`.
 
-    The check follows the structure of `space`, because a Dict space may order its keys differently than the `tree`
-    library, which sorts keys.
+    The check follows the structure of `space`, because the `tree` library may order the keys of a dict differently.
 
     Args:
         space: A single or a batched observation space.
@@ -203,8 +201,7 @@ def check_info(where: str, info: Any, name: str = "info") -> None:
 
 
 def is_due(call: int) -> bool:
-    """Return whether to check the observations of call number `call`, counted from 1: in the first 100 calls, and then
-    in every 100th."""
+    """Return whether to check call number `call`, counted from 1: each of the first 100 calls, then every 100th."""
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
@@ -220,8 +217,7 @@ class Guard:
     _episode = 0  # since the reset with that seed
 
     def _set_seed(self, seed: int | None) -> None:
-        """Set the seed of the next episode: ``seed`` or, if it is None, a seed derived from the last one that was
-        passed."""
+        """Set the seed of the next episode: ``seed``, or if it is None, one derived from the last seed passed."""
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0
@@ -522,8 +518,7 @@ class VectorGuard:
 def check_finite(
     values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
 ) -> None:
-    """Raise if consecutive rows of collected data have NaN or infinity. The cost is about that of reading the data
-    once.
+    """Raise if consecutive rows of collected data have NaN or infinity. This takes about as long as reading them once.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.

@@ -20,9 +20,8 @@ from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
-"""Source of envs: a registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class that is called as
-``cls(**env_config)``, or a factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a
-``gymnasium.vector.VectorEnv``."""
+"""A registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class that is called as ``cls(**env_config)``, or a
+factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``."""
 
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 

@@ -178,7 +178,6 @@ class EnvRunnerGroup:
 
         Raises:
             WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.
-            Exception: The error of a runner in this process; see :meth:`EnvRunner.sample`.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
@@ -191,8 +190,7 @@ class EnvRunnerGroup:
         self._runner.reset()
 
     def report(self) -> dict[str, Any]:
-        """Return the entries about env runners in the ``workers`` section of a result; empty if no env step was lost
-        and the settings restart no envs."""
+        """Return the runners' part of the ``workers`` section of a result; empty if no env step was or can be lost."""
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 

@@ -167,8 +167,7 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, or a dict of these by module id. The data is divided among the learners.
-        The class documents the other arguments.
+        """Learn from a rollout or episodes, or a dict of these by module id. Each learner takes a share; see the class.
 
         Raises:
             TypeError: If the learner learns from batches.
@@ -184,8 +183,7 @@ class LearnerGroup:
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """Copy the learner's weights to :attr:`module` if it is a copy. Return ``result``, reduced with ``reduce_fn``
-        if that is not None, and in a list if ``async_update``."""
+        """Update :attr:`module`. Return ``result``, reduced by ``reduce_fn`` if any, in a list if ``async_update``."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -393,8 +391,7 @@ class LearnerGroup:
         self._call("set_state", state)
 
     def report(self) -> dict[str, Any]:
-        """Return the entries about learner processes in the ``workers`` section of a result: restarts, dropped env
-        steps and seconds waited. The dict is empty if the learner is in this process."""
+        """Return the entries about learner processes in the ``workers`` section of a result; empty without them."""
         return {}
 
     def get_counters(self) -> dict[str, int]:

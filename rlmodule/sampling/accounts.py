@@ -108,8 +108,7 @@ class Accounts:
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
-        """Return ``rollout`` after adding its policy version and the seconds of each phase. ``start`` is the time at
-        which sampling began, ``seconds`` has the phases ``env_step`` and ``forward``, and the rest is bookkeeping."""
+        """Return ``rollout`` after adding its version and the seconds per phase. Sampling began at time ``start``."""
         rollout.policy_version = policy_version
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}

@@ -208,8 +208,7 @@ class EnvRunner(Accounts):
         Returns:
             A rollout whose data no later call changes. If the settings record action distributions, it has the column
             ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
-            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes, in order of time. A
-              slot is the index of an env in the runner.
+            - ``episode_returns``, ``episode_lengths``, ``episode_slots`` (env indices): of finished episodes, in order.
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
             - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
             - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
@@ -218,8 +217,7 @@ class EnvRunner(Accounts):
         Raises:
             ValueError: If an observation or reward is wrong or not finite, or an action mask allows no action; names
                 env and step.
-            EnvError: If a single env raises and is not restarted, or its process ends. The next call then starts new
-                episodes.
+            EnvError: If an env raises and is not restarted, or its process ends. The next call starts new episodes.
         """
         start = perf_counter()
         if self._row is None:
@@ -320,8 +318,7 @@ class EnvRunner(Accounts):
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """Return the module's forward pass for the rows of ``data``. Inference mode is on when it runs, so no gradients
-        are recorded."""
+        """Return the module's forward pass for the rows of ``data``. It runs in inference mode, without gradients."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
@@ -358,8 +355,7 @@ class EnvRunner(Accounts):
         return step
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
-        """Return the functions to call after each step with the number of the row and its ``info``. They depend on the
-        autoreset mode."""
+        """Return the functions to call after each step with its row number and ``info``, for the autoreset mode."""
         notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
@@ -534,8 +530,7 @@ def check_acting(name: str, module: RLModule, device: torch.device) -> None:
 
 
 def _own_gradients() -> torch.set_grad_enabled:
-    """Return a context that restores torch's grad mode on exit, since an env in this process may change it and learners
-    need it."""
+    """Return a context that restores torch's grad mode for learners, in case an env in this process changes it."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 

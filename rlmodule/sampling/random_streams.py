@@ -137,8 +137,7 @@ class ActionNoise:
     def __init__(self, streams: Sequence[np.random.Generator]) -> None:
         self._streams = streams
         self.is_drawn = False
-        """Whether the distribution accepts noise drawn in advance. If not, it draws from a generator when it
-        samples."""
+        """Whether the distribution accepts noise. If not, it draws from a generator when it samples."""
         self._block_starts = self._positions()
         self._rows: Sequence[Tensor] = ()  # rows of the block; empty until it is drawn
         self._used: int | np.ndarray = 0  # number of used rows: one number for all envs, or one for each

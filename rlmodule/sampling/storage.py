@@ -26,10 +26,9 @@ from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 logger = logging.getLogger("rlmodule.envs.make")
 
 BLOCK_ROWS = 64
-"""Largest number of rows that are allocated at once for several fragments. A longer fragment is allocated alone."""
+"""Largest number of rows that are allocated at once. A longer fragment is allocated alone."""
 BLOCK_BYTES = 2**20
-"""Largest number of bytes of observations that are allocated at once for several fragments. A larger fragment is
-allocated alone."""
+"""Largest number of bytes of observations that are allocated at once. A larger fragment is allocated alone."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,8 +88,7 @@ class RolloutStorage:
     def allocate(
         cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode
     ) -> list[Self]:
-        """Return one or more storages of ``num_steps`` rows each. Short storages are allocated together, in one block
-        of memory.
+        """Return one or more storages of ``num_steps`` rows each. Short storages are allocated together.
 
         Args:
             module: The module that acts.
@@ -134,13 +132,11 @@ class RolloutStorage:
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
-        """Return ``tensors`` in the form in which the env returns its values. Here, these are NumPy arrays with the
-        same memory."""
+        """Return ``tensors`` in the form that the env uses: here, NumPy arrays that share their memory."""
         return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
-        """Fill the first row with ``row``: the :meth:`last_row` of the previous storage, or the start of new
-        episodes."""
+        """Fill the first row with the previous storage's :meth:`last_row`, or with the start of new episodes."""
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():
@@ -158,8 +154,7 @@ class RolloutStorage:
     # --- row by row ---------------------------------------------------------------------------------------------------
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        """Store the sampled ``action`` of row ``t``. Return a copy of ``fitted``, the action converted to the env's
-        action space, to pass to the env."""
+        """Store the sampled ``action`` of row ``t``. Return a copy of ``fitted``, the converted action, for the env."""
         if self.actions is None:
             self.columns[Columns.ACTIONS] = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
             self.actions = self._as_env_gives(self.columns[Columns.ACTIONS])
@@ -176,8 +171,7 @@ class RolloutStorage:
         self.filled = t + 1
 
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        """If ``info`` has final observations, store those of the episodes that row ``t`` truncated and did not
-        terminate."""
+        """Store the true final observations in ``info``, if it has any, of the episodes that row ``t`` truncated."""
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
@@ -220,8 +214,7 @@ class RolloutStorage:
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """After rows ``begin`` to ``end`` (exclusive) are filled, mark where an episode has ended, and the rows that
-        start an episode."""
+        """Set ``ended`` and ``starts`` in the rows that follow rows ``begin`` to ``end`` (exclusive)."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it
@@ -236,8 +229,7 @@ class RolloutStorage:
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark the rows that are transitions in ``valid``, and check all rows. Call it once all rows are filled. Return
-        rewards, terminateds and truncateds ``[T, N]`` as NumPy arrays.
+        """Set ``valid`` and check all filled rows. Return rewards, terminateds and truncateds ``[T, N]``, NumPy arrays.
 
         Args:
             first_step: Number of steps of each env before the first row.
@@ -258,8 +250,7 @@ class RolloutStorage:
         return self.rewards, self.terminateds, self.truncateds
 
     def check(self, first_step: int, first_env: int) -> None:
-        """Raise if a value in the filled rows or in the observation after them is wrong. The arguments and errors are
-        those of :meth:`settle`."""
+        """Raise as :meth:`settle` does if a filled row, or the observation after the last, has a wrong value."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
@@ -272,8 +263,7 @@ class RolloutStorage:
             raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", mask)
 
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
-        """Return the last ``info`` of each episode that ended in these rows, in order of time. ``ended`` ``[T, N]``
-        marks the last row of each."""
+        """Return the last ``info`` of each episode in order of time. ``ended`` ``[T, N]`` marks the last rows."""
         return self.infos
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
