@@ -26,8 +26,7 @@ ENLARGED = 4
 """Factor by which rendered frames are enlarged in width and height."""
 
 _OURS = ("self", "game", "num_envs", "batch_size")
-"""Arguments of ale-py's vector env that ``env_config`` cannot set. ``batch_size`` would split envs that step
-together."""
+"""Arguments of ale-py's vector env that ``env_config`` cannot set. All envs step together, without ``batch_size``."""
 
 
 def is_atari(env: object) -> bool:
