@@ -18,7 +18,7 @@ _PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
-    """Raised in a learner that waits for another learner, if the other learner has raised an error, exited or hangs."""
+    """Raised in a learner that waits for another learner, if the other learner raises an error, exits or hangs."""
 
 
 class Collective(ABC):
@@ -84,7 +84,7 @@ class Collective(ABC):
 
 
 class SingleProcess(Collective):
-    """The collective of a learner that trains alone."""
+    """The collective of a learner that trains alone, which exchanges no data."""
 
     rank, size = 0, 1
 
@@ -115,7 +115,7 @@ def _packed(value: Any) -> Tensor:
 
 
 def _unpacked(data: Tensor) -> Any:
-    """Restore the value that :func:`_packed` serialised as ``data``. Lists become tuples."""
+    """Return the value that :func:`_packed` serialised as ``data``. Lists become tuples."""
     import safetensors.torch
 
     tensors = safetensors.torch.load(data.numpy().tobytes())

@@ -33,7 +33,8 @@ from catalog_rl import PACKAGES
 
 
 def encode(value: Any) -> Any:
-    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
+    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this Python module
+    lists."""
     if isinstance(value, np.generic):
         value = value.item()
     # Exact types only: a subclass, such as an IntEnum, may hold more than its JSON form.

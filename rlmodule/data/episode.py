@@ -43,7 +43,7 @@ class Episode:
     Args:
         observations: Tree of arrays ``[L+1, ...]``, or a list of ``L+1`` observations.
         actions: Tree of arrays ``[L, ...]``, or a list of ``L`` actions.
-        rewards: ``[L]``.
+        rewards: Rewards of the steps, ``[L]``.
         columns: Additional columns by name (``action_logp``, …), each a tree of arrays ``[L, ...]`` or a list.
         terminated: Whether the last step ended the episode by the rules of the task.
         truncated: Whether a cause outside the task, such as a time limit, ended the episode at the last step.

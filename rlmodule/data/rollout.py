@@ -132,7 +132,7 @@ class Rollout:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
-        """Pack episodes or chunks of episodes into a rollout, one per slot. ``T`` is the length of the longest.
+        """Pack episodes or chunks of episodes into a rollout, one per slot. ``T`` is the length of the longest of them.
 
         The rows of a slot after the end of its episode are invalid. They repeat the last observation of the episode,
         from which an unfinished chunk bootstraps, and all other columns are zero there. Actions and rewards become

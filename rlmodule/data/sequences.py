@@ -1,10 +1,10 @@
 """Cut rollouts into sequences for recurrent modules, shuffle sequences, and flatten them into rows.
 
 A recurrent module is trained on sequences of ``L = max_seq_len`` rows (``T`` if a rollout has fewer). Each sequence
-begins with the recurrent state that the module had there when it acted. A batch of ``B`` sequences has columns ``[L, B,
-...]``, including ``starts``; the initial states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are invalid.
-``forward_train`` gets the sequences. A loss gets their ``R`` valid rows ``[R, ...]``, which :func:`flatten_sequences`
-returns.
+begins with the recurrent state that the module had there when it acted. A batch of ``B`` sequences has columns
+``[L, B, ...]``, including ``starts``; the initial states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are
+invalid. ``forward_train`` gets the sequences. A loss gets their ``R`` valid rows ``[R, ...]``, which
+:func:`flatten_sequences` returns.
 """
 
 from __future__ import annotations

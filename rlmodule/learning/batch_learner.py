@@ -66,7 +66,7 @@ class BatchLearner(Learner):
             KeyError: If no module has the id ``module_id``, or the batch lacks a column that the learner reads.
             TypeError: If the batch is not a dict of tensors.
             ValueError: If the module is not trained, or no learner has data.
-            CollectiveError: If another learner raised an error, exited or hangs.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
@@ -99,7 +99,7 @@ class BatchLearner(Learner):
         Raises:
             KeyError: If no module has the id ``module_id``. The error names the known ids.
             ValueError: If the module is not trained, or ``batch`` is None and this learner trains alone.
-            CollectiveError: If another learner raised an error, exited or hangs.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         module = self.module[module_id]
         if self._settings_of.get(module_id) is not self.settings:

@@ -138,7 +138,7 @@ class _Accelerated:
         return self._replay(shape, batch)
 
     def _count(self, shape: Any) -> int:
-        """Return how many earlier minibatches had ``shape``. Return 0, too, if as many other shapes as allowed are
+        """Return how many earlier minibatches had ``shape``. Also return 0 if as many other shapes as allowed are
         already compiled or captured. Count this minibatch."""
         times = self._seen.pop(shape, 0)
         once = [other for other, count in self._seen.items() if count == 1]
@@ -316,8 +316,8 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(compute: GradientPass) -> GradientPass:
-    """Compile and return a copy of ``compute``. A copy, because torch caches compiled code by code object, which all
-    learners would otherwise share."""
+    """Compile a copy of ``compute`` and return the copy. It is needed because torch caches compiled code by code
+    object, which all learners would otherwise share."""
     assert isinstance(compute, FunctionType)
     own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
     return torch.compile(own, dynamic=False, fullgraph=True)

@@ -101,8 +101,8 @@ class FlatPart:
 
 
 class FlatParameters:
-    """Copies parameters into one contiguous tensor, and makes the parameters views of it and their gradients views of
-    another.
+    """Copies parameters into one contiguous tensor, makes the parameters views of that tensor, and makes their
+    gradients views of a second tensor.
 
     For a dozen small tensors, the overhead of an optimizer step takes as long as the backward pass. An elementwise
     optimizer does the same arithmetic on one long tensor.
@@ -225,8 +225,8 @@ def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = Fa
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore a state from :func:`optimizer_state`. If a param group's initial learning rate in ``state`` differs from
-    the optimizer's, keep the optimizer's."""
+    """Restore a state from :func:`optimizer_state`. If the initial learning rate of a param group differs between
+    ``state`` and ``optimizer``, keep that of ``optimizer`` and make it the current learning rate."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # copy, since torch would keep the tensors of `state` and update them
     own = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}

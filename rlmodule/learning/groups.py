@@ -29,9 +29,9 @@ class Groups:
 
     Modules that share parts, directly or through other modules, form a :class:`Family`. Modules that differ only in
     their weights form a :class:`Stack` if the loss allows it (:meth:`Learner.can_stack`) and if each module has a
-    single part with the default optimizer. A stack gives the same results as separate updates, up to rounding. For this
-    reason only modules whose ids are neighbours in sorted order are stacked, because only then does each minibatch get
-    the same random numbers as in separate updates.
+    single part with the default optimizer. A stack gives the same results as separate updates, up to rounding. Only
+    modules whose ids are neighbours in sorted order are stacked, because only then does each minibatch get the same
+    random numbers as in separate updates.
 
     Args:
         learner: The learner whose modules are divided.

@@ -699,7 +699,7 @@ class EpisodeLearner(Learner):
             KeyError: If no module has the given id, or the data lacks a column that the learner reads.
             TypeError: If the data is neither a rollout nor episodes.
             ValueError: If no learner has data, or a module is not trained.
-            CollectiveError: If another learner raised an error, exited or hangs.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
         if isinstance(episodes, Mapping) or not is_alone:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> float:
-    """Return the value of ``schedule`` after ``env_steps`` env steps. A number is a constant. Between ``[env_step,
-    value]`` points the value is interpolated linearly, and after the last point it stays at the last value."""
+    """Return the value of ``schedule`` after ``env_steps`` env steps. A number is a constant schedule. Between
+    ``[env_step, value]`` points the value is interpolated linearly, and after the last point it stays at the last
+    value."""
     if isinstance(schedule, int | float):
         return float(schedule)
     steps, values = zip(*schedule, strict=True)
@@ -17,8 +18,9 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
 
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
-    """Return ``initial`` multiplied by the value of ``schedule`` after ``env_steps`` env steps, and divided by the
-    first value in ``schedule`` that is not 0. That is the value at step 0, unless the schedule warms up from 0."""
+    """Return ``initial``, such as an optimizer's initial learning rate, multiplied by the value of ``schedule`` after
+    ``env_steps`` env steps, and divided by the first value in ``schedule`` that is not 0. That is the value at step 0,
+    unless the schedule warms up from 0."""
     value = value_at(schedule, env_steps)
     if initial == schedule[0][1]:
         return value  # exactly, without the rounding of the division

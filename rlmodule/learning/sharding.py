@@ -100,7 +100,7 @@ class Share:
     Args:
         keys: Sort keys of this learner's rows, ``[B]`` int64. They define the order of the rows of all learners. Rows
             with equal keys are ordered by rank.
-        length: Length of this learner's sequences; 1 if the batch has rows.
+        length: Length of this learner's sequences; 1 if the batch consists of rows.
         collective: The learners that train together.
 
     Attributes:

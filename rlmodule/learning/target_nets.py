@@ -106,8 +106,8 @@ class TargetNets:
         self.num_updates[module_id] += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state to restore: the tensors that the target nets do not share with the modules in training,
-        ``last_update`` and ``num_updates``."""
+        """Return the state that :meth:`set_state` restores: the tensors that the target nets do not share with the
+        modules in training, ``last_update`` and ``num_updates``."""
         nets = {
             module_id: {name: x for name, x in net.get_state().items() if name in self._own[module_id]}
             for module_id, net in self.nets.items()

@@ -7,8 +7,8 @@ Layout of the folder::
     policy.safetensors     weights and buffers, without the parts that only learning needs
     manifest.json          see rlmodule.sealed_folder
 
-Loading imports only the classes that ``policy.json`` names, and only from this library and from allowed modules. It
-runs no code of envs or learners.
+Loading imports only the classes that ``policy.json`` names, and only from this library and from Python modules that the
+caller allows. It runs no code of envs or learners.
 """
 
 from __future__ import annotations

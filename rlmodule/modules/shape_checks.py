@@ -24,8 +24,8 @@ would broadcast."""
 def check_module(module: RLModule) -> None:
     """Check that every forward pass of ``module`` returns the columns and shapes that env runners and learners read.
 
-    Train mode, buffers and torch's random state stay as they were. A training pass that reads columns that only a train
-    batch has is not checked.
+    Train or eval mode, buffers and torch's random state stay as they were. A training pass that reads columns that only
+    a train batch has is not checked.
 
     Raises:
         ValueError: If a pass raises an error, changes its observations in place, lacks an output column or returns a

@@ -81,8 +81,8 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
 
 
 def check_nothing_shared(module_id: str, modules: Any) -> None:
-    """Raise ValueError if module ``module_id``, which is not trained, shares a part with others in ``modules``, a
-    MultiRLModule."""
+    """Raise ValueError if module ``module_id``, which is not trained, shares a part with other modules of the
+    MultiRLModule ``modules``."""
     for name, places in places_of(modules.shared_parts, modules).items():
         if module_id in places:
             raise ValueError(
