@@ -1,4 +1,4 @@
-"""Modules, sampling and learning: everything between the catalog's nets and an algorithm's loss."""
+"""Neural modules, env runners and learners: everything between the catalog's nets and an algorithm's loss."""
 
 from typing import TYPE_CHECKING
 
