@@ -100,8 +100,8 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
 
 
 def _to_resume(flags: TrainFlags) -> Path | None:
-    """Return the checkpoint from which ``--resume auto`` continues; None without that flag, or if no checkpoint
-    exists."""
+    """Return the checkpoint from which ``--resume auto`` continues. Return None without that flag, or if no checkpoint
+    exists. Raise ``UsageError`` if other flags contradict ``--resume``."""
     if flags.resume is None:
         return None
     if flags.load:
@@ -114,7 +114,8 @@ def _to_resume(flags: TrainFlags) -> Path | None:
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
-    """Return the preset that ``--preset`` chooses, and a text that describes it."""
+    """Return the preset that ``chosen``, the value of ``--preset``, means for ``env``, and a text that describes it.
+    The preset is None if the defaults are meant. Raise ``UsageError`` if ``chosen`` names no preset."""
     defaults = f"the defaults of {algo().algo_class.__name__}"
     env_id = env if chosen == "auto" else chosen
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)

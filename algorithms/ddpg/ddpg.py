@@ -19,5 +19,7 @@ class DDPGConfig(TD3Config):
 
 
 class DDPG(TD3):
-    """Deep deterministic policy gradients (Lillicrap et al. 2016, "Continuous control with deep reinforcement
-    learning"), with Gaussian noise for exploration."""
+    """Deep deterministic policy gradients (Lillicrap et al. 2016), with Gaussian noise for exploration.
+
+    Source: "Continuous control with deep reinforcement learning".
+    """

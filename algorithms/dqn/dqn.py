@@ -100,8 +100,7 @@ class DQNConfig(DQNTraining, ReplayConfig):
 
 
 class DQN(ReplayAlgorithm):
-    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from batches of stored
-    transitions."""
+    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from batches drawn from them."""
 
     config: DQNConfig
 

@@ -12,8 +12,8 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replac
 class CsvLogger(Logger):
     """Appends a row per iteration to ``progress.csv``. A field is empty if the iteration did not report its number.
 
-    A new number, such as one of the first evaluation, adds a column; the whole file is then rewritten. A resumed run
-    drops the rows after its first env step.
+    A number that no earlier row had, such as one of the first evaluation, adds a column, for which the whole file is
+    rewritten. A resumed run drops the rows after the env step at which it resumes.
     """
 
     needs_folder = True

@@ -14,7 +14,7 @@ class TensorBoardLogger(Logger):
     """Writes an event file ``events.out.tfevents…``, with a scalar for each number and the settings as text.
 
     The tag of a scalar is its path in the result. A resumed run writes a new file, which makes TensorBoard discard the
-    events of earlier files after the run's first env step.
+    events of earlier files after the env step at which the run resumes.
     """
 
     needs_folder = True

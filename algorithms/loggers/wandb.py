@@ -6,7 +6,7 @@ from typing import Any, Literal
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
 
 VIDEOS = "evaluation/videos"
-"""Path of an evaluation's videos in the result."""
+"""Path in the result of the list of an evaluation's videos."""
 
 
 class WandbLogger(Logger):
@@ -17,10 +17,10 @@ class WandbLogger(Logger):
 
     Args:
         run: The run to log.
-        project: W&B's project. None uses ``WANDB_PROJECT``.
+        project: Name of the W&B project. None uses ``WANDB_PROJECT``.
         mode: ``"online"`` sends, ``"offline"`` writes files to send later, and ``"disabled"`` does nothing. None uses
             ``WANDB_MODE``.
-        **options: Further arguments of ``wandb.init``, such as ``group="tuning"``.
+        **options: Additional arguments of ``wandb.init``, such as ``group="tuning"``.
     """
 
     def __init__(

@@ -68,7 +68,9 @@ class SACConfig(SACTraining, ReplayConfig):
 
 
 class SAC(ReplayAlgorithm):
-    """Soft actor-critic (Haarnoja et al. 2018): act with a policy of high entropy, store transitions, and learn
-    from batches of stored transitions."""
+    """Soft actor-critic (Haarnoja et al. 2018).
+
+    Act with a high-entropy policy, store transitions, and learn from batches drawn from them.
+    """
 
     config: SACConfig

@@ -75,8 +75,10 @@ class TD3Config(TD3Training, ReplayConfig):
 
 
 class TD3(ReplayAlgorithm):
-    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018): act with noise, store transitions, and
-    learn from batches of stored transitions."""
+    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018).
+
+    Act with noise, store transitions, and learn from batches drawn from them.
+    """
 
     config: TD3Config
 
