@@ -33,20 +33,20 @@ METRIC_TEXTS = {
     EVALUATION_RETURN: "mean episode return, evaluation",
     TRAINING_RETURN: "mean episode return, training",
 }
-"""Labels of these metrics in a picture."""
+"""Path of a metric → its label in a picture."""
 SECONDS = "time_total_s"
-"""The metric with the seconds of training."""
+"""Path of the metric that holds the seconds of training."""
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 """The palette of Okabe and Ito (2008), which colour-blind readers can distinguish."""
 FEWEST_SEEDS = 5
 """Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range."""
 LABEL_WIDTH = 78
-"""Characters in a line of the legend."""
+"""Greatest number of characters in a line of the legend."""
 STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
 """Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom."""
 MOST_DIFFERENCES = 3
-"""Most settings in a label; runs that differ in more settings are labelled by their folders."""
+"""Greatest number of settings in a label. Runs that differ in more settings are labelled by their folders."""
 
 By = Literal["steps", "time"]
 Floats = npt.NDArray[np.float64]
@@ -378,7 +378,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
 
 
 def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Make an empty picture."""
+    """Return an empty picture with this title and these labels of the axes."""
     from cycler import cycler
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

@@ -148,7 +148,7 @@ class RunFolder:
                 folder.rmdir()
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
-        """Draw learning_curve.png from progress.jsonl, if that has rows.
+        """Draw learning_curve.png from progress.jsonl. Do nothing if progress.jsonl has no rows.
 
         Args:
             title: Title of the picture.
@@ -207,7 +207,8 @@ class RunReport:
 
     @contextmanager
     def writing_in_background(self) -> Iterator[None]:
-        """Let :meth:`write` return before its checkpoints are written, as long as the block runs."""
+        """Within the block, let :meth:`write` return while its checkpoints are still being written. Wait for them at
+        the end of the block."""
         self._in_background = True
         try:
             yield
@@ -244,7 +245,7 @@ class RunReport:
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _finish(self, **most_failed: int) -> None:
-        """Wait for the checkpoints that are being written."""
+        """Wait for the checkpoints that are being written, and call ``on_checkpoint`` for each that is complete."""
         for path, is_written in self._writer.finish(**most_failed):
             if is_written:
                 self._callbacks.call("on_checkpoint", algorithm=self._algorithm, path=path.absolute())
@@ -254,10 +255,10 @@ class RunReport:
                 self._checkpoint_is_last = False
 
     def write_checkpoint(self) -> Path:
-        """Write ``checkpoint/``, unless it is current, and return its path.
+        """Write ``checkpoint/``, unless it was written after the last iteration, and return its path.
 
         Raises:
-            OSError, ValueError: If it cannot be written, or is not finite.
+            OSError, ValueError: If it cannot be written, or a weight is NaN or infinite.
         """
         assert self.folder is not None
         self._finish()
@@ -281,7 +282,7 @@ class RunReport:
 
 
 def best_return_in(checkpoint: Path) -> float:
-    """Return the mean return of the evaluation that a best_checkpoint belongs to; ``-inf`` if it cannot be read."""
+    """Return the mean return of the last evaluation before a checkpoint was written; ``-inf`` if it cannot be read."""
     try:
         mean = read_manifest(checkpoint, KIND)["about"]["last_evaluation"]
     except (DamagedFolder, KeyError, TypeError):
@@ -295,14 +296,15 @@ def run_name(algorithm: Algorithm) -> str:
 
 
 def env_name(env: Any) -> str:
-    """Return the name of an env: an id, the name of a class or function, or the class of another factory."""
+    """Return the name of an env: its id, the name of its class or function, or the class name of any other factory."""
     if isinstance(env, str):
         return env
     return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
 
 
 def new_run_dir(algorithm: str, env: Any) -> Path:
-    """Create the folder ``runs/<algorithm>-<env>-<time>``, with a number if another run has created it already.
+    """Create and return the folder ``runs/<algorithm>-<env>-<time>``. If it exists already, append a number to the
+    name.
 
     Raises:
         OSError: If the folder cannot be created.

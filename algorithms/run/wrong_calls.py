@@ -55,7 +55,7 @@ def already_stopped(algorithm: object, method: str) -> RuntimeError:
 
 
 def not_several(algorithm: object, method: str) -> ValueError:
-    """Return the error for a call of ``method`` in a run with one agent."""
+    """Return the error for a call of ``method``, which needs a multi-agent run, in a single-agent run."""
     return ValueError(
         f"{type(algorithm).__name__}.{method}(): expected a run with several agents, got one with one agent. Set "
         ".multi_agent(policies=...)."
