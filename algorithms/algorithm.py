@@ -1,4 +1,4 @@
-"""Algorithm: build a run from a config, and repeat the iteration: sample, learn, evaluate, report."""
+"""Algorithm: the base class of training runs, which repeat one iteration: sample, learn, evaluate, report."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Algorithm(metaclass=AlgorithmType):
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
-        """Sample env steps and learn, as the main part of each iteration.
+        """Sample env steps and learn from them. :meth:`train` calls this once in each iteration.
 
         Returns:
             Sections of the iteration's result: ``learners`` (metrics by module id), ``timers`` (seconds by phase), and

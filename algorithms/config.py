@@ -449,7 +449,7 @@ class AlgorithmConfig(
         """Check settings against one another. A subclass adds its own checks and calls ``super().validate()``.
 
         Raises:
-            ValueError: If settings contradict each other, or need a feature that this version does not have.
+            ValueError: If settings contradict each other, or a setting needs another one that is not set.
             TypeError: If a callback does not accept its arguments.
         """
         spec = self.rl_module_spec
@@ -483,7 +483,7 @@ class AlgorithmConfig(
         return self.train_batch_size_per_learner * max(1, self.num_learners)
 
     def get_rollout_fragment_length(self) -> int:
-        """Return the number of steps per env in each rollout. All envs together then fill the train batch exactly.
+        """Return the number of steps per env in each rollout with which all envs together fill the train batch exactly.
 
         Raises:
             ValueError: If no such number exists; suggests the nearest batch size that works.
@@ -528,7 +528,8 @@ class AlgorithmConfig(
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
-        """Return the ``ValueError`` that :meth:`validate` raises about the setting ``name``. It shows the value."""
+        """Return the ``ValueError`` that :meth:`validate` raises about the setting ``name``. Its message shows the
+        setting's value."""
         return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod

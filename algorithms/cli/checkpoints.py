@@ -44,8 +44,8 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
 
 
 def modules_in(allow: Sequence[str] | None) -> list[str]:
-    """Return the modules in ``--allow`` without ``__main__``, because a command cannot import the script that
-    trained."""
+    """Return the modules in ``--allow`` without ``__main__``, because a command cannot import the script that trained
+    the run."""
     return [name for name in allow or () if name != "__main__"]
 
 
@@ -77,8 +77,8 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
 
 @contextmanager
 def allowing(allow: Sequence[str]) -> Iterator[None]:
-    """Extend an error about code that a checkpoint may not import by the ``--allow`` flag that would allow it, and
-    raise it as a ``ValueError``."""
+    """Within the block, catch errors about code that a checkpoint may not import, and raise a ``ValueError`` whose
+    message also names the ``--allow`` flag to type."""
     try:
         yield
     except NotReadable as error:

@@ -29,7 +29,7 @@ _NO_FLAGS = ("env", "model_config", "rl_module_spec")  # the argument ENV, the s
 
 
 class CommandFlags(Settings):
-    """Base class for a command's own flags, those that are not settings of a config. The command's help begins with the
+    """Base class for the flags of a command that are not settings of a config. The command's help begins with the
     docstring of the derived class."""
 
     debug: bool = setting(False, "Show the traceback of an error.")
@@ -169,7 +169,7 @@ def _form(sections: Mapping[str, Section]) -> Any:
 
 
 def _field(item: Setting) -> tuple[str, Any, Any]:
-    """Return the name, annotation and default of the dataclass field for a setting."""
+    """Return the name, annotation and default of the dataclass field from which tyro makes the flag of a setting."""
     inner, default = item_of(item.hint), item.default
     if inner is not None and isinstance(default, list | tuple):
         default = " ".join(map(str, default))
@@ -262,8 +262,8 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
 
 
 def hint_for(flag: str, known: Collection[str]) -> str:
-    """Return a hint what to type instead of an unknown flag: `` Use --minibatch-size.``, `` Did you mean '--lr'?``, or
-    an empty string.
+    """Return a hint about what to type instead of an unknown flag, such as `` Use --minibatch-size.`` or
+    `` Did you mean '--lr'?``, or an empty string.
 
     Args:
         flag: The flag as it was typed, with its dashes.

@@ -105,8 +105,8 @@ class Runs:
         self._stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
-        """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more of
-        them."""
+        """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more
+        processes."""
         resource_tracker.ensure_running()  # here, since starting it unblocks Ctrl-C
         blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # new processes inherit the mask
         with (

@@ -53,7 +53,7 @@ def imported(where: str, path: str) -> Any:
 
     Args:
         where: The flag or argument, for errors.
-        path: Module, colon, name.
+        path: The import path.
 
     Raises:
         UsageError: If the module cannot be imported, or has no such name; suggests the closest.

@@ -54,8 +54,8 @@ class DQNLearner(ReplayLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss and its metrics. The loss is the mean error of the taken actions' values, times the
-        importance weights of prioritized replay.
+        """Return the loss and its metrics. The loss is the mean over rows of the error of the taken action's value.
+        With prioritized replay, each error is multiplied by its importance weight.
 
         The error is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the target
         distribution (Bellemare et al. 2017, Algorithm 1).

@@ -46,7 +46,7 @@ class DQNNetSettings(Settings):
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
     """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
 
-    Weights start with torch's defaults, which are smaller than orthogonal ones: action values bootstrap from
+    Weights start with torch's defaults, which are smaller than orthogonal weights, because action values bootstrap from
     themselves, and so diverge from large initial weights more easily than a policy does.
 
     Raises:
@@ -86,7 +86,7 @@ class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
 
 
 class DQNCatalog(Catalog):
-    """Chooses DQN's nets: one encoder, and the heads of action values and of the state's value.
+    """Chooses DQN's nets: an encoder, an action head and, for dueling nets, a state-value head.
 
     Override points, in addition to those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
 
@@ -414,7 +414,7 @@ def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
 
 
 def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int) -> Tensor:
-    """Return ``value`` plus ``advantages`` minus their mean over the allowed actions (Wang et al. 2016, eq. 9).
+    """Return ``value + advantages`` minus the mean advantage of the allowed actions (Wang et al. 2016, eq. 9).
 
     Args:
         value: The state's value, of size 1 along ``dim``.

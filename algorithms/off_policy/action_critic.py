@@ -46,8 +46,8 @@ class ActionCriticLearner(ReplayLearner):
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
 
     def make_part(self, names: tuple[str, ...], lr: Schedule | None) -> Part:
-        """Return an optimizer part with the parameters below ``names`` and the learning rate ``lr``. None takes the
-        setting ``lr``."""
+        """Return an optimizer part with the parameters whose names are in ``names`` or below a name in it, and with the
+        learning rate ``lr``. None takes the setting ``lr``."""
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
     def before_gradient_step(self, module_id: str) -> None:

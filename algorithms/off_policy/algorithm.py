@@ -169,7 +169,7 @@ class ReplayAlgorithm(Algorithm):
 
     @property
     def replay(self) -> ReplayBuffer:
-        """The only replay buffer.
+        """The replay buffer of a run that trains one policy.
 
         Raises:
             AttributeError: If the run trains several policies; names their ids.

@@ -24,7 +24,7 @@ def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, cli
 
 def linear_beyond(delta: float, squared: Tensor) -> Tensor:
     """Return twice the Huber loss of each row ``[B]``, given the squared errors ``[B]``. Errors of a magnitude above
-    ``delta`` count linearly, others squared."""
+    ``delta`` count linearly, smaller errors squared."""
     sizes = squared.clamp_min(delta**2).sqrt()  # never the root of 0, whose gradient is infinite
     return torch.where(squared > delta**2, 2 * delta * sizes - delta**2, squared)
 

@@ -62,8 +62,8 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss and its metrics. The loss is the sum of the clipped surrogate, the value error, the entropy
-        bonus and an optional KL penalty (eq. 7, 8 and 9)."""
+        """Return the loss and its metrics. The loss combines the clipped surrogate, the value error, the entropy bonus
+        and an optional KL penalty (eq. 7, 8 and 9)."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 

@@ -1,7 +1,8 @@
 """ReplayBuffer: store transitions in a ring, and sample n-step batches of them.
 
-The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``, which
-``take()`` of an array ``[R, N]`` expects.
+The ring has ``R`` rows and ``N`` columns, one for each env, or in multi-agent runs for each pair of env and agent. A
+*place* is the flat index ``row * N + column``, which ``take()`` of an array ``[R, N]`` expects.
+
 Adding a rollout copies whole arrays into consecutive rows. The observation after its last step goes into the next row,
 where the next rollout begins. So the observation after a step is always in the next row, and is never stored twice.
 """
@@ -48,8 +49,7 @@ class ReplaySample:
 
 
 class _Rows(NamedTuple):
-    """The rows of a rollout: the leaves of observations and actions ``[T, n, ...]``, and the other columns ``[T,
-    n]``."""
+    """The rows of a rollout: leaves ``[T, n, ...]`` of observations and actions, and the other columns ``[T, n]``."""
 
     obs: list[np.ndarray]
     actions: list[np.ndarray]
@@ -223,8 +223,8 @@ class ReplayBuffer:
         stored, and do not cut n-step windows.
 
         Args:
-            rollout: A rollout on the CPU. In each slot, all valid rows come before the invalid ones. There is at least
-                one valid row, and fewer than ``R``. The observation after the last valid row is in the next row, and in
+            rollout: A rollout on the CPU. Each slot has at least one valid row and fewer than ``R``, and all of them
+                come before its invalid rows. The observation after the last valid row is in the next row, and in
                 ``last_obs``.
             columns: int64 ``[n]``: the column of each slot. No two are the same.
 

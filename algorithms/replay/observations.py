@@ -3,8 +3,7 @@
 A place in the ring is ``row * N + column``, int64. A nested observation is stored as one array ``[R, N, ...]`` per
 leaf. If observations stack frames, only the newest frame is stored; the older frames are in the rows before. Two things
 are in no row, and are kept in separate arrays for the few places that need them: the older frames of an observation
-    that
-begins a stack, such as the first of an episode; and the true final observation after a truncated step.
+that begins a stack, such as the first of an episode; and the true final observation after a truncated step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Arrays = Sequence[np.ndarray]
 """Leaves of a tree of arrays, in the order of ``tree.flatten``."""
 
 Index: TypeAlias = "int | slice | np.ndarray"
-"""Rows or columns of a ring. Two arrays ``[K]`` of rows and columns are ``K`` places."""
+"""Rows or columns of a ring. If rows and columns are both arrays ``[K]``, they mean ``K`` places."""
 
 CHECKED_ROWS = 100
 """Number of first rows of each env in which to check that observations stack frames along the given axis."""

@@ -39,7 +39,8 @@ def evaluation_config(
     num_videos: int | None,
     video_dir: StrPath | None,
 ) -> AlgorithmConfig:
-    """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` are settings.
+    """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` that are not None
+    replace the evaluation settings.
 
     Raises:
         TypeError: If an argument has the wrong type.

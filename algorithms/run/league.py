@@ -27,7 +27,7 @@ class League(Settings):
 
     In each episode, one agent, drawn at random, acts with the learning policy. All other agents act with the same
     opponent: a snapshot, or the learning policy itself. The learning policy wins an episode if the mean return of its
-    agents exceeds the mean return of the opponent's agents; equal means are half a win. The first snapshot has the
+    agents exceeds the mean return of the opponent's agents. Equal means count as half a win. The first snapshot has the
     initial weights.
 
     Snapshot ``i`` is drawn with a probability proportional to ``(1 - win rate against i) ** power``, in the share of
@@ -92,8 +92,8 @@ class Matches:
 
 
 class Standings(Callbacks):
-    """Keeps the snapshots of a league and the learner's wins against them. As callbacks, it counts the games of a run
-    and takes snapshots.
+    """Keeps the snapshots of a league and the learner's wins against them. The run calls its callbacks, which count
+    games and take snapshots.
 
     Args:
         settings: The league.
@@ -158,7 +158,8 @@ class Standings(Callbacks):
                 self._new[name] = games + 1, wins + (own > other) + (own == other) / 2
 
     def _count(self) -> None:
-        """Add the games of this iteration to ``games``. The result does not depend on the order in which they ended."""
+        """Add the games of this iteration to ``games``. The result does not depend on the order in which the games
+        ended."""
         for name, (num, won) in self._new.items():
             games, wins = (x * (1 - 1 / _RECENT) ** num for x in self.games[name])
             self.games[name] = games + num, wins + won

@@ -1,6 +1,6 @@
-"""Draw learning curves: of one run, or of several runs as mean and spread over their seeds.
+"""Draw the learning curves of one run, or of several runs as the mean and spread over their seeds.
 
-This module does not use pyplot, as that would set the backend for the user's own figures.
+This module does not use pyplot, because pyplot would set the backend for the user's own figures.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def plot_runs(
         title: Title; None names the algorithm and env that all runs share.
 
     Returns:
-        The curves, in the order of ``runs``; without those that have no finished iteration.
+        The curves, in the order of ``runs``. Runs without a finished iteration have no curve.
 
     Raises:
         FileNotFoundError: If one of ``runs`` does not exist.
@@ -166,7 +166,7 @@ class _Group:
     Attributes:
         path: The folder that was passed.
         rows: Run folder → the rows of its progress.jsonl; empty if there is no run.
-        algorithm, env: Their names; empty without a run.json.
+        algorithm, env: Names of the algorithm and the env; empty without a run.json.
         settings: Settings that affect learning; empty without a run.json.
         metrics: Name of each number in any row → number of rows that have it.
     """
@@ -209,7 +209,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(groups: Sequence[_Group]) -> list[str]:
-    """Return a label per group: the algorithm, env and settings that differ, or its folder if that is ambiguous."""
+    """Return a label for each group: the algorithm, env and settings in which it differs from other groups. If these
+    are not unique, return the folders of the groups instead."""
     labels = []
     for group in groups:
         alike = [other for other in groups if (other.algorithm, other.env) == (group.algorithm, group.env)]
@@ -225,7 +226,7 @@ def _labels(groups: Sequence[_Group]) -> list[str]:
 
 
 def _common_title(groups: Sequence[_Group]) -> str:
-    """Return the algorithm and env that all groups share; empty if they share neither."""
+    """Return the algorithm and env that all groups share as text, which is empty if they share neither."""
     algorithms, envs = {group.algorithm for group in groups}, {group.env for group in groups}
     return " on ".join(name for names in (algorithms, envs) if len(names) == 1 for name in names)
 
@@ -290,7 +291,7 @@ def _series(rows: Rows, by: By, metric: str) -> Series | None:
 
 
 def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Interpolate series on a common grid: every ``x`` of any series, within the range of all.
+    """Interpolate series on a common grid: every ``x`` of any series, within the range that all series cover.
 
     The mean of piecewise linear series is linear between these points, so the grid loses nothing.
 

@@ -7,7 +7,7 @@
     events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
     checkpoint/           the last checkpoint
-    checkpoints/          earlier ones by their env steps, if keep_checkpoints is more than 1
+    checkpoints/          earlier checkpoints by their env steps, if keep_checkpoints is more than 1
     best_checkpoint/      the checkpoint of the best evaluation
     videos/               videos of evaluations
     .lock                 locked while a run trains in the folder
@@ -139,7 +139,8 @@ class RunFolder:
         self._lock.release()
 
     def undo(self) -> None:
-        """Undo the constructor, for a run that cannot start: remove its files and a new folder, and unlock."""
+        """Undo the constructor, for a run that cannot start: remove the files written since and the folders that the
+        constructor created, and unlock."""
         for path in {*self.path.iterdir()} - self._found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.release()
@@ -163,7 +164,7 @@ class RunReport:
 
     Args:
         algorithm: The algorithm that trains.
-        callbacks: Its callbacks.
+        callbacks: The callbacks of the run.
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
@@ -201,7 +202,7 @@ class RunReport:
                 replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
             undone.pop_all()
         self._checkpoint_is_last = False
-        """Whether ``checkpoint/`` is newer than the last row of the log."""
+        """Whether ``checkpoint/`` was written for the last row of the log."""
         self._writer, self._callbacks = CheckpointWriter(algorithm, config.keep_checkpoints), callbacks
         self._in_background = False
 
@@ -245,7 +246,8 @@ class RunReport:
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _finish(self, **most_failed: int) -> None:
-        """Wait for the checkpoints that are being written, and call ``on_checkpoint`` for each that is complete."""
+        """Wait for the checkpoints that are being written, and call ``on_checkpoint`` for each that is complete.
+        ``most_failed`` goes to :meth:`CheckpointWriter.finish`."""
         for path, is_written in self._writer.finish(**most_failed):
             if is_written:
                 self._callbacks.call("on_checkpoint", algorithm=self._algorithm, path=path.absolute())

@@ -28,7 +28,8 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
         config: A dict from ``config.to_dict()``.
 
     Returns:
-        JSON values; import paths for classes and functions, descriptions for objects that were not saved.
+        JSON values, with import paths in place of classes and functions, and descriptions in place of objects that were
+        not saved.
     """
     found = {name: _plain(value) for name, value in config.items()}
     spec, model = found.pop(SPEC, None) or _plain(encode(RLModuleSpec())), found.pop(MODEL, None)
@@ -47,7 +48,7 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_settings(algorithm: str) -> dict[str, Any]:
-    """Return :func:`plain_settings` of a new config; empty if the algorithm is not registered."""
+    """Return :func:`plain_settings` of a new config; an empty dict if the algorithm is not registered."""
     return plain_settings(algorithm, config_class(algorithm)().to_dict()) if algorithm in ALGORITHMS else {}
 
 

@@ -34,16 +34,16 @@ class TrainingSession:
         algorithm: The algorithm to train.
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
-        progress: Show a live display on a terminal, else a plain line now and then, on stderr.
-        evaluate_at_end: Evaluate after the last iteration, unless it has evaluated, a signal stopped the run, or no
-            episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
+        progress: Show progress on stderr: a live display on a terminal, else a plain line now and then.
+        evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
+            or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
 
     Attributes:
         reached: Whether ``target_return`` was reached.
-        evaluation: The evaluation of the last iteration or at the end; None if neither took place.
-        seconds: Wall time of the training, without the files written at its end.
-        stopped_by: The signal that ended the run early; None if none did.
-        checkpoint: Path of the last checkpoint; None if none was saved.
+        evaluation: The result of the evaluation in the last iteration or after it; None if neither took place.
+        seconds: Wall time of the training, without the time to write files at its end.
+        stopped_by: The signal that ended the run early; None if no signal did.
+        checkpoint: Path of the checkpoint that was saved at the end; None if none was saved.
 
     Raises:
         TypeError, ValueError: If ``num_env_steps`` is not an int >= 1, or ``target_return`` not a finite number or

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 MODE = "rgb_array"
 """The render mode in which ``render()`` returns an array."""
 FRAMES = 3_000
-"""Most frames in a video; later ones are left out. They are kept in memory, 0.7 MB each at 600 x 400."""
+"""Greatest number of frames in a video; later frames are left out. Until the video is written, its frames are kept in
+memory, 0.7 MB each at 600 x 400."""
 FPS = 30
 """Frames per second if the env's metadata has no ``render_fps``."""
 LIMIT = 200_000
-"""Number of steps in which an episode must end. Otherwise, playing it raises an error."""
+"""Number of steps within which an episode must end. Otherwise, playing it raises ``RuntimeError``."""
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:

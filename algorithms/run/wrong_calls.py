@@ -30,7 +30,8 @@ else:
 
 
 def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
-    """Return the error for a call of ``learn`` with positional or unknown arguments, as other libraries have."""
+    """Return the error for a call of ``learn`` with positional or unknown arguments, such as those of other
+    libraries."""
     steps = args[0] if args else foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
@@ -38,7 +39,7 @@ def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str,
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:
-    """Return the error for a ``training_step`` that returns ``got``."""
+    """Return the error for a ``training_step`` that returns ``got``, which is not a dict."""
     return TypeError(
         f"{type(algorithm).__name__}.training_step(): expected a dict of sections of the result, "
         f"got {type(got).__name__}. Return {{'learners': ...}}."

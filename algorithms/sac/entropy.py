@@ -21,8 +21,8 @@ class TargetEntropy(nn.Module):
 
     Args:
         module: The module, whose action space, distribution and mask determine the entropy.
-        goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), plus
-            :data:`CHOICE_SHARE` of the entropy of uniform choices among the allowed choices.
+        goal: The target entropy in nats; None takes -1 for each number in an action (Haarnoja et al. 2018, section 5),
+            plus :data:`CHOICE_SHARE` of the entropy of uniform choices among the allowed choices.
 
     Attributes:
         most: The largest possible entropy in nats: that of uniform actions, with all choices allowed and numbers in

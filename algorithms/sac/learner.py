@@ -51,14 +51,15 @@ class Actions(NamedTuple):
         return cls(None, logp, logp.exp())
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation ``[B]`` of ``values``, which have the shape of ``logp``, under the policy. It is exact
-        if all joint actions are used; for drawn actions, ``values`` are the estimate."""
+        """Return the expectation ``[B]`` of ``values`` under the policy; ``values`` have the shape of ``logp``. The
+        result is exact if all joint actions are used. For drawn actions, return ``values`` themselves as the
+        estimate."""
         return values if self.probs is None else (self.probs * values).sum(-1)
 
 
 class SACLearner(ActionCriticLearner):
-    """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al.
-    2018, "Soft Actor-Critic Algorithms and Applications").
+    """Learns action values and a high-entropy policy from one batch of replayed steps at a time (Haarnoja et al. 2018,
+    "Soft Actor-Critic Algorithms and Applications").
 
     Critics, policy and temperature learn in one backward pass. The policy's loss gives the critics no gradient.
 
@@ -142,7 +143,7 @@ class SACLearner(ActionCriticLearner):
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         """Return ``batch`` with the critics' targets and, unless the critics value all joint actions, with the noise
-        that draws actions in the loss and the targets."""
+        from which the loss and the targets draw actions."""
         module = self.module[module_id]
         assert isinstance(module, ActionValueAPI)
         if not module.values_all_actions:

@@ -62,8 +62,8 @@ class SettingsBase(Settings):
         return cls._checked(values, f"{cls.__name__}.overrides()")
 
     def copy(self) -> Self:
-        """Return a deep copy that can be changed, even of a frozen config. See :func:`mutable_copy` for what both
-        share."""
+        """Return a deep copy that can be changed, even of a frozen config. See :func:`mutable_copy` for the objects
+        that both configs share."""
         made = object.__new__(type(self))  # the __init__ of a subclass may take no arguments, or overwrite settings
         for name in settings_of(type(self)):
             object.__setattr__(made, name, mutable_copy(getattr(self, name)))
@@ -106,8 +106,8 @@ class SettingsBase(Settings):
 
     @classmethod
     def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return annotations by name of the setting, which :meth:`from_dict` uses for ``data`` in place of the declared
-        annotations."""
+        """Return type annotations by setting name, which :meth:`from_dict` uses for ``data`` in place of the declared
+        annotations. Default: none."""
         return {}
 
     def modules_to_allow(self) -> dict[str, list[str]]:

@@ -72,15 +72,15 @@ class TD3Learner(ActionCriticLearner):
         return loss, metrics
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Return the rows of ``batch`` and the outputs of ``forward_train``. In gradient steps that only update
-        critics, skip that pass, because the loss does not read its outputs, unless the module is recurrent or has extra
-        losses.
-        """
+        """Return the rows of ``batch`` and the outputs of ``forward_train``. In gradient steps that update only the
+        critics, skip the pass and return no outputs, because the loss does not read them. Never skip the pass if the
+        module is recurrent or has extra losses."""
         reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add two columns: the clipped noise for the target policy's actions, and the critics' targets."""
+        """Return ``batch`` with the critics' targets and, unless ``target_noise`` is 0, with the clipped noise for the
+        target policy's actions."""
         scale, most = self.settings.target_noise, self.settings.target_noise_clip
         if scale:
             noise = self.draw_noise(module_id, batch, num_actions=1)[0]
