@@ -110,7 +110,8 @@ class _Place:
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
-        inner = (get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping))
+        of = (list,) if key is None else (dict, Mapping)
+        inner = (get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in of)
         return replace(self, path=path, hint=next(inner, Any))
 
 
@@ -319,6 +320,9 @@ def import_path(thing: Any) -> str | None:
     return f"{thing.__module__}:{thing.__qualname__}" if found is thing else None
 
 
+MOST_NUMBERS = 2**25
+"""Most numbers of a Box that a file may describe."""
+
 _SPACES: dict[str, type[gym.Space]] = {
     cls.__name__: cls
     for cls in (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
@@ -354,6 +358,8 @@ def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space:
     if "dtype" in parts:
         parts["dtype"] = np.dtype(parts["dtype"]).type
     if cls is spaces.Box:
+        if math.prod(parts["shape"]) > MOST_NUMBERS:
+            raise ValueError(f"expected at most {MOST_NUMBERS:,} numbers")
         for end in ("low", "high"):
             parts[end] = np.broadcast_to(np.array(parts[end], parts["dtype"]), parts["shape"])
     if cls is spaces.Dict:

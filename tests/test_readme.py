@@ -153,7 +153,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def asks_for_processes(*codes: str) -> bool:
-    return any(re.search(r"\bnum_(env_runners|learners)=[^0]", code) for code in codes)
+    return any(re.search(r"\bnum_(env_runners|learners)=[^0]|^from ray import", code, re.M) for code in codes)
 
 
 def page_asks_for_processes(page: Path) -> bool:

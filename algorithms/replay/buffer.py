@@ -529,7 +529,7 @@ class ReplayBuffer:
         for name, column in self._per_row.items():
             column[: len(state[name])] = state[name].numpy()
         self.heads[:] = heads
-        self._rows_in_use = state["rows_in_use"]
+        self._rows_in_use = int(state["rows_in_use"])
         self._rng.bit_generator.state = state["rng"]
         self._transitions.offer(0, slice(0, self.num_envs), state["sampleable"].numpy())
         if self._anchors is not None:

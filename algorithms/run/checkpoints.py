@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ from weakref import WeakSet
 
 import torch
 import tree
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
@@ -25,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 MOST_TENSOR_ENVS = 1_000_000
 """Largest number of envs that a checkpoint may ask for if they return tensors."""
+
+MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
+"""Largest number in the settings of nets, unless the checkpoint has a wider layer; and most weights of all nets that
+are built from it, unless it has a tenth of them: learners, env runners and evaluations have copies."""
 
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
 """Settings without saved state, and the largest value of each that a checkpoint may have."""
@@ -174,43 +182,55 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
-    own = _config_class(content, folder, allow)
+    state, where = content["state"], f"checkpoint {str(folder)!r}"
     try:
-        config = own.from_dict(content["config"], allow=list(allow), **objects)
+        config = _config_class(content, allow).from_dict(content["config"], allow=list(allow), **objects)
+    except NotReadable as error:
+        raise NotReadable(f"{where}: {error}", error.modules) from error
     except (TypeError, ValueError) as error:
-        if objects or isinstance(error, NotReadable):  # the mistake may be the caller's
+        if objects:  # the mistake may be the caller's
             raise
-        raise ValueError(f"checkpoint {str(folder)!r}: {error}") from error
-    lost = ""
-    if config.run_dir is not None and "run_dir" not in objects:
-        lost = _restrict_run_dir(config, folder)
+        raise ValueError(f"{where}: {error}") from error
+    lost = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
-        content["state"]["evaluation"] = None
-    _check_sizes(content, folder, config, objects)
-    _tell_what_differs(content["config"], folder, config)
-    algorithm = config.build()
-    algorithm.lost_run_dir = lost
+        state["evaluation"] = None
+    algorithm = None
     try:
-        algorithm.set_policies(content["state"], list(allow))
-        _check_modules(content["state"]["learners"]["module"], algorithm)
-        _check_kinds(content["state"], algorithm.get_state(), "state")
-        algorithm.set_state(content["state"])
+        weights = _check_weights(content)
+        _check_sizes(content, config, objects, weights)
+        _tell_what_differs(content["config"], folder, config)
+        copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
+        with _nets_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
+            algorithm = config.build()
+            algorithm.lost_run_dir = lost
+            algorithm.set_policies(state, list(allow))
+        for module_id, module in algorithm.learner_group.module.items():
+            module.check_state(state["learners"]["module"][module_id])
+        _check_kinds(state, algorithm.get_state(), "state")
+        episode = {"seed": 0, "number": 0}  # a new algorithm has none that is open
+        episode |= {} if "agents" in content else {"obs": [], "return": 0.0, "length": 0}
+        for index, env in state["env_runners"].items():
+            _check_kinds(env, {"episode": episode}, f"state/env_runners/{index}")
+        algorithm.set_state(state)
     except BaseException as error:
-        algorithm.stop()
-        if isinstance(error, ValueError) and objects.keys() & {"env", "env_config"}:
+        if algorithm is not None:
+            algorithm.stop()
+        kinds = ValueError | TypeError | LookupError | AttributeError | ArithmeticError | MemoryError
+        if not isinstance(error, kinds) and type(error) is not RuntimeError:  # torch raises this class itself
+            raise
+        if algorithm is not None and objects.keys() & {"env", "env_config"}:
             raise ValueError(
                 "from_checkpoint(env=): expected an env with the spaces of the one that was "
                 f"trained on, got {config.env!r}. For another env, begin another run: "
                 f"{type(config).__name__}(env=...).build(). {error}"
             ) from error
-        if isinstance(error, ValueError | TypeError | LookupError | AttributeError):
-            raise ValueError(
-                f"checkpoint {str(folder)!r}: expected the state of a run of {content['algorithm']} with its settings, "
-                f"got one that does not fit ({type(error).__name__}: {error}). Load another checkpoint."
-            ) from error
-        raise
+        got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{where}: expected the settings and state of a run of {content['algorithm']}, got what does not fit. "
+            f"{got.rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
+        ) from error
     return algorithm
 
 
@@ -223,38 +243,78 @@ def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: Algorithm
         logger.warning("%s goes on up to rounding, not to the bit: %s.", folder, ", ".join(named))
 
 
-def _check_sizes(content: Mapping[str, Any], folder: Path, config: AlgorithmConfig, given: Mapping[str, Any]) -> None:
-    """Refuse saved settings that ask for more envs or units than the checkpoint has state for, or for more threads,
-    processes or evaluation envs than :data:`MOST`.
+def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return all tensors of the modules, after checking that no weight is missing, NaN or infinite.
+
+    Raises:
+        KeyError: If a module is missing.
+        ValueError: If a weight is missing or not finite; names it.
+    """
+    state = content["state"]
+    saved = state["learners"]["module"]
+    for module_id in content["modules"] | state.get("policies", {"added": {}})["added"]:
+        own = saved[module_id]
+        for name in content["modules"][module_id]["parameters"]:
+            weights = own.get(name)
+            if weights is None or not weights.isfinite().all():
+                got = "none" if weights is None else "NaN or infinite ones"
+                raise ValueError(f"{name} of {module_id!r}: expected finite weights, got {got}")
+    return [leaf for leaf in tree.flatten(saved) if isinstance(leaf, torch.Tensor)]
+
+
+def _check_sizes(
+    content: Mapping[str, Any], config: AlgorithmConfig, given: Mapping[str, Any], weights: Sequence[torch.Tensor]
+) -> None:
+    """Refuse saved settings that ask for more envs or agents than the checkpoint has state for, for more units than its
+    widest layer has, or for more threads or processes than :data:`MOST`.
 
     Raises:
         ValueError: If a setting asks for more; names it.
     """
-    state = content["state"]
-    tensors = [leaf for leaf in tree.flatten(state.get("learners")) if isinstance(leaf, torch.Tensor)]
-    envs = state.get("env_runners", {})
-    most = {"units": max(10_000, sum(leaf.numel() for leaf in tensors)), "envs": len(envs)}
-    if any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in envs.values()):
-        most["envs"] = MOST_TENSOR_ENVS  # such envs share one state
-    got = dict[str, tuple[int, str]]()
-    if not given.keys() & {"num_env_runners", "num_envs_per_env_runner"}:
+    state, settings = content["state"], vars(config)
+    got = {name: (settings[name] or 0, most) for name, most in MOST.items()}
+    if "num_env_runners" not in given:
         envs = max(1, config.num_env_runners) * config.num_envs_per_env_runner
-        got["num_envs_per_env_runner"] = (envs, "envs")
-    for name in {"model_config", "rl_module_spec", *config.net_settings} - given.keys():
+        got["num_envs_per_env_runner"] = envs, _num_envs(state["env_runners"])
+    if state["evaluation"] is not None:
+        got["evaluation_num_envs"] = config.evaluation_num_envs or 0, _num_envs(state["evaluation"])
+    for name in ("env_config", "evaluation_env_config") if "agents" in content else ():
+        got[name] = (settings[name] or {}).get("num_agents", 0), len(content["agents"])
+    for name in ("model_config", "rl_module_spec", *config.net_settings):
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int | float)]
-        got[name] = (int(max(numbers, default=0)), "units")
-    for name in MOST.keys() - given.keys():
-        if (count := vars(config)[name] or 0) > MOST[name]:
-            raise ValueError(
-                f"checkpoint {str(folder)!r}: expected {name} of at most {MOST[name]:,}, got {count:,}. Pass {name}= "
-                "if you mean that."
-            )
-    for name, (count, what) in got.items():
-        if count > most[what]:
-            raise ValueError(
-                f"checkpoint {str(folder)!r}: expected settings for the {most[what]:,} {what} that it has state for, "
-                f"got {count:,} from {name}. Pass {name}= if you mean that."
-            )
+        got[name] = max(numbers, default=0), max(MOST_UNITS, *(size for one in weights for size in one.shape), 0)
+    for name, (count, most) in got.items():
+        if name not in given and count > most:
+            raise ValueError(f"expected {name} of at most {most:,}, got {count:,}")
+
+
+def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the number of envs that a state of env runners has room for."""
+    on_device = any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in state.values())
+    return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
+
+
+@contextmanager
+def _nets_up_to(size: int) -> Iterator[None]:
+    """Let modules that are built within the block have ``size`` weights, all in all.
+
+    Raises:
+        ValueError: As soon as one has more.
+    """
+    left = size
+
+    def count(module: nn.Module, name: str, weight: nn.Parameter) -> None:
+        nonlocal left
+        left -= 0 if is_lazy(weight) else weight.numel()
+        if left < 0:
+            kind, shape = type(module).__name__, tuple(weight.shape)
+            raise ValueError(f"expected nets as large as those in the file, got more with {name} {shape} of {kind}")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _check_kinds(saved: Any, built: Any, path: str) -> None:
@@ -263,48 +323,42 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
     Raises:
         ValueError: If an entry is missing or of another type; names the first one.
     """
-    for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str):
-        if isinstance(built, kind) and (
-            not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool)
-        ):
-            raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
-    if isinstance(built, Mapping):
-        for name in built.keys() - {"replay"}:  # the replay buffer checks its own state
+    in_optimizer = path.startswith("state/learners/optimizers/")
+    is_whole = path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")
+    is_whole |= in_optimizer and "param_groups" not in path  # in other places, the keys may change
+    kinds = [kind for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str) if isinstance(built, kind)]
+    # what may be None has numbers or names
+    kind = kinds[0] if kinds else Mapping | int | float | None
+    if not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool):
+        raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
+    if isinstance(built, torch.Tensor):
+        if saved.dtype != built.dtype or (in_optimizer and saved.shape != built.shape):
+            expected, got = (f"{one.dtype} of shape {tuple(one.shape)}" for one in (built, saved))
+            raise ValueError(f"{path}: expected {expected}, got {got}")
+    elif isinstance(built, Mapping):
+        for name in (name for name in built if name != "replay"):  # the buffer checks its own state
             if str(name) in saved:
                 _check_kinds(saved[str(name)], built[name], f"{path}/{name}")
-            elif path in ("state", "state/learners", "state/metrics"):  # in other places, the keys may change
+            elif is_whole:
                 raise ValueError(f"{path}/{name}: expected a value like {built[name]!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
+        if in_optimizer and len(saved) != len(built):
+            raise ValueError(f"{path}: expected {len(built)} values, got {len(saved)}")
         for i, (one, other) in enumerate(zip(saved, built, strict=False)):
             _check_kinds(one, other, f"{path}/{i}")
 
 
-def _check_modules(saved: Mapping[str, Mapping[str, torch.Tensor]], algorithm: Algorithm) -> None:
-    """Check that every module has saved weights of the same dtypes, and that these are finite.
-
-    Raises:
-        KeyError: If a module has no saved weights.
-        ValueError: If weights are of another dtype, NaN or infinite; names the first ones.
-    """
-    for module_id, module in algorithm.learner_group.module.items():
-        weights = saved[module_id]
-        for name, built in module.named_parameters():
-            if name in weights and (weights[name].dtype != built.dtype or not torch.isfinite(weights[name]).all()):
-                got = f"{weights[name].dtype}{'' if torch.isfinite(weights[name]).all() else ', NaN or infinite ones'}"
-                raise ValueError(f"{name} of {module_id!r}: expected finite weights of {built.dtype}, got {got}")
-
-
-def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]) -> type[AlgorithmConfig]:
+def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
     """Return the config class of a checkpoint: the one registered under its name, or an unregistered one, which must
     be allowed."""
     if "config_class" in content:
         if (registered := registered_at(content["config_class"])) is not None:
             return registered
-        decoder = Decoder(f"checkpoint {str(folder)!r}", list(allow))
+        decoder = Decoder("checkpoint", list(allow))
         found = decoder.read({"__import__": content["config_class"]}, "config_class", type[SettingsBase])
         if modules := decoder.modules_to_allow:
             raise NotReadable(
-                f"checkpoint {str(folder)!r}: expected a config class that is registered or allowed, got "
+                f"config_class: expected a config class that is registered or allowed, got "
                 f"{content['config_class']!r}. If you trust it, pass allow={[*modules]}, "
                 "or import its module, which calls register_algorithm(name, config_class).",
                 modules,

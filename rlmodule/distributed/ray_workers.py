@@ -556,7 +556,8 @@ class RayWorkers:
         if state.actor is None:
             state.room = state.room or self._set_aside()
             state.crash_report = CrashReport()
-            where = "DEFAULT" if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
+            # None, not "DEFAULT", which would start it outside of the room of a trial
+            where = None if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
             state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
             self._ask(state)

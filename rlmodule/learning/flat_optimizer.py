@@ -221,8 +221,11 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     now."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # copy, since torch would keep the tensors of `state` and update them
-    own = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}
-    optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
-    for group, lr in zip(optimizer.param_groups, initial, strict=True):
-        if lr != group.get("initial_lr"):
+    moments = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}
+    mine = optimizer.state_dict()["param_groups"]  # which may have keys that are new in this version of torch
+    saved = state["param_groups"]
+    groups = [own | one | {"params": own["params"]} for own, one in zip(mine, saved, strict=True)]
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    for group, one, lr in zip(optimizer.param_groups, saved, initial, strict=True):
+        if lr != one.get("initial_lr"):
             group["lr"] = group["initial_lr"] = lr

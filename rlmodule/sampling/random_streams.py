@@ -218,8 +218,14 @@ class ActionNoise:
         return [{"block_start": start, "used": num} for start, num in places]
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore a state from :meth:`get_state` of the same number of streams."""
+        """Restore a state from :meth:`get_state` of the same number of streams.
+
+        Raises:
+            ValueError: If more rows are used than a block has.
+        """
         used = [one["used"] for one in state]
+        if used and not 0 <= min(used) <= max(used) <= BLOCK_ROWS:
+            raise ValueError(f"state of action noise: expected 0 to {BLOCK_ROWS} used rows, got {used}")
         self._used = used[0] if len({*used}) == 1 else np.array(used)
         self._block_starts = [one["block_start"] for one in state]
         self._rewind()

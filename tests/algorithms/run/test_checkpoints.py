@@ -1,6 +1,5 @@
 """The checkpoints of a run: which are kept, found and passed over, and what a file cannot ask for."""
 
-import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.run.checkpoints import NotFinite
-from rlmodule import checkpoint
+from rlmodule import RLModuleSpec, checkpoint
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.sealed_folder import read_manifest
 from tests.checkpoints import rewrite
@@ -164,51 +163,138 @@ def weights(content: dict[str, Any]) -> dict[str, Any]:
     return content["state"]["learners"]["module"]
 
 
-LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "environments": (lambda it: it["config"].update(num_envs_per_env_runner=10**9), "for the 1 envs that it has"),
-    "units": (
-        lambda it: it["config"].update(model_config={"fcnet_hiddens": [10**9]}),
-        "got 1,000,000,000 from model_c",
+def setting(**settings: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda it: it["config"].update(settings)
+
+
+def hidden(*units: int) -> Callable[[dict[str, Any]], Any]:
+    return lambda it: it["config"]["model_config"].update(fcnet_hiddens=[*units])
+
+
+def added(*units: int) -> Callable[[dict[str, Any]], Any]:
+    def change(it: dict[str, Any]) -> None:
+        spec = it["state"]["policies"]["added"]["fresh"]["spec"]
+        spec["fields"]["model_config"]["fcnet_hiddens"] = [*units]
+
+    return change
+
+
+# The checkpoint, how it is changed, and what the error tells.
+LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
+    "environments": ("ppo", setting(num_envs_per_env_runner=10**9), "num_envs_per_env_runner of at most 1, got 1,000,"),
+    "runners": ("ppo", setting(num_env_runners=10**9), "num_envs_per_env_runner of at most 1, got 1,000,000,000"),
+    "threads": ("ppo", setting(torch_num_threads=10**9), "torch_num_threads of at most 1,000, got 1,000,000,000"),
+    "learners": ("ppo", setting(num_learners=10**9), "num_learners of at most 1,000, got"),
+    "evaluation": ("dqn", setting(evaluation_num_envs=10**9), "evaluation_num_envs of at most 10,000, got 1,000,000,0"),
+    "evaluation with state": (
+        "agents",
+        setting(evaluation_num_envs=10**4),
+        "evaluation_num_envs of at most 1, got 10,",
     ),
-    "runners": (
-        lambda it: it["config"].update(num_env_runners=10**9),
-        "for the 1 envs that it has state for, got 1,000,0",
+    "agents": ("agents", setting(env_config={"num_agents": 10**9}), "env_config of at most 2, got 1,000,000,000"),
+    "units": ("ppo", hidden(10**9), "model_config of at most 10,000, got 1,000,000,000"),
+    "layers": ("ppo", hidden(*[9_999] * 99), "got more with weight (9999, 9999) of "),
+    "units of an added policy": ("agents", added(10**9), "got more with weight (1000000000, 4) of "),
+    "added policies without weights": (
+        "agents",
+        lambda it: it["state"]["policies"]["added"].update(more={"of": "cart_0", "train": True}),
+        "KeyError: 'more'",
     ),
-    "threads": (
-        lambda it: it["config"].update(torch_num_threads=10**9),
-        "torch_num_threads of at most 1,000, got 1,000,000,000",
+    "a space of an added policy": (
+        "agents",
+        lambda it: it["state"]["policies"]["added"]["fresh"]["spec"]["fields"]["observation_space"].update(
+            low=0, high=1, shape=[10**9]
+        ),
+        "(ValueError: expected at most 33,554,432 numbers)",
     ),
-    "learners": (lambda it: it["config"].update(num_learners=10**9), "num_learners of at most 1,000, got"),
-    "evaluation": (lambda it: it["config"].update(evaluation_num_envs=10**9), "evaluation_num_envs of at most 10,000"),
-    "a NaN": (lambda it: it["config"].update(gamma=float("nan")), "gamma=): expected finite float"),
-    "a text": (lambda it: it["config"].update(gamma="x"), "gamma=): expected float"),
-    "no weights": (lambda it: it["state"]["learners"].update(module={}), "KeyError: 'default_policy'"),
-    "no weight": (lambda it: weights(it)["default_policy"].popitem(), "expected the names and shapes"),
-    "no learners": (lambda it: it["state"].pop("learners"), "KeyError: 'learners'"),
-    "a state that is a list": (lambda it: it.update(state=[]), "got one without state"),
-    "a seed that is a text": (lambda it: it.update(run_seed="1"), "got one without run_seed"),
+    "layers of an added policy": ("agents", added(*[64] * 999), "got more with weight (64, 64) of "),
+    "atoms": ("dqn", setting(num_atoms=10**9), "num_atoms of at most 10,000, got"),
+    "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of DDPG, "),
+    "a config class that is not one": (
+        "ppo",
+        lambda it: it.update(config_class="algorithms.cli.main:main"),
+        "config_class: expected a config class that is registered or allowed, got 'algorithms.cli.main:main'",
+    ),
+    "an env that is gone": ("ppo", setting(env="Gone-v7"), "env 'Gone-v7': expected a registered id, got an unknown"),
+    "an env of other spaces": ("ppo", setting(env="Acrobot-v1"), "expected the names and shapes of this module's own"),
+    "a program": ("ppo", setting(env={"__import__": "os:system"}), "PPOConfig.env: expected an import path that you"),
+    "capacity": ("dqn", setting(replay_capacity=10**12), "MemoryError: a replay buffer of 1,000,000,000,000 trans"),
+    "a batch": ("ppo", setting(minibatch_size=10**9), "PPOConfig.minibatch_size: expected at most train_batch"),
+    "a NaN": ("ppo", setting(gamma=float("nan")), "gamma=): expected finite float"),
+    "a text": ("ppo", setting(gamma="x"), "gamma=): expected float"),
+    "no weights": ("ppo", lambda it: it["state"]["learners"].update(module={}), "KeyError: 'default_policy'"),
+    "no buffer": ("ppo", lambda it: weights(it)["default_policy"].popitem(), "expected the names and shapes"),
+    "no weight": (
+        "ppo",
+        lambda it: weights(it)["default_policy"].pop(it["modules"]["default_policy"]["parameters"][0]),
+        "expected finite weights, got none",
+    ),
+    "no learners": ("ppo", lambda it: it["state"].pop("learners"), "KeyError: 'learners'"),
+    "a state that is a list": ("ppo", lambda it: it.update(state=[]), "got one without state"),
+    "a seed that is a text": ("ppo", lambda it: it.update(run_seed="1"), "got one without run_seed"),
     "no counter": (
+        "ppo",
         lambda it: it["state"]["metrics"].pop("env_steps"),
-        "state/metrics/env_steps: expected a value like 0",
+        "state/metrics/env_steps: expected a val",
     ),
     "a counter that is a text": (
+        "ppo",
         lambda it: it["state"]["metrics"].update(env_steps="x"),
         "expected a value like 0, got x",
     ),
-    "an optimizer that is a number": (lambda it: it["state"]["learners"].update(optimizers=1), "state/learners/optim"),
+    "an optimizer that is a number": (
+        "ppo",
+        lambda it: it["state"]["learners"].update(optimizers=1),
+        "state/learners/optimizers: expected",
+    ),
+    "no moments": (
+        "ppo",
+        lambda it: it["state"]["learners"]["optimizers"]["default_policy"]["state"]["0"].pop("exp_avg"),
+        "state/0/exp_avg: expected a value like tensor",
+    ),
+    "an env that is a text": ("ppo", lambda it: it["state"]["env_runners"].update({"0": "x"}), "AttributeError: 'str'"),
+    "noise without end": (
+        "ppo",
+        lambda it: it["state"]["env_runners"]["0"]["noise"].update(used=10**9),
+        "expected 0 to 128 used rows, got [1000000000]",
+    ),
+    "an episode without a seed": (
+        "ppo",
+        lambda it: it["state"]["env_runners"]["0"]["episode"].pop("seed"),
+        "state/env_runners/0/episode/seed: expected a value like 0, got nothing",
+    ),
 }
+NOT_BUILT = ("environments", "runners", "threads", "learners", "units", "a NaN", "a text", "no weight")
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    evaluates: dict[str, Any] = {"evaluation_num_envs": 1, "evaluation_duration": 1}
+    several: dict[str, Any] = {"env": "rlmodule.agents.cartpoles", "env_config": {"num_agents": 2}}
+    several["policies"] = {f"cart_{i}": RLModuleSpec(model_config={"fcnet_hiddens": [3 + i]}) for i in range(2)}
+    with ppo(**several | evaluates, model_config=None) as algorithm:
+        algorithm.add_policy("fresh", spec=RLModuleSpec(model_config={"fcnet_hiddens": [4]}), train=True)
+        algorithm.add_policy("copy", copy_of="cart_0")
+        algorithm.train()
+        algorithm.evaluate()
+        agents = algorithm.save(tmp_path_factory.mktemp("agents") / "c")
+    with Algorithm.from_checkpoint(agents) as algorithm:
+        assert [*algorithm.policies] == ["cart_0", "cart_1", "fresh", "copy"]
+    return {"ppo": GOLDEN / "ppo-2", "dqn": GOLDEN / "dqn-2", "agents": agents}
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change, told = LIES[lie]
-    path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
+def test_a_file_with_sound_digests_is_not_believed(
+    lie: str, originals: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, change, told = LIES[lie]
+    path = shutil.copytree(originals[name], tmp_path / "c")
 
     def changed(content: dict[str, Any]) -> None:
         change(content)
 
     rewrite(path, changed)
-    if lie in ("environments", "units", "runners", "threads", "learners", "evaluation", "a NaN", "a text"):
+    if lie in NOT_BUILT:
         monkeypatch.setattr(PPOConfig, "build", lambda self: pytest.fail("it was built"))
     with pytest.raises(ValueError, match="expected") as raised:
         Algorithm.from_checkpoint(path)
@@ -216,11 +302,35 @@ def test_a_file_with_sound_digests_is_not_believed(lie: str, tmp_path: Path, mon
     assert told in str(raised.value)
 
 
-def test_weights_that_are_not_finite_are_not_loaded(tmp_path: Path) -> None:
-    state = json.loads((GOLDEN / "ppo-2" / "checkpoint.json").read_text())
+TENSORS: dict[str, tuple[list[str], Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "infinite weights": (["module", "default_policy"], lambda x: x / 0, "expected finite weights, got NaN or infinite"),
+    "weights of float64": (
+        ["module", "default_policy"],
+        torch.Tensor.double,
+        "expected torch.float32 of shape (4, 4), ",
+    ),
+    "weights of another shape": (["module", "default_policy"], lambda x: x[1:], "a state that differs at encoder."),
+    "moments of another shape": (
+        ["optimizers", "default_policy", "state", "0", "exp_avg"],
+        lambda x: x[1:],
+        "state/learners/optimizers/default_policy/state/0/exp_avg: expected torch.float32 of shape",
+    ),
+    "a generator of floats": (["generator"], torch.Tensor.float, "state/learners/generator: expected torch.uint8"),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_of_other_kinds_are_not_loaded(kind: str, tmp_path: Path) -> None:
+    place, change, told = TENSORS[kind]
     content = load_checkpoint(GOLDEN / "ppo-2")
-    name = state["modules"]["default_policy"]["parameters"][0]
-    weights(content)["default_policy"][name].view(-1)[0] = float("inf")
+    tensors = content["state"]["learners"]
+    for key in place[:-1]:
+        tensors = tensors[key]
+    key = place[-1]
+    if key == "default_policy":
+        tensors, key = tensors[key], content["modules"]["default_policy"]["parameters"][0]
+    tensors[key] = change(tensors[key])
     checkpoint.save_checkpoint(tmp_path / "c", content)
-    with pytest.raises(ValueError, match=rf"{name} of 'default_policy': expected finite weights of torch\.float32"):
+    with pytest.raises(ValueError, match=r"^checkpoint '.+/c': ") as raised:
         Algorithm.from_checkpoint(tmp_path / "c")
+    assert told in str(raised.value)
