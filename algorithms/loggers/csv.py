@@ -29,7 +29,7 @@ class CsvLogger(Logger):
             self._rewrite(row for row in rows if float(row.get(STEPS) or 0) <= run.env_steps)
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Append a row. It is in the file when this returns."""
+        """Append a row. The row is in the file when this returns."""
         row = numbers_of(values)
         if not row.keys() <= self._columns.keys():
             rows = read_table(self.path)[1] if self._columns else []

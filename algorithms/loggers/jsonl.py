@@ -25,7 +25,7 @@ class JsonlLogger(Logger):
         replace_file(self.path, "".join(kept))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Append a line. It is in the file when this returns."""
+        """Append a line. The line is in the file when this returns."""
         line = json.dumps(values, default=str, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")

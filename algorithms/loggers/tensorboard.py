@@ -46,7 +46,7 @@ class TensorBoardLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Write an event with all numbers. It is in the file when this returns."""
+        """Write an event with all numbers. The event is in the file when this returns."""
         value_of = self._summaries.Summary.Value
         scalars = [value_of(tag=path, simple_value=value) for path, value in numbers_of(values).items()]
         self._write(step=env_steps, summary=self._summaries.Summary(value=scalars))

@@ -82,7 +82,8 @@ class ReplayBuffer:
         rows: ``R``, the number of rows of the ring. The ring has a column for each env.
         kept_rows: Number of rows that hold transitions. The other rows hold the newest observation and older frames.
         num_envs: ``N``.
-        heads: int64 ``[N]``: the row in which the next step of each env is stored. Its observation is already there.
+        heads: int64 ``[N]``: the row in which the next step of each env is stored. The row already holds the
+            observation.
         sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.

@@ -14,7 +14,8 @@ from catalog.settings import Settings, setting
 
 
 class PrioritizedReplay(Settings):
-    """Proportional prioritization (Schaul et al. 2016, section 3.3): ``p = (|TD error| + eps)^alpha``.
+    """Settings of proportional prioritization (Schaul et al. 2016, section 3.3), in which a transition is drawn in
+    proportion to its priority ``p = (|TD error| + eps)^alpha``.
 
     Raises:
         TypeError: If a value has the wrong type.

@@ -57,8 +57,8 @@ class SumTree:
     def find(self, mass: np.ndarray) -> np.ndarray:
         """Return the leaves whose intervals of the cumulative sum contain ``mass``, int64 ``[B]``.
 
-        The interval of a leaf begins at the sum of all leaves before it, and is as long as the leaf's value; its end is
-        excluded. A leaf of value 0 is never returned, even if rounding moves ``mass`` to an edge.
+        The interval of a leaf begins at the sum of all leaves before it, and is as long as the leaf's value. The end of
+        the interval is excluded. A leaf of value 0 is never returned, even if rounding moves ``mass`` to an edge.
 
         Args:
             mass: float64 ``[B]``, from 0 to :attr:`total`, which must be positive. The search is fastest if it is

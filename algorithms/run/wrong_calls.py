@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and argu
 else:
 
     class AlgorithmType(ABCMeta):
-        """Metaclass whose errors for ``PPO.load(path)`` and ``PPO("MlpPolicy", env)`` show how to make an algorithm."""
+        """Metaclass of algorithms. For wrong calls such as ``PPO.load(path)`` or ``PPO("MlpPolicy", env)``, it raises
+        errors that show how to build an algorithm."""
 
         __getattr__ = explain_unknown
 
