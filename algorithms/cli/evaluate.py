@@ -47,7 +47,7 @@ class EvaluateFlags(CommandFlags):
 
 
 def evaluate(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint; --video records episodes, and --render shows them."""
+    """Play episodes with a checkpoint; --video records and --render shows them."""
     flags, (path,), _ = parse(EvaluateFlags, "rlmodule evaluate", "CKPT", args)
     if flags.num_videos is not None and flags.video is None:
         raise UsageError("--num-videos: expected --video with it, got none. Say where to: --video videos.")

@@ -123,7 +123,7 @@ def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a checkpoint has all its files in full size, without reading their content."""
+    """Return whether a checkpoint has all its files at full size, without reading their content."""
     with suppress(DamagedFolder):
         read_folder(folder, KIND, names=())
         return True
