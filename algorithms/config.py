@@ -89,8 +89,7 @@ class MultiAgent(Settings):
     )
     policy_overrides: dict[str, dict[str, Any]] = setting(
         {},
-        "Training settings that differ for a policy, by policy id. Settings of the whole run, such as the batch size, "
-        "cannot differ.",
+        "Training settings that differ for a policy, by policy id; not those of the whole run, such as the batch size.",
     )
     league: League | dict[str, Any] | None = setting(
         None,

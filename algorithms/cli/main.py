@@ -33,8 +33,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "explain": ("ENV [flags]", explain),
     "list": ("[algorithms|presets|spaces]", list_known),
 }
-"""Name of a subcommand → its arguments, as the overview shows them, and its function. A new command adds its line
-here."""
+"""Subcommand → its arguments, as the overview shows them, and its function. A new subcommand adds its line here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,8 +24,7 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
-"""Logit of the greedy action if epsilon is 0; the other logits are 0. With it, the Categorical draws no other
-action."""
+"""Logit of the greedy action if epsilon is 0. The other logits are 0, so the Categorical draws no other action."""
 
 
 class DQNNetSettings(Settings):

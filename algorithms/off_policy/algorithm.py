@@ -155,11 +155,10 @@ class ReplayAlgorithm(Algorithm):
         self.replays: dict[str, ReplayBuffer] = {}
         self.configs: dict[str, Any] = {}
         self._steps_owed: dict[str, float] = {}
-        """Module id → steps that the module still has to train on to reach ``training_intensity``, less than a
-        batch."""
+        """Module id → steps that it still has to train on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
-        """Module id → column of each env and agent in the module's replay buffer, ``[envs, agents]``; -1 for agents
-        that never act with the module."""
+        """Module id → column of each env and agent in its replay buffer ``[envs, agents]``; -1 for agents without
+        one."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])

@@ -34,11 +34,9 @@ def generalized_advantages(
     Args:
         r_t: Rewards ``[T, N]``.
         v_t: Values of the observations ``[T, N]``.
-        v_tp1: Values of the next observations of the same episode ``[T, N]``; at its end, of the true final
-            observation.
+        v_tp1: Values of the next observations ``[T, N]``, at the end of an episode those of the true final observation.
         terminated_t: bool ``[T, N]``: the step ended the episode by termination, so its next value does not count.
-        truncated_t: bool ``[T, N]``: the step was truncated. Its next value counts, but the next row's advantage does
-            not.
+        truncated_t: bool ``[T, N]``: the step was truncated. Its next value counts, but not the next row's advantage.
         valid_t: bool ``[T, N]``: the row is a transition.
         gamma: Discount per step.
         lambda_: 0 gives one-step TD errors, which rely on the values; 1 gives Monte Carlo returns minus the values.

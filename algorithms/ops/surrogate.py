@@ -7,8 +7,7 @@ from torch import Tensor
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """Return PPO's clipped surrogate objective of each row ``[B]``, to be maximised (Schulman et al. 2017, eq. 7).
 
-    ``ratio`` is the action's probability under the current policy, divided by its probability under the policy that
-    acted. It is clipped to ``[1 - clip, 1 + clip]``.
+    ``ratio`` is the action's probability under the current policy, divided by that under the policy that acted.
     """
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
@@ -30,17 +29,14 @@ def linear_beyond(delta: float, squared: Tensor) -> Tensor:
 
 
 def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return ``1 - Var(targets - predictions) / Var(targets)``, a scalar: 1 is perfect, 0 is as good as a constant.
-    Return 0 if all targets are equal."""
+    """Return the scalar ``1 - Var(targets - predictions) / Var(targets)``, at most 1, or 0 if all targets are equal."""
     variance = targets.var(unbiased=False)
     unexplained = (targets - predictions).var(unbiased=False)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))
 
 
 def k3_divergence(log_ratio: Tensor) -> Tensor:
-    """Return the "k3" estimate of KL(old ‖ new) in each row ``[B]``, which is never negative (Schulman 2020,
-    "Approximating KL Divergence").
-
-    ``log_ratio`` is ``log(new(a) / old(a))`` of an action ``a`` drawn from the old policy, ``[B]``.
+    """Return the "k3" estimate of KL(old ‖ new) in each row ``[B]``, never negative (Schulman 2020, "Approximating KL
+    Divergence"). ``log_ratio`` is ``log(new(a) / old(a))`` of an action ``a`` drawn from the old policy, ``[B]``.
     """
     return log_ratio.expm1() - log_ratio

@@ -62,8 +62,7 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss and its metrics. The loss combines the clipped surrogate, the value error, the entropy bonus
-        and an optional KL penalty (eq. 7, 8 and 9)."""
+        """Return metrics and the loss: clipped surrogate, value error, entropy bonus, optional KL penalty (eq. 7-9)."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
@@ -87,8 +86,8 @@ class PPOLearner(EpisodeLearner):
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.
 
         Args:
-            ratio: Probability of the row's action under the current policy, divided by its probability under the policy
-                that acted, ``[B]``.
+            ratio: ``[B]``, the action's probability under the current policy, divided by that under the policy that
+                acted.
             batch: Columns ``[B, ...]``, as passed to ``compute_loss_for_module``.
         """
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
@@ -167,8 +166,7 @@ class PPOLearner(EpisodeLearner):
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt the coefficient of the KL penalty to the KL divergence between the acting policy and the updated policy
-        (section 4)."""
+        """Adapt the coefficient of the KL penalty to KL(acting policy ‖ updated policy) over the rows (section 4)."""
         if not self.settings.use_kl_loss:
             return
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)

@@ -19,8 +19,7 @@ from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
-"""Initialisation of policy heads. Its weights are so small that the initial policy hardly depends on the
-observation."""
+"""Initialisation of policy heads, with weights so small that the first policy hardly depends on the observation."""
 VALUE_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 1.0}, bias="zeros_")
 
 

@@ -9,8 +9,7 @@ _BRANCH = 1 << _SHIFT
 """Children of a node. More children make fewer levels, but a search reads all children of each node it passes."""
 
 _MAX_TOP = 4096
-"""Greatest number of nodes in the top level, which each search sums again. Up to this size, summing is faster than
-searching another level."""
+"""Most nodes of the top level. Each search sums them again, which up to this number is faster than another level."""
 
 
 class SumTree:

@@ -31,10 +31,9 @@ MOST_TENSOR_ENVS = 1_000_000
 """Largest number of envs that a checkpoint may ask for if the envs return tensors."""
 
 MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
-"""Limits for the nets that the settings of a checkpoint describe. A number in these settings is at most ``MOST_UNITS``,
-or the width of the checkpoint's widest layer if that is larger. All nets built from it together have at most
-``MOST_WEIGHTS`` weights, or ``MOST_COPIES`` times the checkpoint's weights if these are more, because learners, env
-runners and evaluations have copies of the nets."""
+"""Limits of the nets that a checkpoint's settings describe. Largest number in these settings, unless the checkpoint has
+a wider layer. Most weights of all nets built from it, unless ``MOST_COPIES`` times its own weights are more, because
+learners, env runners and evaluations have copies."""
 
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
 """Setting that no saved state limits → the largest value that a checkpoint may have for it."""

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from rlmodule.sampling.env_runner import EnvRunner
 
 FRAGMENT = 64
-"""Number of steps per env that the env runner samples in one call. An evaluation of a number of episodes wastes at most
-this many steps per env at its end."""
+"""Steps per env in one call of the env runner, of which an evaluation of episodes wastes at most all in its last."""
 
 
 def evaluation_config(

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 MODE = "rgb_array"
 """The render mode in which ``render()`` returns an array."""
 FRAMES = 3_000
-"""Greatest number of frames in a video; later frames are left out. Until the video is written, its frames are kept in
-memory, 0.7 MB each at 600 x 400."""
+"""Most frames in a video; later frames are left out. Frames are kept in memory, 0.7 MB each at 600 x 400."""
 FPS = 30
 """Frames per second if the env's metadata has no ``render_fps``."""
 LIMIT = 200_000

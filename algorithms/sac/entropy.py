@@ -12,8 +12,7 @@ from catalog.distributions.nested import at, leaf_classes
 from rlmodule.modules.rl_module import RLModule
 
 CHOICE_SHARE = 0.98
-"""Target entropy of discrete choices, as a share of the entropy of uniform choices (Christodoulou 2019, section
-3.2)."""
+"""Target entropy of choices, as a share of the entropy of uniform choices (Christodoulou 2019, section 3.2)."""
 
 
 class TargetEntropy(nn.Module):
