@@ -157,8 +157,7 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed: dict[str, float] = {}
         """Module id → steps that it still has to train on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
-        """Module id → column of each env and agent in its replay buffer ``[envs, agents]``; -1 for agents without
-        one."""
+        """Module id → column of each env and agent in its replay buffer ``[envs, agents]``; -1 for none."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])

@@ -62,7 +62,8 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return metrics and the loss: clipped surrogate, value error, entropy bonus, optional KL penalty (eq. 7-9)."""
+        """Return the loss (clipped surrogate, value error, entropy bonus, optional KL penalty; eq. 7-9) and its
+        metrics."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
@@ -86,8 +87,7 @@ class PPOLearner(EpisodeLearner):
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.
 
         Args:
-            ratio: ``[B]``, the action's probability under the current policy, divided by that under the policy that
-                acted.
+            ratio: ``[B]``, the action's probability under the current policy, divided by that under the acting policy.
             batch: Columns ``[B, ...]``, as passed to ``compute_loss_for_module``.
         """
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
