@@ -1,4 +1,4 @@
-"""Algorithm: builds a run from a config, then repeats: sample, learn, evaluate, report."""
+"""Algorithm: the base class of training runs, which repeat one iteration: sample, learn, evaluate, report."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class Algorithm(metaclass=AlgorithmType):
 
     Attributes:
         config: The frozen settings.
-        run_seed: The seed in use: ``config.seed``, or the one that was drawn.
+        run_seed: ``config.seed``, or a random seed if that is None.
         metrics: Counters of the run; log your own numbers with ``metrics.log_value``.
-        policies: All policies by id. For several agents, this is a :class:`MultiAgentPolicy`, which acts for all.
+        policies: All policies by id. In a multi-agent run, this dict is a :class:`MultiAgentPolicy`, which can also act
+            for all agents at once.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
@@ -84,7 +85,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._threads = self._opened.enter_context(closing(threads))
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
-        """Let ``runners`` act with the weights of the learners."""
+        """Build the modules of new ``runners``, so that they act with the learners' weights."""
         modules = self.learner_group.module
         if self._changes is None:
             runners.build_modules(self.module_spec, modules[DEFAULT_MODULE_ID])
@@ -92,7 +93,7 @@ class Algorithm(metaclass=AlgorithmType):
             self._changes.build_modules_of(runners)
 
     def all_runners(self) -> list[EnvRunnerGroup]:
-        """Return the env runners of training, and those of evaluations if they exist already."""
+        """Return the group of env runners for training and, after the first evaluation, also the evaluation's group."""
         return [self.env_runner_group, *self._evaluation.runners()]
 
     def _make_changes(self) -> PolicyChanges | None:
@@ -150,22 +151,23 @@ class Algorithm(metaclass=AlgorithmType):
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
-        """Sample and learn once.
+        """Sample env steps and learn from them. :meth:`train` calls this once in each iteration.
 
         Returns:
-            Sections of the result: ``learners`` (numbers by module id), ``timers`` (seconds by phase), and any others.
+            Sections of the iteration's result: ``learners`` (metrics by module id), ``timers`` (seconds by phase), and
+            any additional sections.
         """
 
     def sample(self) -> Rollout:
-        """Sample one train batch: the joined rollouts of :meth:`sample_rollouts`; several agents give a
-        :class:`MultiRollout`."""
+        """Return the rollouts of :meth:`sample_rollouts` joined into one train batch. In a multi-agent run, the batch
+        is a :class:`MultiRollout`."""
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:
-        """Sample one rollout from each env runner, in order of their envs; runners that fail return no rollout.
+        """Return one rollout from each env runner, in order of their envs. A runner that fails contributes no rollout.
 
-        Metrics and callbacks see the rewards before ``clip_rewards`` clips them. If a callback raises, all envs start
-        new episodes."""
+        Rewards are clipped by ``clip_rewards`` in the result only: metrics and callbacks get the original rewards. If a
+        callback raises, all envs start new episodes."""
         rollouts = self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
@@ -176,7 +178,7 @@ class Algorithm(metaclass=AlgorithmType):
 
     @property
     def env_steps(self) -> int:
-        """Env steps sampled in the whole run."""
+        """Env steps sampled in the whole run, including those before a checkpoint that the run resumed from."""
         return self.metrics.env_steps
 
     def learn(
@@ -187,26 +189,33 @@ class Algorithm(metaclass=AlgorithmType):
         progress: bool = False,
         **foreign: Never,
     ) -> dict[str, Any]:
-        """Call :meth:`train` until ``num_env_steps`` more steps are sampled, a return is reached, or a callback calls
-        :meth:`stop_learning`. With a ``run_dir``, write a checkpoint and learning_curve.png at the end.
+        """Call :meth:`train` until ``num_env_steps`` more steps are sampled, ``target_return`` is reached, or a
+        callback calls :meth:`stop_learning`. With a ``run_dir``, write a checkpoint and learning_curve.png at the end.
 
-        Ctrl-C finishes the iteration, saves (below ``runs/`` without a ``run_dir``) and returns. A second Ctrl-C
-        raises. SIGTERM saves as well, and exits with code 143.
+        On Ctrl-C, finish the iteration, write a checkpoint (below ``runs/`` if there is no ``run_dir``) and return. On
+        SIGTERM, do the same, but exit with code 143 instead of returning. On a second Ctrl-C, raise
+        ``KeyboardInterrupt`` at once.
 
         Args:
-            num_env_steps: Steps to sample from now on, over all envs; required.
-            target_return: Mean return to stop at: of an evaluation, or of recent episodes without evaluations.
-            progress: Show a live display (on a terminal).
+            num_env_steps: Env steps to sample from now on, over all envs; required.
+            target_return: Stop when the mean return reaches this value. The mean is that of the latest evaluation, or
+                of recent training episodes if ``evaluation_interval`` is None.
+            progress: Show a live display on a terminal, or a plain line now and then where stderr is not a terminal.
 
         Returns:
             The result of the last iteration.
+
+        Raises:
+            TypeError, ValueError: If an argument is invalid.
+            OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
+            RuntimeError: If an iteration samples no env step.
         """
         if args or foreign:
             raise wrong_learn(self, args, foreign)
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
     def stop_learning(self) -> None:
-        """End the running :meth:`learn` after this iteration; for callbacks."""
+        """End the running :meth:`learn` after the current iteration. Callbacks may call this."""
         self.learning_stopped = True
 
     @refuses_foreign
@@ -220,22 +229,24 @@ class Algorithm(metaclass=AlgorithmType):
         video_dir: StrPath | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Evaluate the current weights in separate envs. An argument that is None takes its ``evaluation`` setting.
+        """Evaluate the current weights in separate envs. For an argument that is None, use the matching setting of the
+        section ``evaluation``.
 
         Args:
             num_episodes: Episodes to play.
-            num_env_steps: Steps to play over all envs instead; only episodes that end within them count.
+            num_env_steps: Env steps to play, over all envs, instead of a number of episodes. Only episodes that end
+                within these steps count.
             explore: Whether to sample actions instead of taking the most likely ones.
-            num_videos: Further episodes to record.
-            video_dir: Folder for the videos; by default a folder below ``run_dir``.
-            progress: Show a live bar (on a terminal).
+            num_videos: Additional episodes to record. They do not count in the returns.
+            video_dir: Folder for the videos; None takes a folder below ``run_dir``.
+            progress: Show a live bar on a terminal.
 
         Returns:
-            Nested dict: ``env_runners`` (returns, lengths, ``num_episodes``, ``num_env_steps``) and, if there are any,
-            ``videos`` (path, return and length of each) and ``custom_metrics``, which callbacks logged.
+            Nested dict: ``env_runners`` (returns, lengths, ``num_episodes``, ``num_env_steps``); ``videos`` (the path,
+            return and length of each) if any were recorded; and ``custom_metrics`` if callbacks logged any.
 
         Raises:
-            ValueError: If arguments contradict each other.
+            TypeError, ValueError: If an argument is invalid, or arguments contradict each other.
             RuntimeError: If an episode does not end.
             ImportError: If a package for videos is missing.
         """
@@ -248,7 +259,7 @@ class Algorithm(metaclass=AlgorithmType):
         """The policy that acts with the current weights: ``action, state = algo.policy.act(obs)``.
 
         Raises:
-            AttributeError: If there are several; names their ids.
+            AttributeError: If the run has several policies; names their ids.
         """
         first, *others = self.policies.values()
         if others:
@@ -261,43 +272,49 @@ class Algorithm(metaclass=AlgorithmType):
 
     @cached_property
     def report(self) -> RunReport:
-        """The writer of logs and checkpoints; opens ``run_dir`` when it is first used."""
+        """The writer of logs and checkpoints. It is created, and locks ``run_dir``, on first access."""
         return self._opened.enter_context(closing(RunReport(self, self._callbacks)))
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """Return the learner's module: the weights in training, including the value function."""
+        """Return the learners' module. Unlike the copies that act, it has all parts, such as the value function."""
         return self.learner_group.get_module(module_id)
 
     def add_policy(
         self, policy_id: str, *, copy_of: str | None = None, spec: RLModuleSpec | None = None, train: bool = False
     ) -> None:
-        """Add a policy to a run with several agents, for learners, runners, evaluations, checkpoints and
-        :attr:`policies`. Open episodes go on; the function ``policy_mapping_fn`` may return its id from now on.
+        """Add a policy to a multi-agent run: to its learners, env runners, evaluations, checkpoints and
+        :attr:`policies`. Open episodes continue. From now on, a function ``policy_mapping_fn`` may return the new id.
 
         Args:
-            policy_id: Its id.
-            copy_of: The policy whose nets and weights it copies.
-            spec: Describes its nets instead; the first weights depend on the run's seed and on the id.
-            train: Whether to train it. If not, it only acts: it has no optimizer and gets no gradient.
+            policy_id: Id of the new policy.
+            copy_of: Id of the policy whose nets and weights are copied.
+            spec: Spec of the new nets, instead of ``copy_of``. Their initial weights depend on the run's seed and on
+                ``policy_id``.
+            train: Whether to train the policy. If False, it only acts: it has no optimizer and gets no gradient.
 
         Raises:
-            ValueError: If the id is in use, ``copy_of`` names no policy, not exactly one of ``copy_of`` and ``spec``
-                is given, no agent has the spaces of ``spec``, or the run has one agent.
+            ValueError: If the id is in use, ``copy_of`` names no policy, both or neither of ``copy_of`` and ``spec``
+                are given, no agent has the spaces of ``spec``, or the run is not multi-agent.
         """
         self._changes_or_raise("add_policy").add(policy_id, copy_of, spec, train)
 
     def remove_policy(self, policy_id: str) -> None:
-        """Remove a policy everywhere that :meth:`add_policy` adds it. Open episodes that use it go on to their end.
+        """Remove a policy everywhere that :meth:`add_policy` adds it. Open episodes that use the policy are still
+        played to their end with it.
 
         Raises:
-            ValueError: If no policy has that id, a dict maps agents to it, it is the last one that is trained or the
-                last snapshot of a league, or the run has one agent.
+            ValueError: If no policy has that id, agents are mapped to it in a way that does not depend on the episode,
+                it is the only trained policy or the only snapshot of a league, or the run is not multi-agent.
         """
         self._changes_or_raise("remove_policy").remove(policy_id)
 
     def policies_changed(self, trained: Collection[str]) -> None:
-        """Adapt the state that an algorithm keeps per trained policy. Called with their ids after policies were
-        added or removed. Default: nothing."""
+        """Adapt the state that a subclass keeps for each trained policy. Called after policies were added or removed.
+        Default: do nothing.
+
+        Args:
+            trained: Ids of all policies that are trained from now on.
+        """
 
     def _changes_or_raise(self, method: str) -> PolicyChanges:
         if self._changes is None:
@@ -309,7 +326,13 @@ class Algorithm(metaclass=AlgorithmType):
         return self.learner_group.module.explain(format)
 
     def save(self, path: StrPath) -> Path:
-        """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""
+        """Write a checkpoint to the folder ``path``, call ``on_checkpoint``, and return the path. The first time, warn
+        if loading the checkpoint needs code from the running script.
+
+        Raises:
+            ValueError: If a weight is NaN or infinite.
+            OSError: If the folder cannot be written.
+        """
         written = save_algorithm(self, path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
@@ -319,22 +342,23 @@ class Algorithm(metaclass=AlgorithmType):
         """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:
-            path: A folder that :meth:`save` wrote, or a run folder, which stands for its newest sound checkpoint; the
-                log names those that are skipped.
+            path: A folder that :meth:`save` wrote, or a run folder, whose newest undamaged checkpoint is loaded.
+                Damaged checkpoints that are skipped are logged.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
                 this library's own. For an algorithm that is not registered, these modules are imported.
-            **objects: Settings that were not saved or are to change, such as ``env=my_factory``. Without ``run_dir=``,
-                the run writes to the run folder that holds the checkpoint, or nowhere.
+            **objects: Settings that could not be saved or are to change, such as ``env=my_factory``. Without
+                ``run_dir=``, the run writes to the run folder that holds the checkpoint, or writes no files if the
+                checkpoint is in no run folder.
 
         Raises:
-            FileNotFoundError: If there is no checkpoint.
+            FileNotFoundError: If ``path`` holds no checkpoint.
             ValueError: If the checkpoint is damaged, needs an import that is not allowed, or lacks a setting that was
                 not saved. Pass None to drop a callback, as in ``on_train_result=None``.
         """
         return load_algorithm(path, allow, objects)
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that changes during training: a tree of tensors and JSON values."""
+        """Return everything that changes during training, as nested dicts of tensors and JSON values."""
         return {
             **({} if self._changes is None else self._changes.get_state()),
             "learners": self.learner_group.get_state(),
@@ -346,13 +370,20 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_policies(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
-        """Add and remove policies until the run has those of ``state``, from :meth:`get_state`. Specs in it may name
-        the import paths in ``allow``; None trusts them."""
+        """Add and remove policies until the run has the policies of ``state``, a result of :meth:`get_state`. Do
+        nothing in a single-agent run.
+
+        Args:
+            state: The state of the run.
+            allow: Import paths that module specs in ``state`` may use, in addition to this library's own; None allows
+                all.
+        """
         if self._changes is not None:
             self._changes.set_state(state, allow)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. Open episodes continue where that is possible."""
+        """Restore a state from :meth:`get_state`. An open episode continues if it can be restored, else a new one
+        begins."""
         self.set_policies(state)
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
@@ -363,7 +394,8 @@ class Algorithm(metaclass=AlgorithmType):
         self._evaluation.set_state(state["evaluation"])
 
     def stop(self) -> None:
-        """Close envs, workers and loggers (all of them, even if one raises), and restore torch's number of threads."""
+        """Close all envs, workers and loggers, even if closing one of them raises, and restore torch's number of
+        threads."""
         self.is_stopped = True
         self._opened.close()
 

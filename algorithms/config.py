@@ -1,4 +1,5 @@
-"""Base classes of the configs of algorithms: their common settings, the checks across settings, and ``build()``."""
+"""Base classes of algorithm configs: their common settings, the checks of settings against one another, and
+``build()``."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Learners(LearnerResources):
 
 
 class Networks(Settings):
-    """The networks."""
+    """The networks of a run, and their settings."""
 
     model_config: DefaultModelConfig | dict[str, Any] | None = setting(
         None, "Settings of the default networks; a dict needs only the settings to change, and None takes the defaults."
@@ -68,32 +69,32 @@ class Networks(Settings):
 
 
 class MultiAgent(Settings):
-    """The policies of an env with several agents."""
+    """The policies of a multi-agent env."""
 
     policies: Literal["shared", "own"] | list[str] | dict[str, RLModuleSpec] | Callable[..., Any] | None = setting(
         None,
-        "'shared' is one policy for all agents, 'own' one for each; or their ids, specs by id, or fn(agents) that "
-        "returns one of these. None is for an env with one agent.",
+        "'shared' is one policy for all agents, 'own' one policy for each; or policy ids, specs by id, or fn(agents) "
+        "that returns one of these. None is for a single-agent env.",
     )
     policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None,
-        "The id of the policy of each agent, by agent or as fn(agent, episode); None takes the policy with the "
-        "agent's name, or the only one.",
+        "The id of each agent's policy, by agent or as fn(agent, episode); None takes the policy with the agent's "
+        "name, or the only policy.",
     )
     evaluation_policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None, "The policy_mapping_fn of evaluations; None takes policy_mapping_fn."
     )
     policies_to_train: list[str] | Callable[..., bool] | None = setting(
-        None, "Ids of the policies to train, or fn(policy_id); None trains all. The others only act."
+        None, "Ids of the policies to train, or fn(policy_id); None trains all. Policies that are not trained only act."
     )
     policy_overrides: dict[str, dict[str, Any]] = setting(
         {},
-        "Settings of training that differ for a policy, by its id; not those of the whole run, such as the batch size.",
+        "Training settings that differ for a policy, by policy id; not those of the whole run, such as the batch size.",
     )
     league: League | dict[str, Any] | None = setting(
         None,
-        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None adds "
-        "no such opponents.",
+        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None plays "
+        "without earlier versions.",
     )
     shared_parts: dict[str, str | list[str]] = setting(
         {},
@@ -113,7 +114,7 @@ class Evaluation(Settings):
     )
     evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
         "episodes",
-        "Unit of evaluation_duration: episodes, or steps of all environments together; then only episodes that end "
+        "Unit of evaluation_duration: episodes, or steps over all environments. Of steps, only the episodes that end "
         "within them count.",
     )
     evaluation_explore: bool = setting(
@@ -129,7 +130,7 @@ class Evaluation(Settings):
     )
     evaluation_num_videos: int = setting(
         0,
-        "Further episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
+        "Additional episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
         ge=0,
     )
 
@@ -217,7 +218,8 @@ class AlgorithmConfig(
 ):
     """Settings of a run, set section by section. ``build()`` makes the algorithm from a frozen copy.
 
-    Setting a value checks its name, type and range. :meth:`validate` checks settings against one another.
+    Setting a value checks its name, type and range at once; see :class:`SettingsBase`. ``build()`` also calls
+    :meth:`validate`, which checks settings against one another.
     """
 
     environment = Section(Environment)
@@ -233,15 +235,15 @@ class AlgorithmConfig(
     debugging = Section(Debugging)
 
     net_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that shape the networks, in addition to those in ``model_config``."""
+    """Names of this config's settings that shape the networks. Their values are copied into ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
-    """Env id → the preset for it; see :meth:`preset`."""
+    """Env id, or a pattern of env ids, → preset; see :meth:`preset`."""
 
     @property
     @abstractmethod
     def algo_class(self) -> type[Algorithm]:
-        """The algorithm that this config builds."""
+        """The class of the algorithm that :meth:`build` makes."""
 
     @abstractmethod
     def default_learner_class(self) -> type[Learner]:
@@ -249,14 +251,16 @@ class AlgorithmConfig(
 
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec:
-        """Return the spec with the module and catalog classes to use if ``rl_module_spec`` names none."""
+        """Return a spec with the algorithm's own module and catalog classes, which are used where ``rl_module_spec``
+        leaves a class open."""
 
     @on_the_class
     def preset(cls, env_id: str) -> Self:
-        """Return a config with the env ``env_id`` and its settings in :attr:`presets`.
+        """Return a new config with the env ``env_id`` and the settings of its preset.
 
         Raises:
             ValueError: If the env has no preset; names the envs that have one.
+            TypeError: If called on a config instead of the class.
         """
         preset = find_preset(cls.presets, env_id)
         if preset is None:
@@ -268,11 +272,19 @@ class AlgorithmConfig(
 
     @property
     def records_episode_infos(self) -> bool:
-        """Whether rollouts hold the last ``info`` of every finished episode."""
+        """Whether rollouts hold the last ``info`` of every finished episode: True if a callback handles
+        ``on_episode_end``."""
         return self.on_episode_end is not None or overrides(self.callbacks_class, "on_episode_end")
 
     def make_env(self, **changed: Any) -> Any:
-        """Make one environment from the settings, to use outside the run; ``changed`` overrides its ``env_config``."""
+        """Make one environment from the settings, for use outside a run.
+
+        Args:
+            **changed: Entries that replace those of ``env_config``.
+
+        Raises:
+            TypeError: If the setting ``env`` is a class of vector envs.
+        """
         source: Any = self.env
         env_config = mutable_copy(dict(self.env_config)) | changed
         if is_atari(source) and self.gym_env_vectorize_mode in (None, "vector_entry_point"):
@@ -286,7 +298,8 @@ class AlgorithmConfig(
         return source(**env_config)
 
     def for_evaluation(self) -> Self:
-        """Return a frozen copy of this config for the env runners of an evaluation."""
+        """Return a frozen copy of this config for the env runner of evaluations, which is in this process. In the copy,
+        ``evaluation_env_config`` and ``evaluation_num_envs``, if set, replace the settings of training."""
         changed: dict[str, Any] = {"num_env_runners": 0}
         if self.evaluation_env_config is not None:
             changed["env_config"] = self.evaluation_env_config
@@ -295,23 +308,24 @@ class AlgorithmConfig(
         return self.copy().update(changed).freeze()
 
     def for_learners(self) -> Self:
-        """Return a frozen copy for learners in other processes, without settings that may not be picklable."""
+        """Return a frozen copy for learners in other processes. Its env, callbacks and loggers, which may not be
+        picklable, are None."""
         changed = dict.fromkeys((*CALLBACK_SETTINGS, "env", "loggers"))
         return self.copy().update(changed).freeze()
 
     @property
     def model_config_class(self) -> type[DefaultModelConfig]:
-        """The class of the model settings, with the algorithm's defaults."""
+        """The class of the model settings, whose defaults are those of the algorithm."""
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
     def get_rl_module_spec(self, observation_space: gym.Space, action_space: gym.Space) -> RLModuleSpec:
-        """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces, with
-        the :attr:`net_settings` in its ``model_config``.
+        """Return the spec of the module: ``rl_module_spec``, completed with the algorithm's defaults and the spaces,
+        and with the :attr:`net_settings` in its ``model_config``.
 
         Raises:
-            ValueError: If ``model_config`` has another value for a net setting; or a net setting was changed and the
-                catalog does not read it.
+            ValueError: If ``model_config`` has a different value for a net setting, or a net setting was changed that
+                the catalog does not read.
         """
         spec = self.rl_module_spec or RLModuleSpec()
         default = replace(
@@ -324,7 +338,8 @@ class AlgorithmConfig(
         return self._with_net_settings(spec) if self.net_settings else spec
 
     def _with_net_settings(self, spec: RLModuleSpec) -> RLModuleSpec:
-        """Return ``spec`` with the net settings of this config in its ``model_config``."""
+        """Return ``spec`` with the :attr:`net_settings` in its ``model_config``, or unchanged if its catalog does not
+        read them. Raise as :meth:`get_rl_module_spec`."""
         own = self.default_rl_module_spec().catalog_class
         assert own is not None
         chosen = {name: getattr(self, name) for name in self.net_settings}
@@ -347,13 +362,14 @@ class AlgorithmConfig(
         return replace(spec, model_config=replace(given, **chosen))
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
-        """Return the spec of the module, or for several agents, the specs of all policies.
+        """Return the spec of the module, or in a multi-agent run, the specs of all policies.
 
         Args:
-            observation_space, action_space: Spaces of one env; by agent, if it has several.
+            observation_space, action_space: Spaces of a single env; for a multi-agent env, dicts of spaces by agent.
 
         Raises:
-            ValueError: If settings of ``multi_agent`` do not fit each other or the agents.
+            ValueError: As :meth:`get_rl_module_spec`, or if settings of the section ``multi_agent`` contradict each
+                other or do not fit the agents.
         """
         return self.get_rl_module_spec(observation_space, action_space)
 
@@ -361,7 +377,7 @@ class AlgorithmConfig(
         """Build the algorithm from a frozen copy of this config.
 
         Raises:
-            ValueError, TypeError: See :meth:`validate`.
+            ValueError, TypeError: If no env is set, or the settings are invalid (see :meth:`validate`).
         """
         if self.env is None:
             raise self._without_env()
@@ -376,12 +392,12 @@ class AlgorithmConfig(
         spaces: tuple[gym.Space, gym.Space] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
-        """Build only the learners, for your own training loop. With the same ``seed``, ``build()`` makes the same
-        weights.
+        """Build only the learners, for your own training loop. Their initial weights are those that ``build()`` makes
+        with the same ``seed``.
 
         Args:
-            env: Environment that defines the spaces; None makes one from the settings, and closes it.
-            spaces: Observation space and action space, instead of ``env``; with several agents, two dicts by agent.
+            env: Environment that provides the spaces. None makes an env from the settings and closes it.
+            spaces: Observation space and action space, instead of ``env``; in a multi-agent run, two dicts by agent.
             rl_module_spec: The module to build; None uses the setting.
 
         Raises:
@@ -399,15 +415,22 @@ class AlgorithmConfig(
             return config.learner_group_for(config.get_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec | MultiRLModuleSpec, run_seed: int) -> LearnerGroup:
-        """Build the learners of the modules in ``spec``, with seed ``run_seed``; the config must be frozen."""
+        """Build the learners of the modules in ``spec``. Their random streams derive from ``run_seed``. This config
+        must be frozen."""
         learner_class = self.learner_class or self.default_learner_class()
         specs = spec if isinstance(spec, MultiRLModuleSpec) else spec.as_multi()
         settings = self.for_learners() if self.num_learners else self
         return LearnerGroup.create(settings, learner_class, specs, run_seed=run_seed)
 
     def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
-        """Return the observation and action space of a single env, taken from ``env`` or an env made from the
-        settings."""
+        """Return the observation and action space of a single env; for a multi-agent env, two dicts by agent.
+
+        Args:
+            env: The env that has the spaces. None makes an env from the settings and closes it.
+
+        Raises:
+            ValueError: If ``env`` is None and the settings name no env.
+        """
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
         if env is not None:
@@ -425,7 +448,7 @@ class AlgorithmConfig(
         """Check settings against one another. A subclass adds its own checks and calls ``super().validate()``.
 
         Raises:
-            ValueError: If settings contradict each other, or need a feature that this version does not have.
+            ValueError: If settings contradict each other, or a setting needs another one that is not set.
             TypeError: If a callback does not accept its arguments.
         """
         spec = self.rl_module_spec
@@ -455,11 +478,11 @@ class AlgorithmConfig(
 
     @property
     def train_batch_size(self) -> int:
-        """Environment steps in each train batch, of all learners together."""
+        """Env steps in each train batch, summed over all learners."""
         return self.train_batch_size_per_learner * max(1, self.num_learners)
 
     def get_rollout_fragment_length(self) -> int:
-        """Return the number of steps per rollout with which all environments together fill the train batch exactly.
+        """Return the number of steps per env in each rollout with which all envs together fill the train batch exactly.
 
         Raises:
             ValueError: If no such number exists; suggests the nearest batch size that works.
@@ -504,7 +527,8 @@ class AlgorithmConfig(
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
-        """Return the ``ValueError`` for :meth:`validate` to raise about the setting ``name``; it shows the value."""
+        """Return the ``ValueError`` that :meth:`validate` raises about the setting ``name``. Its message shows the
+        setting's value."""
         return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod
@@ -525,7 +549,7 @@ def _is_one_of(trained: list[str] | Callable[..., bool] | None, module_id: str) 
 
 
 class MultiAgentConfig(MultiAgent, AlgorithmConfig):
-    """Settings of algorithms that also train several agents."""
+    """Settings of algorithms that can also train in multi-agent envs."""
 
     multi_agent = Section(MultiAgent)
 
@@ -533,7 +557,7 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     """Sections whose settings ``policy_overrides`` can change for a single policy, except ``settings_of_the_run``."""
 
     settings_of_the_run: ClassVar[tuple[str, ...]] = ("train_batch_size_per_learner", "clip_rewards")
-    """Settings in these sections that are the same for all policies."""
+    """Settings in ``sections_of_a_policy`` that are the same for all policies."""
 
     @property
     def is_multi_agent(self) -> bool:

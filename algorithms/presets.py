@@ -1,8 +1,8 @@
 """Presets: settings that are known to solve an environment, from our own measurements or from a paper.
 
-Each algorithm has its own table, such as :mod:`algorithms.ppo.presets`; ``docs/learning.md`` says how the presets were
-measured. ``PPOConfig.preset("CartPole-v1")`` starts a config from a preset; ``rlmodule train`` does so by default.
-A key of the table may be a pattern: ``"ALE/*"`` matches all Atari games.
+Each algorithm has its own dict of presets, such as the one in :mod:`algorithms.ppo.presets`; ``docs/learning.md`` says
+how the presets were measured. ``PPOConfig.preset("CartPole-v1")`` starts a config from a preset; ``rlmodule train``
+does so by default. A key of the dict may be a pattern: ``"ALE/*"`` matches all Atari games.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Preset:
 
     Attributes:
         num_env_steps: Env steps to train for.
-        reached: The mean return of 20 greedy episodes, and whether it is that of the best or the last evaluation; for
-            settings from a paper, their source.
+        reached: As text, the mean return of 20 greedy episodes, and whether the best or the last evaluation gave it.
+            For settings from a paper, their source.
         settings: Settings that differ from the algorithm's defaults, by name; JSON values.
         measured: Whether this project measured the preset.
     """
@@ -30,7 +30,8 @@ class Preset:
 
 
 def find_preset(presets: Mapping[str, Preset], env: object) -> Preset | None:
-    """Return the preset for an env id, which may have its ``module:`` prefix; an exact key wins over a pattern."""
+    """Return the preset for an env id, which may have a ``module:`` prefix. An exact key wins over a pattern. Return
+    None if no key matches, or if ``env`` is not an id."""
     if not isinstance(env, str):
         return None
     if env in presets:

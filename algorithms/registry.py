@@ -16,7 +16,7 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "SAC": "algorithms.sac.sac:SACConfig",
     "TD3": "algorithms.td3.td3:TD3Config",
 }
-"""Name → config class, or ``module:name`` of a config class that is imported on demand."""
+"""Name in capitals → config class, or ``module:name`` of a config class that is imported on demand."""
 
 
 _AS_WRITTEN: dict[str, str] = {}
@@ -66,14 +66,15 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
 
 
 def registered_at(path: str) -> "type[AlgorithmConfig] | None":
-    """Return the registered config class with the import path ``path`` (``module:qualname``), or None."""
+    """Return the registered config class with the import path ``path`` (``module:qualname``), or None if no such class
+    is registered."""
     return next((config_class(name) for name, one in ALGORITHMS.items() if _path(one) == path), None)
 
 
 def name_of(config: "AlgorithmConfig") -> str:
     """Return the name of a config's algorithm as it was registered, or the name of its class if it was not.
 
-    Checkpoints hold this name, to find the algorithm when they are loaded."""
+    Checkpoints store this name, by which the algorithm is found when they are loaded."""
     path = _path(type(config))
     name = next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
     return _AS_WRITTEN.get(name, name)

@@ -1,4 +1,4 @@
-"""The ``rlmodule`` command, a module for each subcommand."""
+"""The ``rlmodule`` command, with a Python module for each subcommand."""
 
 from algorithms.cli.main import COMMANDS, main
 from algorithms.cli.train import train_plan

@@ -17,7 +17,7 @@ from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
 from rlmodule.sealed_folder import MANIFEST, standing_in
 
-ALLOW = "Modules of yours that the checkpoint may import."
+ALLOW = "Your modules that the checkpoint may import."
 """Help text of the flag --allow."""
 
 
@@ -26,10 +26,11 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
 
     Args:
         path: A checkpoint, or a run folder.
-        best_first: Prefer the best checkpoint of a run to its last one.
+        best_first: Prefer the best checkpoint of a run to its last checkpoint.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint; names checkpoints in folders below ``path``, or the closest path.
+        FileNotFoundError: If there is no checkpoint; names checkpoints in folders below ``path``, or the folder with
+            the most similar name.
     """
     folder = checkpoint_in(path, best_first=best_first)
     if holds_checkpoint(standing_in(folder)):
@@ -43,12 +44,18 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
 
 
 def modules_in(allow: Sequence[str] | None) -> list[str]:
-    """Return the modules in ``--allow``, without ``__main__``: the shell cannot import the script that trained."""
+    """Return the modules in ``--allow`` without ``__main__``, because a command cannot import the script that trained
+    the run."""
     return [name for name in allow or () if name != "__main__"]
 
 
 def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
-    """Return the config class of a checkpoint's algorithm; to find a custom one, import the modules in ``allow``.
+    """Return the config class of a checkpoint's algorithm. To find a custom algorithm, import the modules in ``allow``
+    and register the config classes that they define.
+
+    Args:
+        content: The result of :func:`read_checkpoint`.
+        allow: Import paths that the user allows.
 
     Raises:
         UsageError: If no such algorithm is registered.
@@ -70,7 +77,8 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
 
 @contextmanager
 def allowing(allow: Sequence[str]) -> Iterator[None]:
-    """Add the ``--allow`` flag to type to errors about code that a checkpoint may not import."""
+    """Within the block, catch errors about code that a checkpoint may not import, and raise a ``ValueError`` whose
+    message also names the ``--allow`` flag to type."""
     try:
         yield
     except NotReadable as error:

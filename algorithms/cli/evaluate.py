@@ -25,15 +25,16 @@ from rlmodule.settings import RunnerSettings
 
 _UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
 _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
-"""Settings that do not affect how a policy acts. They are replaced, so that code they name is not needed."""
+"""Setting that does not affect how a policy acts → value that replaces it, so that code it names is not imported."""
 
 
 class EvaluateFlags(CommandFlags):
-    """Play episodes with the policy of CKPT, and print its returns. CKPT is a checkpoint, or a run folder, which stands
-    for its best checkpoint, or the last one if it has no best one; or, with --env, a folder of policy.save()."""
+    """Play episodes with the policy of CKPT, and print their returns. CKPT is a checkpoint, or a run folder, which
+    stands for its best checkpoint, or for its last checkpoint if no best one exists. With --env, CKPT may be a folder
+    that policy.save() wrote."""
 
     episodes: int = setting(20, "Episodes to play.", ge=1)
-    video: str | None = setting(None, "Folder for videos, which show further episodes.")
+    video: str | None = setting(None, "Folder for videos, which show additional episodes.")
     num_videos: int | None = setting(None, "Episodes to record; None records one, with --video.", ge=1)
     render: bool = setting(False, "Play the episodes in a window, one after the other, at the env's own speed.")
     explore: bool = setting(False, "Sample the actions instead of taking the most likely ones.")
@@ -104,7 +105,8 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
-    """Play episodes with a saved policy, which knows its spaces and no env."""
+    """Play episodes with the saved policy at ``path`` in the env of ``--env``, print the result, and return the exit
+    code. A saved policy holds its spaces, but does not name an env."""
     if flags.env is None or flags.render or flags.video is not None:
         raise UsageError(
             f"{path}: expected --env, and neither --video nor --render, for a saved policy, got {flags.env}. Type "

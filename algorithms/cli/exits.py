@@ -29,7 +29,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
 
     Args:
         command: The command; returns its exit code.
-        debug: Print the traceback of an error instead.
+        debug: Print the traceback of an error instead of one line.
     """
     try:
         try:
@@ -56,7 +56,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
 def _nobody_reads() -> bool:
     """Return whether stdout is a closed pipe, and if so redirect it to the null device.
 
-    A broken pipe to a worker process raises the same error as a broken stdout, but is a failure.
+    A broken pipe to a worker process raises the same error as a closed stdout, but means that the command failed.
     """
     poll = select.poll()
     poll.register(1)
@@ -67,7 +67,8 @@ def _nobody_reads() -> bool:
 
 
 def _readable(error: Exception) -> str:
-    """Format an error as one line; for an error from other code, add its type, its place and how to see more."""
+    """Format an error as one line. If its message is not in this library's form, add its type, its place and the flag
+    that shows the traceback."""
     text = " ".join(str(error).split())
     if ": expected " in text:
         return f"error: {text}"
@@ -75,7 +76,8 @@ def _readable(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return the innermost line of user code in the traceback; empty if it has none."""
+    """Return the file, line and function of the innermost user code in the traceback, as text that begins with a comma.
+    Return an empty string if the traceback has no user code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not any(file.is_relative_to(folder) for folder in _LIBRARIES):

@@ -14,8 +14,8 @@ class ExportFlags(CommandFlags):
     """Write the policy of CKPT as FILE: x.onnx for onnxruntime, x.pt2 for torch.export, or a folder for Policy.load()
     if the name has no ending. CKPT is a run, a checkpoint or such a folder."""
 
-    explore: bool = setting(False, "Sample the actions from a further input, noise.")
-    module_id: str | None = setting(None, "The policy to write, of a run with several.")
+    explore: bool = setting(False, "Sample the actions from an additional input, noise.")
+    module_id: str | None = setting(None, "Id of the policy to write, if the run has several.")
     allow: list[str] | None = setting(None, ALLOW)
 
 

@@ -1,4 +1,4 @@
-"""Make a flag of every setting, and a config from the flags of a command line."""
+"""Turn settings into flags, and the flags of a command line into a config."""
 
 import re
 import textwrap
@@ -29,13 +29,14 @@ _NO_FLAGS = ("env", "model_config", "rl_module_spec")  # the argument ENV, the s
 
 
 class CommandFlags(Settings):
-    """Base class for flags of a command that are not settings of a config. Its help begins with the class docstring."""
+    """Base class for the flags of a command that are not settings of a config. The command's help begins with the
+    docstring of the derived class."""
 
     debug: bool = setting(False, "Show the traceback of an error.")
 
 
 class SpecFlags(Settings):
-    """The fields of ``rl_module_spec`` that are flags."""
+    """The fields of ``rl_module_spec`` that have flags."""
 
     catalog_class: type[Catalog] | None = setting(
         None, "The catalog that chooses the networks; None takes that of the algorithm, from which yours must derive."
@@ -65,7 +66,7 @@ def parse(
     count: range = range(1, 2),
     settings: Mapping[str, Section] | None = None,
 ) -> tuple[Own, list[str], dict[str, Any]]:
-    """Read a command line.
+    """Parse a command line. If it asks for help, print the help and exit.
 
     Args:
         own: Class of the command's own flags.
@@ -73,14 +74,14 @@ def parse(
         words: Its positional arguments in help and errors: ``CKPT``.
         args: The command line after the command.
         count: Allowed numbers of positional arguments.
-        settings: Settings that are flags, too, by section.
+        settings: Settings of a config that are also flags, by section.
 
     Returns:
-        The command's own flags, the positional arguments, and the values of the typed settings.
+        The command's own flags, the positional arguments, and the values of the settings that were typed, by name.
 
     Raises:
         UsageError: If a flag is unknown, typed twice, or has a wrong value, or the number of arguments is wrong.
-        SystemExit: After the help.
+        SystemExit: With code 0, after printing the help.
     """
     sections = {"command": _own_section(own), **(settings or {})}
     if wanted := {"-h", "--help"} & {*args}:
@@ -100,7 +101,8 @@ def parse(
 
 
 def parse_early(own: type[Own], args: Sequence[str]) -> Own:
-    """Read only the command's own flags, and ignore others; the algorithm decides which other flags exist."""
+    """Parse only the command's own flags, and ignore other words. Used before the algorithm is known, which decides
+    what other flags exist."""
     return own(**_found(args, {"command": _own_section(own)})[0])
 
 
@@ -109,7 +111,8 @@ def _own_section(own: type[CommandFlags]) -> Section:
 
 
 def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[str, Section]:
-    """Return the settings in ``known`` that can be flags, by section, and the model settings as section ``model``."""
+    """Return the settings in ``known`` that can be flags, by section, and the model settings as section ``model``.
+    Their defaults are the values in ``defaults``."""
     docs = section_docs(type(defaults))
     sections: dict[str, Section] = {}
     for name, item in known.items():
@@ -126,7 +129,7 @@ def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict
 
 
 def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return a copy of ``config`` with the typed settings.
+    """Return a copy of ``config`` with the values in ``typed``, the settings that :func:`parse` returned.
 
     Raises:
         TypeError, ValueError: If a value does not fit its setting.
@@ -142,7 +145,7 @@ def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def kebab(name: str) -> str:
-    """Return the flag of a setting without its leading dashes."""
+    """Return the flag of the setting ``name`` without leading dashes, such as ``num-env-steps``."""
     return name.strip("_").replace("_", "-")
 
 
@@ -155,7 +158,8 @@ def _is_switch(item: Setting) -> bool:
 
 
 def _form(sections: Mapping[str, Section]) -> Any:
-    """Build the dataclass that tyro fills in: a field for each section, whose fields are the settings."""
+    """Build the dataclass that tyro fills in. It has a field for each section: a dataclass with a field for each
+    setting."""
     groups: list[Any] = []
     for name, section in sections.items():
         group: Any = make_dataclass(name, [_field(item) for item in section.settings])
@@ -165,7 +169,7 @@ def _form(sections: Mapping[str, Section]) -> Any:
 
 
 def _field(item: Setting) -> tuple[str, Any, Any]:
-    """Return the name, annotation and default of the dataclass field for a setting."""
+    """Return the name, annotation and default of the dataclass field from which tyro makes the flag of a setting."""
     inner, default = item_of(item.hint), item.default
     if inner is not None and isinstance(default, list | tuple):
         default = " ".join(map(str, default))
@@ -192,7 +196,8 @@ def _field(item: Setting) -> tuple[str, Any, Any]:
 
 
 def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the flags in ``args``, by name of the setting, and the words that belong to no flag."""
+    """Return the values of the flags in ``args``, by name of the setting, and the words that belong to no flag. Raise
+    ``UsageError`` if a flag is typed twice, lacks its value, or has a wrong value."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
     words = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
     known = {_flag_of(item): item for section in sections.values() for item in section.settings}
@@ -221,8 +226,8 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
     Args:
         prog: The command.
         words: See :func:`parse`.
-        sections: All flags, the command's own first.
-        topic: A section, a flag, or ``all``.
+        sections: All flags by section, the command's own first.
+        topic: The name of a section or a flag, ``command`` for the command's own flags, or ``all``.
 
     Raises:
         UsageError: If ``topic`` is unknown; suggests the closest.
@@ -257,7 +262,8 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
 
 
 def hint_for(flag: str, known: Collection[str]) -> str:
-    """Return what to type instead of an unknown flag: `` Use --minibatch-size.``, `` Did you mean '--lr'?`` or nothing.
+    """Return a hint about what to type instead of an unknown flag, such as `` Use --minibatch-size.`` or
+    `` Did you mean '--lr'?``, or an empty string.
 
     Args:
         flag: The flag as it was typed, with its dashes.
@@ -273,7 +279,7 @@ def hint_for(flag: str, known: Collection[str]) -> str:
 
 
 def _on_flags(hint: str) -> str:
-    """Turn a hint about Python into one about flags: ``.training(lr=...)`` becomes ``--lr``."""
+    """Rewrite a hint about Python code as a hint about flags: ``.training(lr=...)`` becomes ``--lr``."""
 
     def flags(call: re.Match[str]) -> str:
         return " and ".join(f"--{kebab(name)}" for name in re.findall(r"(\w+)=", call[1]))
@@ -286,7 +292,8 @@ def _on_flags(hint: str) -> str:
 
 
 def algorithm_config(name: str) -> type[AlgorithmConfig]:
-    """Return the config class of the algorithm ``name``, or register and return the one at ``my_module:MyConfig``.
+    """Return the config class of the algorithm ``name``. If ``name`` is an import path such as ``my_module:MyConfig``,
+    import that config class, register it, and return it.
 
     Raises:
         UsageError: If no such algorithm or config class exists; suggests the closest name.
@@ -307,11 +314,12 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
 
 
 def is_config_class(thing: Any) -> bool:
-    """Return whether ``thing`` is the config class of an algorithm."""
+    """Return whether ``thing`` is the config class of an algorithm, and not an abstract base class."""
     return isinstance(thing, type) and issubclass(thing, AlgorithmConfig) and not isabstract(thing)
 
 
 def register_own(config: type[AlgorithmConfig]) -> None:
-    """Register a user's config class as an algorithm, named like the class without ``Config``, unless it is known."""
+    """Register a user's config class as an algorithm, named like the class without ``Config``. Do nothing if it is
+    already registered."""
     if config not in ALGORITHMS.values():
         register_algorithm(config.__name__.removesuffix("Config"), config)

@@ -20,7 +20,7 @@ from rlmodule.sealed_folder import MANIFEST, standing_in
 
 class InspectFlags(CommandFlags):
     """Show what CKPT holds: its history, settings, nets and size. CKPT is a checkpoint, or a run folder, which stands
-    for its last checkpoint. For a folder of several runs, list them."""
+    for its last checkpoint. If CKPT is a folder with several runs, list the runs."""
 
     all: bool = setting(False, "Show all settings, also those that have their default.")
 
@@ -57,7 +57,8 @@ def inspect(args: Sequence[str]) -> int:
 
 
 def _runs_in(path: Path) -> list[tuple[str, ...]]:
-    """List the runs in folders below ``path`` with their progress; empty if ``path`` is a run itself."""
+    """Return a table row for each run in the folders below ``path``: its folder, a description, and its env steps.
+    Return no rows if ``path`` itself is a run or a checkpoint."""
     if any((path / name).exists() for name in ("run.json", "checkpoint", MANIFEST, PLAIN)):
         return []
     rows: list[tuple[str, ...]] = []

@@ -14,7 +14,7 @@ from catalog.errors import closest
 
 
 class ListFlags(CommandFlags):
-    """List the algorithms, the presets, and the spaces with networks; or only one of these lists."""
+    """List the algorithms, the presets, and the spaces with networks, or print only one of these lists."""
 
 
 def list_known(args: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The ``rlmodule`` command.
 
-A subcommand is a function in a separate module and a line in :data:`COMMANDS`. It takes its arguments and returns the
-exit code.
+A subcommand is a function in a separate module and a line in :data:`COMMANDS`. The function takes the arguments after
+the subcommand's name, and returns the exit code.
 """
 
 import io
@@ -33,14 +33,14 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "explain": ("ENV [flags]", explain),
     "list": ("[algorithms|presets|spaces]", list_known),
 }
-"""Name → arguments, as the overview shows them, and function. A new command adds its line here."""
+"""Subcommand → its arguments, as the overview shows them, and its function. A new subcommand adds its line here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Args:
-        argv: The arguments; None takes the process's own.
+        argv: The arguments; None takes those of the process.
 
     Returns:
         The exit code; see :mod:`algorithms.cli.exits`.

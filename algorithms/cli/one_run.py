@@ -23,9 +23,9 @@ from catalog.settings import setting, settings_of
 from catalog_rl import PACKAGES
 
 DEFAULT_STEPS = 200_000
-"""Env steps of a run without a preset."""
+"""Env steps to sample in a run without a preset."""
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
-"""Default of ``--run-dir``: a new folder with such a name."""
+"""Default of ``--run-dir``, which means a new folder with such a name."""
 
 
 class TrainFlags(CommandFlags):
@@ -59,12 +59,12 @@ class TrainFlags(CommandFlags):
     )
     load: str | None = setting(
         None,
-        "Continue a run: its folder, or a checkpoint in it. It keeps its settings, except for the flags you type; "
+        "Continue a run: its folder, or a checkpoint in it. The run keeps its settings, except for the flags you type; "
         "leave out ALGO and ENV.",
     )
     resume: Literal["auto"] | None = setting(
         None,
-        "auto continues the run in --run-dir from its newest sound checkpoint, if there is one, until --num-env-steps "
+        "auto continues the run in --run-dir from its newest undamaged checkpoint, if any, until --num-env-steps "
         "are sampled in all; so the same command can restart a run that was killed.",
     )
     allow: list[str] | None = setting(None, ALLOW)
@@ -78,7 +78,7 @@ class TrainPlan:
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
         flags: The command's own flags.
-        num_env_steps: Env steps to sample; not positive if a resumed run has sampled all.
+        num_env_steps: Env steps to sample from now on; 0 or less if a resumed run has already sampled all of them.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
         allow: Modules that the checkpoint may import.
@@ -94,12 +94,13 @@ class TrainPlan:
     seeds: tuple[int, ...]
 
     def say(self, text: str) -> None:
-        """Print a line, unless ``--quiet`` is set."""
+        """Print ``text`` as a line, unless ``--quiet`` is set."""
         if not self.flags.quiet:
             print(text, flush=True)
 
     def build(self) -> Algorithm:
-        """Build a new algorithm, or load it from the checkpoint."""
+        """Build a new algorithm from the config. If the plan has a checkpoint, load the algorithm from it, with the
+        settings of the config."""
         if self.checkpoint is None:
             return self.config.build()
         settings = {name: vars(self.config)[name] for name in settings_of(type(self.config))}
@@ -111,9 +112,9 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        exit_code: Exit code of the command, if this is its only run.
-        final_return: Mean return of the last evaluation; NaN without one.
-        env_steps: Env steps sampled, including those before the checkpoint.
+        exit_code: Exit code of a command that trains only this run.
+        final_return: Mean return of the last evaluation; NaN without an evaluation, or if a signal stopped the run.
+        env_steps: Env steps sampled, including those before a checkpoint from which the run continues.
         seconds: Wall time of the training.
     """
 
@@ -150,7 +151,8 @@ def train_once(plan: TrainPlan) -> int:
 
 @contextmanager
 def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
-    """Create the run's folder if ``run_dir`` is :data:`NEW_RUN_DIR`; remove it after the block if it is empty."""
+    """If ``run_dir`` is :data:`NEW_RUN_DIR`, create a new folder, set ``run_dir`` to it, and remove the folder after
+    the block if it is empty."""
     if config.run_dir != NEW_RUN_DIR:
         yield
         return
@@ -164,7 +166,7 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
-    """Train, evaluate and print the result."""
+    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it."""
     say, target, first_step = plan.say, plan.flags.target_return, algorithm.env_steps
     progress = not plan.flags.quiet
     session = TrainingSession(algorithm, plan.num_env_steps, target, progress=progress, evaluate_at_end=True)
@@ -192,7 +194,7 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
 
 
 def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
-    """Return the text with the commands and the code to evaluate, continue and use the run."""
+    """Return a text that shows the commands and the Python code to evaluate, continue and use the run."""
     allow, run = allow_flag(algorithm.config), str(folder.path)
     acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
@@ -218,8 +220,8 @@ and in Python:
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
-    """Return the flag ``--allow`` with the modules that the checkpoint needs: modules that settings name, and the
-    module of a custom config class; empty if it needs none."""
+    """Return the words of the flag ``--allow`` with the modules that a checkpoint of ``config`` needs: modules that
+    settings name, and the module of a custom config class. Return an empty list if it needs no modules."""
     needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
     modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
     return ["--allow", *modules] if modules else []

@@ -12,15 +12,15 @@ from rlmodule.modules.policy import Policy
 
 
 class PushFlags(CommandFlags):
-    """Write the policy of CKPT to the repository REPO of the Hugging Face Hub, user/name, with a card. CKPT is a run, a
-    checkpoint or a folder of policy.save()."""
+    """Write the policy of CKPT, with a model card, to the repository REPO (user/name) of the Hugging Face Hub. CKPT is
+    a run, a checkpoint or a folder that policy.save() wrote."""
 
     evaluation: str | None = setting(None, "A file with the output of rlmodule evaluate CKPT --json, for the card.")
     env: str | None = setting(None, "Name of the env, for the card.")
     command: str | None = setting(None, "The command that trained the policy, for the card.")
     film: str | None = setting(None, "A video of an episode, an mp4 file.")
     private: bool = setting(False, "Make a new repository private.")
-    module_id: str | None = setting(None, "The policy to write, of a run with several.")
+    module_id: str | None = setting(None, "Id of the policy to write, if the run has several.")
     allow: list[str] | None = setting(None, ALLOW)
 
 

@@ -51,8 +51,8 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
     """Train a run for each of ``plan.seeds``, and print a table of their results.
 
     Args:
-        plan: The training.
-        args: The arguments of the command, from which each process makes its plan.
+        plan: The plan that all runs share.
+        args: The arguments of the command, from which each process makes its plan again.
 
     Returns:
         The exit code: 0 if all runs succeeded, 130 or 143 if a signal stopped them, else 1.
@@ -88,10 +88,10 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
 
 
 class Runs:
-    """Runs a process for each seed of a plan.
+    """Trains each seed of a plan in a process.
 
-    A terminal sends Ctrl-C to all processes, but these block it. The first Ctrl-C or SIGTERM asks them to finish
-    their iteration and save. A second Ctrl-C kills them.
+    A terminal sends Ctrl-C to all processes, but the processes of the seeds block it. On the first Ctrl-C or SIGTERM,
+    the parent process asks them to finish their iteration and save. On a second Ctrl-C, it kills them.
 
     Attributes:
         ended: Seed → exit code and result of each run that has ended; the result is None if the run failed.
@@ -105,7 +105,8 @@ class Runs:
         self._stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
-        """Train all seeds; after a signal, start no further ones."""
+        """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more
+        processes."""
         resource_tracker.ensure_running()  # here, since starting it unblocks Ctrl-C
         blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # new processes inherit the mask
         with (
@@ -141,12 +142,14 @@ class Runs:
 
     @property
     def best(self) -> int | None:
-        """The seed of the run with the highest final return; else the first that ended with a result; else None."""
+        """The seed of the run with the highest final return. If no run has a final return, the lowest seed with a
+        result; None if no run has a result."""
         finals = {seed: outcome.final_return for seed, (_, outcome) in self.ended.items() if outcome is not None}
         return max(sorted(finals), key=lambda seed: (not math.isnan(finals[seed]), finals[seed]), default=None)
 
     def _run(self, seed: int) -> None:
-        """Train one seed, unless a signal asked to stop before."""
+        """Train one seed in a new process and add its result to ``ended``, unless a signal has already asked to
+        stop."""
         if self._stopped_by is not None:
             return
         plan, context = self.plan, multiprocessing.get_context("spawn")
@@ -221,7 +224,7 @@ def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection)
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process has ended, then ask the run to save and end."""
+    """Wait until the parent process has ended, then send SIGTERM to this process, so that its run saves and ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

@@ -47,7 +47,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     Raises:
         UsageError: If the algorithm, environment, preset or a flag is unknown, or a value does not fit its flag.
         FileNotFoundError: If there is no checkpoint to load.
-        SystemExit: After --help.
+        SystemExit: With code 0, after printing the help for ``--help``.
     """
     # The algorithm decides which settings are flags, and --load with --allow decides the algorithm: read these first.
     early = parse_early(TrainFlags, args)
@@ -100,8 +100,8 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
 
 
 def _to_resume(flags: TrainFlags) -> Path | None:
-    """Return the checkpoint from which ``--resume auto`` continues; None without that flag, or if no checkpoint
-    exists."""
+    """Return the checkpoint from which ``--resume auto`` continues. Return None without that flag, or if no checkpoint
+    exists. Raise ``UsageError`` if other flags contradict ``--resume``."""
     if flags.resume is None:
         return None
     if flags.load:
@@ -114,7 +114,9 @@ def _to_resume(flags: TrainFlags) -> Path | None:
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
-    """Return the preset that ``--preset`` chooses, and a text that describes it."""
+    """Return the preset for ``env`` that the flag ``--preset`` selects, and a text that describes it. ``chosen`` is the
+    flag's value. The preset is None if the run begins with the defaults. Raise ``UsageError`` if ``chosen`` names no
+    preset."""
     defaults = f"the defaults of {algo().algo_class.__name__}"
     env_id = env if chosen == "auto" else chosen
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)

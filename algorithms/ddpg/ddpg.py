@@ -5,8 +5,8 @@ from algorithms.td3.td3 import TD3, TD3Config
 
 
 class DDPGConfig(TD3Config):
-    """Settings of :class:`DDPG`: those of TD3, with one critic, a policy that learns in every step, and no noise on
-    actions in targets."""
+    """Settings of :class:`DDPG`: those of TD3, with one critic, a policy update in every gradient step, and no noise on
+    target actions."""
 
     presets = DDPG_PRESETS
     twin_q = False
@@ -19,5 +19,7 @@ class DDPGConfig(TD3Config):
 
 
 class DDPG(TD3):
-    """Deep deterministic policy gradients (Lillicrap et al. 2016, "Continuous control with deep reinforcement
-    learning"), with normal noise for exploration."""
+    """Deep deterministic policy gradients (Lillicrap et al. 2016), with Gaussian noise for exploration.
+
+    Source: "Continuous control with deep reinforcement learning".
+    """

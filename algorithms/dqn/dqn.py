@@ -14,7 +14,7 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.spec import RLModuleSpec
 
 NET_SETTINGS = tuple(settings_of(DQNNetSettings))
-"""Settings of :class:`DQNConfig` that describe the nets. They are passed on to :class:`DQNModelConfig`."""
+"""Names of the settings of :class:`DQNConfig` that describe the nets. Their values go to :class:`DQNModelConfig`."""
 
 
 class DQNTraining(DQNNetSettings, ReplayTraining):
@@ -32,8 +32,8 @@ class DQNTraining(DQNNetSettings, ReplayTraining):
     )
     epsilon: Schedule | None = setting(
         None,
-        "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None goes from 1 to 0.05 "
-        "over 10,000 steps, and is 0 for noisy nets.",
+        "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None falls from 1 to 0.05 "
+        "over 10,000 env steps, or is 0 for noisy nets.",
         ge=0,
         le=1,
     )
@@ -56,8 +56,8 @@ class DQNConfig(DQNTraining, ReplayConfig):
         These are double Q-learning, dueling nets, 3-step windows, prioritized replay, 51 atoms and noisy nets.
 
         Args:
-            **values: Further settings, or other values for these. Set ``v_min`` and ``v_max`` here or with training()
-                before build(): the range of discounted returns depends on the task.
+            **values: Additional settings, or values that replace those of Rainbow. Set ``v_min`` and ``v_max`` here or
+                with ``training()`` before ``build()``, because the range of discounted returns depends on the task.
         """
         parts = {
             "double_q": True,
@@ -79,7 +79,7 @@ class DQNConfig(DQNTraining, ReplayConfig):
 
     @property
     def epsilon_schedule(self) -> Schedule:
-        """``epsilon``, or the default schedule if it is None."""
+        """The setting ``epsilon``, or the default schedule if ``epsilon`` is None."""
         if self.epsilon is not None:
             return self.epsilon
         return 0.0 if self.noisy else [[0, 1.0], [10_000, 0.05]]
@@ -100,7 +100,7 @@ class DQNConfig(DQNTraining, ReplayConfig):
 
 
 class DQN(ReplayAlgorithm):
-    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from samples of them."""
+    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from batches drawn from them."""
 
     config: DQNConfig
 

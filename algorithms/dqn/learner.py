@@ -54,7 +54,8 @@ class DQNLearner(ReplayLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the mean error of the taken actions' values against their targets, weighted by the importance weights.
+        """Return the loss and its metrics. The loss is the mean over rows of the error of the taken action's value.
+        With prioritized replay, each error is multiplied by its importance weight.
 
         The error is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the target
         distribution (Bellemare et al. 2017, Algorithm 1).
@@ -81,14 +82,14 @@ class DQNLearner(ReplayLearner):
         return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw new noise for noisy nets, the same on all learners."""
+        """Draw new noise for all noisy nets. All learners draw the same noise."""
         for net in (self.module[module_id], self.target[module_id], self.choosing[module_id]):
             if isinstance(net, NoisyNetAPI):
                 net.resample_noise(self.generator)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of the target of one row: one number, or the probabilities of the atoms."""
+        """Shape of one row's target: ``()`` for a number, or ``[num_atoms]`` for the probabilities of the atoms."""
         return () if self.settings.num_atoms == 1 else (self.settings.num_atoms,)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:

@@ -24,7 +24,7 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
-"""Logit of the greedy action if epsilon is 0; the other logits are 0. The Categorical then draws no other action."""
+"""Logit of the greedy action if epsilon is 0. The other logits are 0, so the Categorical draws no other action."""
 
 
 class DQNNetSettings(Settings):
@@ -45,12 +45,12 @@ class DQNNetSettings(Settings):
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
     """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
 
-    Weights start with torch's defaults, which are smaller than orthogonal ones: action values bootstrap from
+    Weights start with torch's defaults, which are smaller than orthogonal weights, because action values bootstrap from
     themselves, and so diverge from large initial weights more easily than a policy does.
 
     Raises:
-        ValueError, TypeError: As :class:`DefaultModelConfig`. Also for atoms without bounds, bounds without atoms, or
-            ``sigma0`` without ``noisy``.
+        ValueError, TypeError: As :class:`DefaultModelConfig`. Also if ``v_min`` or ``v_max`` is missing for several
+            atoms, or is set for one atom, or if ``sigma0`` is set without ``noisy``.
     """
 
     fcnet_hiddens = (256, 256)
@@ -85,7 +85,7 @@ class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
 
 
 class DQNCatalog(Catalog):
-    """Chooses DQN's nets: one encoder, and the heads of action values and of the state's value.
+    """Chooses DQN's nets: an encoder, an action head and, for dueling nets, a state-value head.
 
     Override points, in addition to those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
 
@@ -111,17 +111,17 @@ class DQNCatalog(Catalog):
 
     @refuses_foreign
     def build_af_head(self) -> nn.Module:
-        """Build the head of actions, from the latent to ``[..., num_actions · num_atoms]``.
+        """Build the action head, from the latent to ``[..., num_actions·num_atoms]``.
 
-        It outputs advantages if ``dueling``, else action values; with several atoms, it outputs the logits of the
-        atoms, action by action. With :class:`ActionEmbeddings`, it outputs one intent per atom,
+        The head outputs advantages if ``dueling``, else action values. With several atoms, it outputs the atoms'
+        logits, action by action. With :class:`ActionEmbeddings`, it outputs one intent vector per atom,
         ``[..., action_head_dim·num_atoms]``.
         """
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
     @refuses_foreign
     def build_vf_head(self) -> nn.Module:
-        """Build the head of the state's value of dueling nets, from the latent to ``[..., num_atoms]``."""
+        """Build the state-value head of dueling nets, from the latent to ``[..., num_atoms]``."""
         return self._build_head("state_value", self.model_config.num_atoms)
 
     def _build_head(self, function: str, width: int) -> nn.Module:
@@ -180,11 +180,11 @@ class DQNCatalog(Catalog):
 
 
 class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, InferenceOnlyAPI):
-    """DQN's network: observation normaliser → encoder → head of actions. Dueling nets also have a head of the state's
-    value, and any extra outputs have their own heads.
+    """DQN's network: observation normaliser → encoder → action head. Dueling nets also have a state-value head, and any
+    extra outputs have their own heads.
 
     ``forward_inference`` returns action values as logits, computed with the mean weights of noisy heads.
-    ``forward_exploration`` returns the logits of the ε-greedy policy, whose values use the noise drawn last.
+    ``forward_exploration`` returns the logits of the ε-greedy policy. Its noisy heads use the noise drawn last.
     ``forward_train`` returns latents, from which :meth:`compute_q_values` and :meth:`compute_q_logits` compute values.
     """
 
@@ -265,8 +265,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return self._outputs(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_state_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return V(s) ``[...]`` in units of reward, from the value head of dueling nets (Wang et al. 2016, eq. 9). With
-        atoms, it is the mean of the distribution that this head alone predicts. Arguments as for
+        """Return V(s) ``[...]`` in units of reward, from the state-value head of dueling nets (Wang et al. 2016, eq.
+        9). With atoms, V(s) is the mean of the distribution that this head alone predicts. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:
@@ -282,7 +282,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms,
-        their mean over the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for
+        the mean advantage of the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:
@@ -294,7 +294,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
 
     def q_support(self) -> Tensor:
-        """Return the return of each atom, as :meth:`DistributionalQNetAPI.q_support` does.
+        """Return the discounted return that each atom stands for, as :meth:`DistributionalQNetAPI.q_support` does.
 
         Raises:
             ValueError: If ``num_atoms`` is 1.
@@ -362,9 +362,9 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
         Args:
             latent: Latents ``[..., D]``.
-            allowed: The actions whose mean advantage dueling nets subtract; see :meth:`_allowed`.
-            batch: Holds the observations, which may describe actions.
-            mean: Use the mean weights of noisy heads, and not the noise drawn last.
+            allowed: The allowed actions from :meth:`_allowed`, whose mean advantage dueling nets subtract.
+            batch: Columns with the observations, which hold the action embeddings if there are any.
+            mean: Use the mean weights of noisy heads instead of the noise drawn last.
         """
         actions, value_head = _run(self.af_head, latent, mean), self.vf_head
         if self.num_atoms > 1:
@@ -381,11 +381,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
-    """Raise unless ``set_epsilon`` on ``module`` changes how ``acting`` explores. Both are left as they were.
+    """Check that ``set_epsilon`` on ``module`` changes how ``acting`` explores. Both modules are restored afterwards.
 
     Args:
-        module: The module of the algorithm.
-        acting: Its copy in the env runners, or itself.
+        module: The learner's module.
+        acting: The copy of ``module`` that acts, or ``module`` itself.
 
     Raises:
         ValueError: If the exploration of ``acting`` does not depend on the epsilon of ``module``.
@@ -413,7 +413,7 @@ def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
 
 
 def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int) -> Tensor:
-    """Return ``value`` plus ``advantages`` minus their mean over the allowed actions (Wang et al. 2016, eq. 9).
+    """Return ``value + advantages`` minus the mean advantage of the allowed actions (Wang et al. 2016, eq. 9).
 
     Args:
         value: The state's value, of size 1 along ``dim``.

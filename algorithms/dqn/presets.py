@@ -1,4 +1,5 @@
-"""DQN's presets: for each env it was measured on, the settings that differ from the defaults, env steps and result."""
+"""DQN's presets: for each env, the settings that differ from the defaults, the env steps to train for, and the
+result."""
 
 from typing import Any
 

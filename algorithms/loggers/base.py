@@ -29,7 +29,7 @@ DEFAULT_LOGGERS = ("jsonl", "tensorboard")
 """Loggers of a run that has a ``run_dir`` and does not set ``loggers``."""
 
 STEPS = "env_runners/num_env_steps_sampled_lifetime"
-"""The metric that counts a run's env steps."""
+"""Path of the metric that counts the env steps of the whole run."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Logger(ABC):
 
     Override points:
         ``log``: Write one iteration's result.
-        ``close``: Finish, after the last result.
-        ``needs_folder``: True if it writes into ``run.folder``. The folder then exists.
+        ``close``: Write what is buffered, after the last result.
+        ``needs_folder``: Class attribute, True if the logger writes into ``run.folder``, which then exists.
 
     Args:
         run: The run to log.
@@ -105,7 +105,7 @@ class LoggerGroup:
     Raises:
         ValueError: If a name is unknown, or a logger needs a folder and the run has none.
         TypeError: If a function does not return a logger.
-        OSError, ImportError: As :class:`Logger`. Any other error comes from the logger itself.
+        OSError, ImportError: As :class:`Logger`. A logger may raise other errors.
     """
 
     def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
@@ -127,7 +127,7 @@ class LoggerGroup:
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Call :meth:`Logger.log` of all loggers, even if one of them fails.
+        """Call :meth:`Logger.log` of all loggers, even if one of them fails. Raise only after all calls.
 
         Raises:
             RuntimeError: If a logger fails. The message names it, and its error is the cause.
@@ -160,7 +160,7 @@ class LoggerGroup:
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
-    """Check the setting ``loggers`` before the run.
+    """Check ``chosen``, the setting ``loggers``, before a run starts.
 
     Raises:
         ValueError: If a name is unknown or given twice, or a logger needs a ``run_dir`` and the run has none.
@@ -174,7 +174,8 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
 
 
 def needs_folder(one: str | LoggerFactory) -> bool:
-    """Return whether ``one``, the name or class of a logger, writes into ``run_dir``.
+    """Return whether ``one``, the name or class of a logger, writes into ``run_dir``. Return False for a function,
+    since its logger is not known yet.
 
     Raises:
         ValueError: If the name is unknown.
@@ -211,7 +212,7 @@ def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _plain(value: Any) -> Any:
-    """Turn tensors and arrays into numbers or lists, and NaN and infinities, which JSON lacks, into None."""
+    """Replace tensors and arrays with numbers or lists, and NaN and infinities, which JSON lacks, with None."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, Mapping):
@@ -235,7 +236,8 @@ def replace_file(path: Path, text: str) -> None:
 
 @contextmanager
 def needed_package(where: str, name: str, remedy: str) -> Iterator[None]:
-    """Replace an ``ImportError`` inside the block by one that names the package ``name`` and ends with ``remedy``."""
+    """Replace an ``ImportError`` raised inside the block with an ``ImportError`` that begins with ``where``, names the
+    package ``name``, and ends with ``remedy``."""
     try:
         yield
     except ImportError as error:
@@ -243,14 +245,14 @@ def needed_package(where: str, name: str, remedy: str) -> Iterator[None]:
 
 
 class ServiceRun:
-    """Stores the id that a service gave to a run in the run's folder, so that a resumed run continues under it.
+    """Stores the id that a logging service gave to a run, in the run's folder, so that a resumed run keeps this id.
 
     Args:
         run: The run that is logged.
-        service: The service's name, which the file's name begins with.
+        service: The service's name. The id is in the file ``<service>_run_id``.
 
     Attributes:
-        known: The id to continue. None if the service must create a new run.
+        known: The id with which to continue. None if the service must create a new run.
     """
 
     def __init__(self, run: LoggedRun, service: str) -> None:
@@ -260,6 +262,6 @@ class ServiceRun:
             self.known = self._path.read_text(encoding="utf-8").strip()
 
     def keep(self, run_id: str) -> None:
-        """Write the id to the run's folder, if it has one."""
+        """Write the id to the run's folder. Do nothing if the run has no folder."""
         if self._path is not None:
             self._path.write_text(f"{run_id}\n", encoding="utf-8")

@@ -12,8 +12,8 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replac
 class CsvLogger(Logger):
     """Appends a row per iteration to ``progress.csv``. A field is empty if the iteration did not report its number.
 
-    A new number, such as one of the first evaluation, adds a column; the whole file is then rewritten. A resumed run
-    drops the rows after its first env step.
+    A number that no earlier row had, such as one of the first evaluation, adds a column, for which the whole file is
+    rewritten. A resumed run drops the rows after the env step at which it resumes.
     """
 
     needs_folder = True
@@ -29,7 +29,7 @@ class CsvLogger(Logger):
             self._rewrite(row for row in rows if float(row.get(STEPS) or 0) <= run.env_steps)
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Append a row. It is in the file when this returns."""
+        """Append a row. The row is in the file when this returns."""
         row = numbers_of(values)
         if not row.keys() <= self._columns.keys():
             rows = read_table(self.path)[1] if self._columns else []

@@ -12,7 +12,7 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
 class JsonlLogger(Logger):
     """Appends a line per iteration to ``progress.jsonl``, in strict JSON, which has no NaN.
 
-    A resumed run drops the lines after its first env step.
+    A resumed run drops the lines after the env step at which it resumes.
     """
 
     needs_folder = True
@@ -25,15 +25,15 @@ class JsonlLogger(Logger):
         replace_file(self.path, "".join(kept))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Append a line. It is in the file when this returns."""
+        """Append a line. The line is in the file when this returns."""
         line = json.dumps(values, default=str, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a progress.jsonl, one flat dict per iteration; none if there is no file. Lines that a crash
-    cut off are left out."""
+    """Return the lines of a progress.jsonl, one flat dict per iteration, without lines that a crash cut off. Return an
+    empty list if the file does not exist."""
     rows = []
     # errors="replace": a crash of the machine may leave bytes that are no text
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

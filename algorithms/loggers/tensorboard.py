@@ -14,7 +14,7 @@ class TensorBoardLogger(Logger):
     """Writes an event file ``events.out.tfevents…``, with a scalar for each number and the settings as text.
 
     The tag of a scalar is its path in the result. A resumed run writes a new file, which makes TensorBoard discard the
-    events of earlier files after the run's first env step.
+    events of earlier files after the env step at which the run resumes.
     """
 
     needs_folder = True
@@ -46,7 +46,7 @@ class TensorBoardLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Write an event with all numbers. It is in the file when this returns."""
+        """Write an event with all numbers. The event is in the file when this returns."""
         value_of = self._summaries.Summary.Value
         scalars = [value_of(tag=path, simple_value=value) for path, value in numbers_of(values).items()]
         self._write(step=env_steps, summary=self._summaries.Summary(value=scalars))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
 
 VIDEOS = "evaluation/videos"
-"""Path of an evaluation's videos in the result."""
+"""Path at which a result lists the videos of an evaluation."""
 
 
 class WandbLogger(Logger):
@@ -17,10 +17,10 @@ class WandbLogger(Logger):
 
     Args:
         run: The run to log.
-        project: W&B's project. None uses ``WANDB_PROJECT``.
+        project: Name of the W&B project. None uses ``WANDB_PROJECT``.
         mode: ``"online"`` sends, ``"offline"`` writes files to send later, and ``"disabled"`` does nothing. None uses
             ``WANDB_MODE``.
-        **options: Further arguments of ``wandb.init``, such as ``group="tuning"``.
+        **options: Additional arguments of ``wandb.init``, such as ``group="tuning"``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WandbLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Log the numbers at ``env_steps``, and the videos of an evaluation."""
+        """Log the numbers at ``env_steps``, and the videos if the iteration recorded any."""
         videos = [
             self._wandb.Video(video["path"], caption=f"return {video['episode_return']:g}", format="mp4")
             for video in values.get(VIDEOS) or ()

@@ -1,4 +1,4 @@
-"""ActionCriticLearner: the learner of an algorithm with a policy and critics of observation and action."""
+"""ActionCriticLearner: the base learner of algorithms with a policy and critics that value observation and action."""
 
 import math
 from typing import Any
@@ -46,18 +46,20 @@ class ActionCriticLearner(ReplayLearner):
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
 
     def make_part(self, names: tuple[str, ...], lr: Schedule | None) -> Part:
-        """Return a part with the parameters below ``names`` and its learning rate; None takes the setting ``lr``."""
+        """Return an optimizer part with the parameters whose names are in ``names`` or below a name in it, and with the
+        learning rate ``lr``. None takes the setting ``lr``."""
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Seed the noise generator for this step, with the same state on all learners."""
+        """Seed the noise generator for this gradient step. All learners use the same seed."""
         super().before_gradient_step(module_id)
         self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
         self._rng.bit_generator.state = self._rng_state
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
-        """Return the noise of ``num_actions`` actions in each row of this learner, ``[num_actions, ..., W]`` for rows
-        or sequences ``[...]``. Each learner draws the noise of all learners' rows, and returns its own part."""
+        """Return noise for ``num_actions`` actions in each row of this learner's batch, ``[num_actions, ..., W]`` for
+        rows or sequences ``[...]``, where ``W`` is the number of the distribution's inputs. Every learner draws the
+        noise for the rows of all learners and returns only the noise for its own rows."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
         total = self.settings.train_batch_size_per_learner * size

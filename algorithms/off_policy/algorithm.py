@@ -91,7 +91,8 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
     settings_of_the_run = (*MultiAgentConfig.settings_of_the_run, "replay_in_checkpoints")
 
     def get_rollout_fragment_length(self) -> int:
-        """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners (fewer messages)."""
+        """Return the number of steps per env in each rollout: the setting ``rollout_fragment_length``. If that is None,
+        return 1, or 4 with remote runners, so that they send fewer messages."""
         return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
 
     def validate(self) -> None:
@@ -137,15 +138,15 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
 
 
 class ReplayAlgorithm(Algorithm):
-    """Samples env steps, stores them in a replay buffer, and learns from batches of it.
+    """Samples env steps, stores them in a replay buffer, and learns from batches drawn from the buffer.
 
     Override points, in addition to those of :class:`Algorithm`:
         ``before_sampling``: prepare each rollout, such as by setting the share of random actions.
 
     Attributes:
-        replays: The replay buffer of each module that is trained, by id. With several agents, a buffer has a column for
-            each pair of env and agent that may act with the module.
-        configs: The settings of each of these modules.
+        replays: The replay buffer of each trained module, by module id. In a multi-agent run, a buffer has a column for
+            each pair of env and agent that may act with the module, and a module has no buffer if no agent may.
+        configs: The settings for each module in ``replays``, which include its ``policy_overrides``, by module id.
     """
 
     config: Any
@@ -154,9 +155,9 @@ class ReplayAlgorithm(Algorithm):
         self.replays: dict[str, ReplayBuffer] = {}
         self.configs: dict[str, Any] = {}
         self._steps_owed: dict[str, float] = {}
-        """Steps of each module still to be trained on to reach ``training_intensity``, less than one batch."""
+        """Module id → steps that it still has to train on to reach ``training_intensity``, less than one batch."""
         self._columns: dict[str, np.ndarray] = {}
-        """Module id → column of each env and agent in the module's replay buffer, ``[envs, agents]``."""
+        """Module id → column of each env and agent in its replay buffer ``[envs, agents]``; -1 for none."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])
@@ -166,10 +167,10 @@ class ReplayAlgorithm(Algorithm):
 
     @property
     def replay(self) -> ReplayBuffer:
-        """The replay buffer.
+        """The replay buffer of a run that trains one policy.
 
         Raises:
-            AttributeError: If there are several; names their ids.
+            AttributeError: If the run trains several policies; names their ids.
         """
         if len(self.replays) > 1:
             raise AttributeError(
@@ -187,7 +188,8 @@ class ReplayAlgorithm(Algorithm):
                 self._make_replay(module_id)
 
     def before_sampling(self) -> None:
-        """Prepare the next rollout; ``env_steps`` counts the steps before it. Default: nothing."""
+        """Prepare the modules for the next rollout. Called before each rollout of :meth:`training_step`, when
+        ``env_steps`` is the number of env steps sampled so far. Default: do nothing."""
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         history, seconds, replays = [], {"replay": 0.0, "update": 0.0}, self.replays
@@ -210,11 +212,11 @@ class ReplayAlgorithm(Algorithm):
         return {"learners": learned, "replay_buffer": self._by_id(stored), "timers": seconds}
 
     def _by_id(self, values: dict[str, Any]) -> Any:
-        """Return values by id of the module; with one agent, the only value."""
+        """Return ``values``, a dict by module id, unchanged in a multi-agent run; else return its only value."""
         return values if self.config.is_multi_agent else values[DEFAULT_MODULE_ID]
 
     def _store(self, rollouts: Sequence[Any], num_env_steps: int) -> dict[str, int]:
-        """Store the rollouts. Return the number of steps of each module in them."""
+        """Store the rollouts in the replay buffers. Return the number of steps stored for each module, by id."""
         if not self.config.is_multi_agent:
             for rollout in rollouts:
                 self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
@@ -227,14 +229,15 @@ class ReplayAlgorithm(Algorithm):
         return sampled
 
     def sample(self) -> Rollout:
-        """Sample as :meth:`Algorithm.sample` does. The rollout is not stored for replay. New episodes start after it,
-        so that no stored episode has a gap."""
+        """Sample as :meth:`Algorithm.sample` does, for use outside :meth:`training_step`. The rollout is not stored for
+        replay. All envs start new episodes after it, so that no stored episode has a gap."""
         rollout = super().sample()
         self.env_runner_group.reset()
         return rollout
 
     def _update(self, module_id: str, seconds: dict[str, float]) -> Mapping[str, Metrics]:
-        """Draw a batch, learn from it and update its priorities. Add the learning time to ``seconds["update"]``."""
+        """Draw a batch, learn from it, update the priorities of its rows, and return the learners' metrics. Add the
+        learning time to ``seconds["update"]``."""
         config, replay = self.configs[module_id], self.replays[module_id]
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
         sample = replay.sample(config.train_batch_size, beta=beta)
@@ -255,7 +258,7 @@ class ReplayAlgorithm(Algorithm):
         return learned
 
     def _updates_due(self, module_id: str, sampled: int) -> int:
-        """Return how many batches a module learns from now, after ``sampled`` new steps."""
+        """Return the number of batches that a module has to learn from now, after ``sampled`` new steps."""
         config, replay = self.configs[module_id], self.replays[module_id]
         # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
         if replay.num_transitions < config.num_steps_sampled_before_learning_starts and not replay.is_full:
@@ -272,7 +275,7 @@ class ReplayAlgorithm(Algorithm):
         return batches
 
     def _make_replay(self, module_id: str) -> None:
-        """Make the replay buffer of a module, unless no agent can act with it."""
+        """Create the replay buffer of a module, unless no agent can act with the module."""
         config, module, columns = self.config.for_module(module_id), self.get_module(module_id), self.config.num_envs
         if config.is_multi_agent:
             from algorithms.run.policies import columns_of  # imports much that only several agents need
@@ -310,7 +313,8 @@ class ReplayAlgorithm(Algorithm):
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
     def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
-        """Raise unless rollouts of several agents fit into the replay buffer of a module, with ``columns`` columns."""
+        """Raise ``ValueError`` unless multi-agent rollouts fit into the replay buffer of a module, which has
+        ``columns`` columns."""
         steps = config.get_rollout_fragment_length()
         if config.replay_capacity < (needed := steps * columns):
             raise config._invalid(
@@ -323,7 +327,8 @@ class ReplayAlgorithm(Algorithm):
             raise config._invalid("rollout_fragment_length", expected, "Set it to 1.")
 
     def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
-        """Raise unless the replay buffer holds enough complete sequences for a batch when learning starts."""
+        """Raise ``ValueError`` unless the replay buffer will hold enough complete sequences for a batch when learning
+        starts."""
         config, length = self.config, sequences.length
         count, slots = max(1, config.train_batch_size // length), config.num_envs
         needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))

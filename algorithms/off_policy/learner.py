@@ -1,4 +1,4 @@
-"""ReplayLearner: the learner of an algorithm with a replay buffer and target nets."""
+"""ReplayLearner: the base learner of algorithms with a replay buffer and target nets."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ class ReplayLearner(BatchLearner):
     """Takes a gradient step on each replayed batch, and moves the target nets after it.
 
     Override points, in addition to those of :class:`BatchLearner`:
-        ``compute_targets``: the targets of action values: always.
-        ``target_shape``: the shape of one target, unless it is a number.
-        ``target_parts``: names of the parts that a target net copies; None, the default, copies all. The target
-        net shares the tensors of other parts with the module in training.
+        ``compute_targets`` (required): returns the targets of action values.
+        ``target_shape``: the shape of one row's target, if it is not a single number.
+        ``target_parts``: names of the optimizer parts that a target net copies; None, the default, copies all. The
+        target net shares the tensors of other parts with the module in training.
 
     Attributes:
-        targets: The target nets, with the times and counts of their moves.
+        targets: The target nets, and for each the number of its moves and the env steps at its last move.
         target: The target nets by module id, in eval mode.
     """
 
@@ -53,19 +53,19 @@ class ReplayLearner(BatchLearner):
         self.targets.remove(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Load a state into the module and its target net."""
+        """Load ``state`` into the module, and copy its weights to the target net."""
         super().load_module_state(module_id, state)
         if module_id in self.target:
             self.targets.copy_weights(module_id, self.module[module_id])
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of the target of one row; default: one number."""
+        """Shape of one row's target; by default ``()``, a single number."""
         return ()
 
     @abstractmethod
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value. Runs under ``no_grad``.
+        """Return the targets of the rows' action values. Called under ``no_grad``.
 
         Args:
             module_id: The module that learns.
@@ -77,12 +77,13 @@ class ReplayLearner(BatchLearner):
         """
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the targets as the column ``value_targets``. Runs under ``no_grad``.
+        """Return ``batch`` with the targets as the column ``value_targets``. Called under ``no_grad``.
 
-        In sequences, targets of invalid rows are zero, and the initial state becomes the one after the burn-in.
+        In sequences, targets of invalid rows are 0, and the initial recurrent state is replaced with the state after
+        the burn-in.
 
         Raises:
-            ValueError: If :meth:`compute_targets` returns another shape than ``[B, *target_shape]``.
+            ValueError: If :meth:`compute_targets` returns a shape other than ``[B, *target_shape]``.
         """
         targets, in_sequences = self.compute_targets(module_id, batch), Columns.NEXT_ROWS in batch
         rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
@@ -99,7 +100,8 @@ class ReplayLearner(BatchLearner):
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net by the fraction ``tau`` once every ``target_network_update_freq`` env steps."""
+        """Move the target net towards the online net by the fraction ``tau``, if ``target_network_update_freq`` env
+        steps have passed since its last move."""
         every, tau = self.settings.target_network_update_freq, self.settings.tau
         self.targets.update(module_id, env_steps=self.env_steps, every=every, tau=tau)
 
@@ -121,7 +123,8 @@ class ReplayLearner(BatchLearner):
 
 
 def valid_rows(batch: Batch) -> Batch:
-    """Return the rows ``[B, ...]`` of a batch of :meth:`ReplayBuffer.sample`; of sequences, the valid ones."""
+    """Return the rows ``[B, ...]`` of a batch from :meth:`ReplayBuffer.sample`. Of sequences, return only the valid
+    rows."""
     return flatten_sequences(batch, batch[Columns.VALID_ROWS]) if Columns.NEXT_ROWS in batch else batch
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 def discounted_suffix_sum(x_t: Tensor, decay_t: Tensor) -> Tensor:
     """Return ``y_t = x_t + decay_t · y_{t+1}`` with ``y_T = 0``, along the first axis of ``[T, ...]``.
 
-    Two adjacent spans combine into one of the same form, so ``log2 T`` steps suffice (Hillis & Steele 1986).
+    Two adjacent spans combine into a span of the same form, so ``log2 T`` passes suffice (Hillis & Steele 1986).
     """
     y, decay = x_t, decay_t
     span = 1
@@ -34,9 +34,9 @@ def generalized_advantages(
     Args:
         r_t: Rewards ``[T, N]``.
         v_t: Values of the observations ``[T, N]``.
-        v_tp1: Values of the next observations of the same episode ``[T, N]``, true final ones included.
+        v_tp1: Values of the next observations ``[T, N]``, at the end of an episode those of the true final observation.
         terminated_t: bool ``[T, N]``: the step ended the episode by termination, so its next value does not count.
-        truncated_t: bool ``[T, N]``: the step was truncated. Its next value counts, the next row's advantage does not.
+        truncated_t: bool ``[T, N]``: the step was truncated. Its next value counts, but not the next row's advantage.
         valid_t: bool ``[T, N]``: the row is a transition.
         gamma: Discount per step.
         lambda_: 0 gives one-step TD errors, which rely on the values; 1 gives Monte Carlo returns minus the values.

@@ -8,11 +8,12 @@ from rlmodule.data.rollout import Rollout
 
 
 def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float) -> Rollout:
-    """Return a copy of ``rollout`` with each reward clipped. Its statistics still have the rewards of the env.
+    """Return a copy of ``rollout`` with each reward clipped. Its episode statistics still hold the env's own rewards.
 
     Args:
         rollout: The rollout, which is not changed.
-        clip: "sign" replaces each reward by its sign (Mnih et al. 2015, Methods). A number is the greatest magnitude.
+        clip: "sign" replaces each reward with its sign (Mnih et al. 2015, Methods). A number ``c`` clips to
+            ``[-c, c]``.
     """
     rewards = rollout[Columns.REWARDS]
     clipped = rewards.sign() if clip == "sign" else rewards.clamp(-clip, clip)

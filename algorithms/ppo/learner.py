@@ -62,7 +62,8 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss: clipped surrogate, value error, entropy bonus and optional KL penalty (eq. 7, 8 and 9)."""
+        """Return the loss (clipped surrogate, value error, entropy bonus, optional KL penalty; eq. 7-9) and its
+        metrics."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
@@ -86,14 +87,14 @@ class PPOLearner(EpisodeLearner):
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.
 
         Args:
-            ratio: Probability of the row's action under the current policy over that under the acting policy ``[B]``.
+            ratio: ``[B]``, the action's probability under the current policy, divided by that under the acting policy.
             batch: Columns ``[B, ...]``, as passed to ``compute_loss_for_module``.
         """
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return the error of each row's value ``[B]``, with values and targets divided by the value scale: squared, or
-        with ``vf_huber_delta`` twice the Huber loss."""
+        """Return the loss of each row's value ``[B]``: the squared error, or with ``vf_huber_delta`` twice the Huber
+        loss. Values and targets are first divided by the module's value scale."""
         assert isinstance(module, ValueFunctionAPI)
         values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
         scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta
@@ -110,8 +111,8 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return a batch with advantages (GAE, eq. 11), standardised over the valid rows of all learners, and value
-        targets; and metrics to report."""
+        """Return a train batch and metrics to report. The batch has value targets, and advantages (GAE, eq. 11) that
+        are standardised over the valid rows of all learners."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)
@@ -165,7 +166,7 @@ class PPOLearner(EpisodeLearner):
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt the coefficient of the KL penalty to the KL of the update (section 4)."""
+        """Adapt the coefficient of the KL penalty to KL(acting policy ‖ updated policy) over the rows (section 4)."""
         if not self.settings.use_kl_loss:
             return
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)

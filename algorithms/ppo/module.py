@@ -19,7 +19,7 @@ from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
-"""Initialises a policy head so that the first policy is nearly uniform for every observation."""
+"""Initialisation of policy heads, with weights so small that the first policy hardly depends on the observation."""
 VALUE_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 1.0}, bias="zeros_")
 
 
@@ -55,7 +55,8 @@ class PPOCatalog(Catalog):
     def build_pi_head(self) -> nn.Module:
         """Build the policy head, from the actor's latent to the inputs of the action distribution.
 
-        With action embeddings it outputs a vector instead, the intent: its dot product with an embedding is a logit.
+        With action embeddings, the head outputs an intent vector instead. Its dot product with an action's embedding is
+        the action's logit.
         """
         dist_cls, config = self.bound_dist_cls, self.for_function("policy").model_config
         log_stds = dist_cls.log_std_indices(self.action_space)
@@ -63,7 +64,7 @@ class PPOCatalog(Catalog):
 
     @refuses_foreign
     def build_vf_head(self) -> nn.Module:
-        """Build the value head, from the critic's latent to one value ``[..., 1]`` in units of the value normaliser."""
+        """Build the value head, from the critic's latent to one value ``[..., 1]``, in the value normaliser's units."""
         return self.head_config("value", 1, VALUE_INIT).build()
 
     def _explain_parts(self) -> dict[str, nn.Module]:
@@ -78,7 +79,7 @@ class PPOCatalog(Catalog):
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
-    """PPO's network: observation normaliser → actor-critic encoder → policy and value heads, and further outputs.
+    """PPO's network: observation normaliser → actor-critic encoder → policy head, value head and any extra outputs.
 
     ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
     returns them together with the critic's latents, from which :meth:`compute_values` computes values.

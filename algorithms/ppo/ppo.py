@@ -23,7 +23,7 @@ MAPPO: dict[str, Any] = {
     "grad_clip": 10.0,
     "model_config": {"critic_only_keys": ["state"], "flatten_observations": True},
 }
-"""The published settings of MAPPO (Yu et al. 2022, tables 7 and 12), apart from the size of a batch."""
+"""The published settings of MAPPO (Yu et al. 2022, tables 7 and 12), except for the batch size."""
 
 
 class PPOTraining(EpisodeTraining):
@@ -33,7 +33,7 @@ class PPOTraining(EpisodeTraining):
     num_epochs = 10
     lambda_: float = setting(0.95, "Lambda of GAE: 0 relies on the value function, 1 on the rewards alone.", ge=0, le=1)
     clip_param: float = setting(
-        0.2, "The surrogate objective stops growing once the probability ratio leaves 1 ± this.", gt=0
+        0.2, "The surrogate objective stops growing once the probability ratio leaves 1 ± clip_param.", gt=0
     )
     vf_loss_coeff: float = setting(0.5, "Weight of the value loss.", ge=0)
     vf_clip_param: float | None = setting(
@@ -55,7 +55,7 @@ class PPOTraining(EpisodeTraining):
     kl_coeff: float = setting(0.2, "Initial weight of the KL penalty; adapted after every iteration.", ge=0)
     kl_target: float = setting(0.01, "KL per iteration that kl_coeff is adapted to reach, in nats.", gt=0)
     target_kl: float | None = setting(
-        None, "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never skips.", gt=0
+        None, "Skip the remaining epochs after an epoch whose mean KL exceeds this, in nats; None never skips.", gt=0
     )
 
 
@@ -71,7 +71,7 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
         whole env, which :class:`~rlmodule.agents.WithState` adds to observations (Yu et al. 2022).
 
         Args:
-            **values: Further settings, or other values for these.
+            **values: Additional settings, or values that replace those of MAPPO.
         """
         return cls().update(MAPPO | values)
 

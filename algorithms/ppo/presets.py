@@ -1,4 +1,5 @@
-"""PPO's presets: for each env it was measured on, the settings that differ from the defaults, env steps and result."""
+"""PPO's presets: for each env, the settings that differ from the defaults, the env steps to train for, and the
+result."""
 
 from typing import Any
 

@@ -1,9 +1,10 @@
 """ReplayBuffer: store transitions in a ring, and sample n-step batches of them.
 
-The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``, which
-``take()`` of an array ``[R, N]`` expects.
+The ring has ``R`` rows and ``N`` columns, one for each env, or in multi-agent runs for each pair of env and agent. A
+*place* is the flat index ``row * N + column``, which ``take()`` of an array ``[R, N]`` expects.
+
 Adding a rollout copies whole arrays into consecutive rows. The observation after its last step goes into the next row,
-where the next rollout begins. So the observation after a step is always in the next row, and none is stored twice.
+where the next rollout begins. So the observation after a step is always in the next row, and is never stored twice.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from rlmodule.data.rollout import Rollout
 
 @dataclass(frozen=True)
 class ReplaySample:
-    """A batch from :meth:`ReplayBuffer.sample`, and its origin, which :meth:`ReplayBuffer.update_priorities` needs.
+    """A batch from :meth:`ReplayBuffer.sample`, and where it comes from, for :meth:`ReplayBuffer.update_priorities`.
 
     Attributes:
         batch: Columns for a learner, each a tree of tensors.
         indices: int64 ``[B]``: the places of the sampled rows, or the anchors of the sampled sequences.
-        owners: For sequences, int64 ``[V]``: the sequence in ``[0, B)`` that each of the ``V`` valid rows belongs to.
-            None for rows.
+        owners: For sequences, int64 ``[V]``: the index in ``[0, B)`` of the sequence to which each of the ``V`` valid
+            rows belongs. None if rows were sampled.
     """
 
     batch: Batch
@@ -48,7 +49,7 @@ class ReplaySample:
 
 
 class _Rows(NamedTuple):
-    """The rows of a rollout ``[T, n]``: the leaves of observations and actions, and the numbers."""
+    """The rows of a rollout: leaves ``[T, n, ...]`` of observations and actions, and the other columns ``[T, n]``."""
 
     obs: list[np.ndarray]
     actions: list[np.ndarray]
@@ -67,33 +68,34 @@ class ReplayBuffer:
         observation_space: The module's ``input_space``.
         action_space: The env's action space.
         capacity: Number of transitions, over all envs.
-        num_envs: ``N``, the number of envs in all rollouts together.
+        num_envs: ``N``, the number of envs of all env runners together.
         gamma: Discount per step.
-        n_step: Number of steps whose rewards are summed before ``next_obs``. From a range ``(low, high)``, a number is
-            drawn for each sampled row.
+        n_step: Number of steps whose rewards are summed before ``next_obs``. If this is a range ``(low, high)``, a
+            number in it is drawn for each sampled row.
         prioritized: Settings for drawing in proportion to TD errors; None draws uniformly.
         sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
-        seed: Random stream of the draws.
+        seed: Seed of the random stream of the draws, or the stream itself.
 
     Attributes:
         rows: ``R``, the number of rows of the ring. The ring has a column for each env.
-        kept_rows: Number of rows that hold transitions. The others hold the newest observation and older frames.
+        kept_rows: Number of rows that hold transitions. The other rows hold the newest observation and older frames.
         num_envs: ``N``.
-        heads: int64 ``[N]``: the row in which the next step of each env is stored. Its observation is already there.
+        heads: int64 ``[N]``: the row in which the next step of each env is stored. The row already holds the
+            observation.
         sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.
-        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is not a
-            transition. Also True for rows not written yet.
+        cuts: bool ``[R, N]``: no n-step window goes on after this row, because its episode ends here or the next row is
+            not a transition. Also True for rows not written yet.
         rewards: float32 ``[R, N]``.
-        max_steps: Steps of the longest n-step window.
+        max_steps: Number of steps in the longest n-step window.
         priorities: The priority of each entry of the ring, or of each possible start of a sequence if ``sequences`` is
             set. None for uniform draws.
 
     Raises:
-        ValueError, TypeError: If a setting is wrong.
+        ValueError, TypeError: If an argument is invalid.
         MemoryError: If the machine or its control group has less memory than the buffer needs.
     """
 
@@ -145,12 +147,13 @@ class ReplayBuffer:
 
     @property
     def num_drawable(self) -> int:
-        """Number of steps that can be drawn: of all transitions, or of all complete sequences."""
+        """Number of steps that :meth:`sample` can draw: those of all transitions, or if it draws sequences, those of
+        all complete sequences."""
         return self._candidates.num * self._layout.row_unit
 
     @property
     def is_full(self) -> bool:
-        """Whether new transitions replace older ones, in the column that advanced the most."""
+        """Whether the column that has advanced the most is full, so that its new transitions replace older ones."""
         return self._rows_in_use >= self.kept_rows
 
     # ------------------------------------------------------------------------------------------------ writing
@@ -159,14 +162,15 @@ class ReplayBuffer:
         """Store a rollout ``[T, n]`` in columns ``first_slot`` to ``first_slot + n - 1``.
 
         Always add the same envs together, to the same columns. Row 0 continues the episodes of the rows added before,
-        unless they ended or row 0 starts new ones.
+        unless these episodes ended or row 0 starts new episodes.
 
         Args:
-            rollout: On the CPU, with fewer than ``R`` rows.
+            rollout: A rollout on the CPU, with fewer than ``R`` rows.
             first_slot: Column of the rollout's first env.
 
         Raises:
-            ValueError: If the rollout does not fit. The buffer is then unchanged.
+            ValueError: If the rollout is too long, or its envs or data do not fit the buffer. The buffer is then
+                unchanged.
         """
         valid = rollout.valid.numpy()
         steps, slots = valid.shape
@@ -213,18 +217,21 @@ class ReplayBuffer:
             self._anchors.advance(head, steps, columns, states, self.sampleable)
 
     def add_apart(self, rollout: Rollout, columns: np.ndarray) -> None:
-        """Store a rollout ``[T, n]`` whose slots advance apart, as those of several agents do.
+        """Store a rollout ``[T, n]`` whose slots advance apart: they have different numbers of steps, as in multi-agent
+        runs.
 
-        Column ``columns[i]`` advances by the number of valid rows of slot ``i``. The rows after them are not
+        Column ``columns[i]`` advances by the number of valid rows of slot ``i``. The invalid rows after them are not
         stored, and do not cut n-step windows.
 
         Args:
-            rollout: On the CPU. The valid rows of a slot are its first ones, at least one and fewer than ``R``; the
-                observation that followed them is in the row after them, and in ``last_obs``.
-            columns: int64 ``[n]``: the column of each slot, no two the same.
+            rollout: A rollout on the CPU. Each slot has at least one valid row and fewer than ``R``, and all of them
+                come before its invalid rows. The observation after the last valid row is in the next row, and in
+                ``last_obs``.
+            columns: int64 ``[n]``: the column of each slot. No two are the same.
 
         Raises:
-            ValueError: If the rollout does not fit. The buffer is then unchanged.
+            ValueError: If the rollout is too long, or its columns or data do not fit the buffer. The buffer is then
+                unchanged.
         """
         valid, size = rollout.valid.numpy(), self.num_envs
         self._check_fit(slice(int(columns.min()), int(columns.max()) + 1), len(valid), together=False)
@@ -258,7 +265,8 @@ class ReplayBuffer:
             self._anchors.advance_at(counted, where, after[slots], columns, lengths, states, self.sampleable)
 
     def _read(self, rollout: Rollout) -> tuple[_Rows, list[np.ndarray], list[np.ndarray]]:
-        """Return the rows of a rollout, the leaves of ``last_obs``, and those of the true final observations."""
+        """Return the rows of a rollout, the leaves of its ``last_obs``, and the leaves of its true final observations.
+        Raise ``ValueError`` if they do not fit the buffer's spaces."""
         stored, shape = rollout.columns, rollout.shape
         if Columns.STARTS not in stored:
             raise ValueError(
@@ -274,7 +282,7 @@ class ReplayBuffer:
         return _Rows(obs, actions, rewards, terminateds, starts, cuts), last_obs, finals
 
     def _write(self, rows: Index, columns: Index, data: _Rows, part: Any) -> None:
-        """Write ``part`` of ``data`` to ``rows`` and ``columns`` of the ring."""
+        """Write the rows ``part`` of ``data`` to ``rows`` and ``columns`` of the ring."""
         self._obs.write(rows, columns, data.obs, part)
         self._actions.write(rows, columns, data.actions, part)
         self.rewards[rows, columns] = data.rewards[part]
@@ -283,8 +291,8 @@ class ReplayBuffer:
         self.cuts[rows, columns] = data.cuts[part]
 
     def _check_fit(self, columns: slice, steps: int, together: bool = True) -> int:
-        """Return the row at which a rollout of ``steps`` rows begins in ``columns``; raise unless it fits there. If
-        they advance ``together``, they must all be at the same row."""
+        """Return the ring row at which a rollout of ``steps`` rows begins in ``columns``. Raise ``ValueError`` if the
+        rollout is too long, a column does not exist, or columns that advance ``together`` are not at the same row."""
         heads, are_envs = self.heads[columns].tolist(), columns.start >= 0 and columns.stop <= self.num_envs
         if are_envs and steps < self.rows and (not together or heads.count(heads[0]) == len(heads)):
             return heads[0]
@@ -301,7 +309,8 @@ class ReplayBuffer:
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
     def _read_finals(self, rollout: Rollout, num: int) -> list[np.ndarray]:
-        """Return the leaves ``[num, ...]`` of the true final observations after the ``num`` truncated steps."""
+        """Return the leaves ``[num, ...]`` of the true final observations after the ``num`` truncated steps. Raise
+        ``ValueError`` if the rollout lists a different number of them."""
         if (listed := rollout.final_index.shape[0]) != num:
             raise ValueError(
                 f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
@@ -320,15 +329,17 @@ class ReplayBuffer:
     # ------------------------------------------------------------------------------------------------ reading
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
-        """Draw ``batch_size`` steps with replacement: as rows, or as at least one sequence of ``L`` steps.
+        """Draw rows, or sequences of ``L`` steps, with replacement.
 
         Args:
-            batch_size: Steps to draw: ``B`` rows, or ``B·L`` steps in ``B`` sequences.
+            batch_size: Number of steps to draw: ``B`` rows, or ``B·L`` steps in ``B`` sequences. For sequences, this is
+                rounded down to whole sequences, but to one at least.
             beta: Exponent of the importance weights of prioritized draws. 0 corrects none of the bias, 1 all of it.
 
         Returns:
-            For rows, the columns of :meth:`gather_rows`, and ``weights`` ``[B]`` if prioritized. For sequences, the
-            columns of :func:`gather_sequences`, and ``weights`` ``[L', B]``, 0 for rows that are not trained on.
+            For rows, the columns of :meth:`gather_rows`. For sequences, the columns of :func:`gather_sequences`. If
+            draws are prioritized, also importance ``weights``: ``[B]`` for rows; ``[L', B]`` for sequences, 0 in rows
+            that are not trained on.
 
         Raises:
             ValueError: If ``batch_size`` is below 1, or above the number of steps that can be drawn.
@@ -358,7 +369,8 @@ class ReplayBuffer:
         return ReplaySample(batch, drawn, owners)
 
     def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
-        """Set the priorities of the rows or sequences in ``sample`` from their TD errors, unless draws are uniform.
+        """Set the priorities of the rows or sequences in ``sample`` from their TD errors. Do nothing if draws are
+        uniform.
 
         Args:
             sample: A result of :meth:`sample`.
@@ -377,9 +389,9 @@ class ReplayBuffer:
         A window has fewer than n steps if its episode ends, an invalid row follows or the newest row is reached.
 
         Returns:
-            ``obs`` and ``actions`` of the first step; ``rewards`` ``[B]``, the discounted sum over the window;
-            ``next_obs``, the observation after it; ``discounts`` ``[B]``, gamma to the power of its number of steps, or
-            0 if it ended by termination.
+            ``obs`` and ``actions`` of the window's first step; ``rewards`` ``[B]``, the discounted sum over the window;
+            ``next_obs``, the observation after the window; ``discounts`` ``[B]``, gamma to the power of the window's
+            number of steps, or 0 if the window ends with termination.
         """
         last, _, rewards, discounts = self.windows(places)
         return {
@@ -394,8 +406,8 @@ class ReplayBuffer:
         """Return the n-step windows that begin at ``places`` ``[B]``.
 
         Returns:
-            Four arrays ``[B]``: the places of the last rows and the numbers of steps, int64; the discounted sums of
-            rewards, and the discounts of the values of the observations that follow, float32.
+            Four arrays ``[B]``: the place of each window's last row and its number of steps, int64; the discounted sum
+            of its rewards, and the discount of the value of the observation after it, float32.
         """
         most = self.max_steps
         if most == 1:
@@ -434,18 +446,20 @@ class ReplayBuffer:
         return self._obs.build(self._obs.take_following(last_places))
 
     def has_final(self, places: np.ndarray) -> np.ndarray:
-        """Return which steps at ``places`` were truncated, bool of the same shape."""
+        """Return a bool array of the shape of ``places``, True where the step was truncated."""
         return self._obs.finals.index.take(places) >= 0
 
     # -------------------------------------------------------------------------------------------------- state
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held: the result of :func:`replay_bytes`, plus the bytes of observations kept apart from the ring."""
+        """Bytes allocated: the result of :func:`replay_bytes`, plus the bytes of observations kept apart from the
+        ring."""
         return self._layout.num_bytes + self._obs.finals.num_bytes + self._obs.older.num_bytes
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that later samples depend on. The tensors share the buffer's memory."""
+        """Return everything that later samples depend on, as tensors and JSON values. The tensors share the buffer's
+        memory."""
         rows = min(self.rows, self._rows_in_use + 1)
         state = {
             "layout": self._describe(),
@@ -476,12 +490,12 @@ class ReplayBuffer:
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
         """Restore a state from :meth:`get_state`. Later samples are then equal bit for bit.
 
-        A state of another capacity or number of envs is copied transition by transition, as many as fit; see
-        :func:`copy_transitions`.
+        If the state's buffer has a different capacity or number of envs, copy as many of its transitions as fit, with
+        :func:`copy_transitions`. Later samples then differ.
 
         Args:
             state: State of a buffer with the same spaces and settings.
-            together: Number of envs in each rollout that will be added.
+            together: Number of envs in each rollout that will be added to this buffer.
 
         Raises:
             ValueError: If spaces or settings differ; for sequences, also if capacity or number of envs differ.

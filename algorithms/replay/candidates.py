@@ -13,12 +13,12 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
     """Split ``count <= size`` consecutive rows of a ring of ``size`` rows where the ring ends.
 
     Args:
-        begin: First row; may lie before 0 or beyond ``size``, as the ring is periodic.
+        begin: First row; may be negative or beyond ``size``, because the ring is periodic.
         count: Number of rows.
         size: Rows of the ring.
 
     Returns:
-        One or two pairs of slices: of the ring, and of the ``count`` rows that lie there.
+        One or two pairs of slices: a slice of the ring, and the slice of the ``count`` rows that lie there.
     """
     begin %= size
     end = begin + count
@@ -48,12 +48,12 @@ class Candidates:
         self.priorities = None if prioritized is None else Priorities(prioritized, self.sampleable.size)
 
     def offer(self, begin: int, columns: slice, block: np.ndarray) -> None:
-        """Make entries drawable, in rows that had no drawable entry.
+        """Make entries drawable, in rows that have no drawable entry in ``columns``.
 
         Args:
             begin: First row.
-            columns: The envs.
-            block: bool ``[rows, columns]``: which entries from row ``begin`` on can now be drawn.
+            columns: The columns.
+            block: bool ``[rows, columns]``: the entries from row ``begin`` on that can be drawn from now on.
         """
         self.num += int(np.count_nonzero(block))
         for rows, part in spans(begin, len(block), len(self.sampleable)):
@@ -62,7 +62,7 @@ class Candidates:
                 self.priorities.insert(self._places(rows, columns, block[part]))
 
     def withdraw(self, begin: int, count: int, columns: slice) -> None:
-        """Stop drawing from ``columns`` of the ``count`` rows that begin at row ``begin``."""
+        """Make entries not drawable: those in ``columns`` of the ``count`` rows that begin at row ``begin``."""
         for rows, _ in spans(begin, count, len(self.sampleable)):
             block = self.sampleable[rows, columns]
             if num := np.count_nonzero(block):
@@ -79,7 +79,7 @@ class Candidates:
             self.priorities.insert(places)
 
     def withdraw_at(self, places: np.ndarray) -> None:
-        """Stop drawing the entries at ``places`` ``[K]``, no two of which are the same."""
+        """Make the entries at ``places`` ``[K]`` not drawable. No two places are the same."""
         there = places[self.sampleable.take(places)]
         self.num -= len(there)
         self.sampleable.put(there, False)
@@ -103,7 +103,8 @@ class Candidates:
             rng: Random stream of the draws.
 
         Returns:
-            The places of the entries, int64 ``[num]``, and their weights ``[num]``; None for uniform draws.
+            The places of the entries, int64 ``[num]``, and their importance weights ``[num]``, or None instead of
+            weights if draws are uniform.
         """
         if self.priorities is not None:
             return self.priorities.sample(num, beta, rng)

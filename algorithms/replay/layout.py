@@ -218,7 +218,7 @@ def replay_bytes(
 
 
 def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, int]:
-    """Return ``n_step`` as the least and the greatest number of steps of a window.
+    """Return ``n_step`` as a pair: the least and the greatest number of steps in a window.
 
     Raises:
         ValueError, TypeError: If ``n_step`` is neither a positive int nor a pair ``(least, greatest)`` of them, or

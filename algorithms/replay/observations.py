@@ -1,9 +1,9 @@
 """Storage of observations and actions in a ring ``[R, N]``: nested spaces, stacked frames, true final observations.
 
-A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. If
-observations stack frames, only the newest frame is stored; the older frames are in the rows before. Two things are
-in no row, and are kept in tables for the few places that need them: the older frames of an observation that begins a
-stack, such as the first of an episode; and the true final observation after a truncated step.
+A place in the ring is ``row * N + column``, int64. A nested observation is stored as one array ``[R, N, ...]`` per
+leaf. If observations stack frames, only the newest frame is stored; the older frames are in the rows before. Two things
+are in no row, and are kept in separate arrays for the few places that need them: the older frames of an observation
+that begins a stack, such as the first of an episode; and the true final observation after a truncated step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = Sequence[np.ndarray]
 """Leaves of a tree of arrays, in the order of ``tree.flatten``."""
 
 Index: TypeAlias = "int | slice | np.ndarray"
-"""Rows or columns of a ring. Two arrays ``[K]`` of rows and columns are ``K`` places."""
+"""Rows or columns of a ring. If rows and columns are both arrays ``[K]``, they mean ``K`` places."""
 
 CHECKED_ROWS = 100
 """Number of first rows of each env in which to check that observations stack frames along the given axis."""
@@ -35,7 +35,7 @@ class TreeRows:
 
     Args:
         leaves: How each leaf is stored.
-        space: The space, whose structure the trees have.
+        space: The space of the observations or actions.
         rows: ``R``.
         num_envs: ``N``.
     """
@@ -53,7 +53,7 @@ class TreeRows:
         Args:
             name: The column's name in errors.
             column: A tree of tensors on the CPU.
-            leading: Its leading dimensions.
+            leading: The expected leading dimensions of each tensor.
 
         Raises:
             ValueError: If the structure, a shape or a dtype differs from the space.
@@ -84,7 +84,8 @@ class TreeRows:
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
-        """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring."""
+        """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring; of a stack, only the newest
+        frame."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
@@ -95,11 +96,11 @@ class TreeRows:
         return tree.unflatten_as(self._template, [from_numpy(array) for array in arrays])
 
     def get_rows(self, rows: int) -> list[Tensor]:
-        """Return the first ``rows`` of each leaf, as tensors that share the memory of the ring."""
+        """Return the first ``rows`` rows of each leaf, as tensors that share the memory of the ring."""
         return [from_numpy(array[:rows]) for array in self.arrays]
 
     def set_rows(self, state: Sequence[Tensor]) -> None:
-        """Restore rows from :meth:`get_rows`."""
+        """Restore the first rows of each leaf from a result of :meth:`get_rows`."""
         for array, saved in zip(self.arrays, state, strict=True):
             array[: len(saved)] = saved.numpy()
 
@@ -110,7 +111,7 @@ class SparseRows:
     Args:
         rows: ``R``.
         num_envs: ``N``.
-        kinds: Shape and dtype of an entry of each table.
+        kinds: For each table, the shape and dtype of an entry.
 
     Attributes:
         index: int32 ``[R, N]``: the table row of each place, -1 for places without values.
@@ -131,7 +132,7 @@ class SparseRows:
         return sum(table.nbytes for table in self.tables)
 
     def insert(self, places: np.ndarray, values: Arrays) -> None:
-        """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]`` that have none yet."""
+        """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which must have no values yet."""
         while len(self._free) < len(places):
             size = len(self.tables[0])
             more = max(8, size)
@@ -153,14 +154,14 @@ class SparseRows:
                 self.index[rows, columns] = -1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the places that have values, and these values."""
+        """Return the places that have values, and the values."""
         places = np.flatnonzero(self.index >= 0)
         slots = self.index.take(places)
         values = [from_numpy(table[slots]) for table in self.tables]
         return {"places": from_numpy(places), "values": values}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state` to empty tables."""
+        """Restore a state from :meth:`get_state`. The tables must be empty."""
         self.insert(state["places"].numpy(), [value.numpy() for value in state["values"]])
 
 
@@ -190,7 +191,8 @@ class ObservationRows(TreeRows):
     def begin_stacks(
         self, head: int | np.ndarray, columns: Index, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray
     ) -> None:
-        """Store the older frames of observations that begin a stack, since the row before is from another episode.
+        """Store the older frames of observations that begin a stack, because the row before is from a different
+        episode. Do nothing if observations stack no frames.
 
         Args:
             head: Row of the first observation; an array ``[n]`` if it differs between envs.
@@ -224,7 +226,7 @@ class ObservationRows(TreeRows):
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
         """Return one leaf at ``places`` ``[B]``, as ``[B, *leaf.shape]``, with its stacks rebuilt from earlier rows.
 
-        Frames from before the start of a stack are replaced by the ``older`` frames that were stored with that start.
+        Frames from before the start of a stack are replaced with the ``older`` frames that were stored with that start.
         """
         if leaf.axis is None:
             return flat.take(places, 0)
@@ -256,9 +258,9 @@ class ObservationRows(TreeRows):
         return following
 
     def check_stacks(self, columns: Index, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
-        """Raise unless the frames of a stack move on by one place from step to step.
+        """Check that the frames of a stack move on by one place from step to step.
 
-        Only the first :data:`CHECKED_ROWS` rows of each env are checked.
+        Only the first :data:`CHECKED_ROWS` rows that are added for each env are checked.
 
         Args:
             columns: The envs.
@@ -267,7 +269,7 @@ class ObservationRows(TreeRows):
             cuts: bool ``[T, n]``: the next observation belongs to another episode, or to none.
 
         Raises:
-            ValueError: If frames do not move on by one.
+            ValueError: If frames do not move on by one place.
         """
         steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts)) if self._has_stacks else 0
         if steps <= 0:
@@ -290,7 +292,7 @@ class ObservationRows(TreeRows):
                 )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the first ``rows`` of the ring and the values of the tables. The rows share the ring's memory."""
+        """Return the first ``rows`` rows of the ring and the values of the tables. The rows share the ring's memory."""
         return {
             "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),

@@ -14,10 +14,11 @@ from catalog.settings import Settings, setting
 
 
 class PrioritizedReplay(Settings):
-    """Proportional prioritization (Schaul et al. 2016, section 3.3): ``p = (|TD error| + eps)^alpha``.
+    """Settings of proportional prioritization (Schaul et al. 2016, section 3.3), in which a transition is drawn in
+    proportion to its priority ``p = (|TD error| + eps)^alpha``.
 
     Raises:
-        TypeError: For a value of another type.
+        TypeError: If a value has the wrong type.
         ValueError: If a value is out of range.
     """
 
@@ -26,7 +27,7 @@ class PrioritizedReplay(Settings):
 
 
 class Priorities:
-    """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion to it.
+    """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion to their priorities.
 
     A leaf is an index: the place of a row in a ring, or the number of an anchor.
 
@@ -41,7 +42,8 @@ class Priorities:
         self._greatest = 1.0
 
     def insert(self, leaves: np.ndarray) -> None:
-        """Make ``leaves`` (int64 ``[B]``) drawable, with the greatest priority that any leaf has had, 1 at first."""
+        """Make ``leaves`` (int64 ``[B]``) drawable, with the greatest priority so far of any leaf, which is at least
+        1."""
         self._tree.set(leaves, self._greatest)
 
     def remove(self, leaves: np.ndarray) -> None:
@@ -80,8 +82,8 @@ class Priorities:
             leaves: Drawn leaves, int64 ``[B]``.
             errors: TD errors, one per leaf ``[B]``, or one per row ``[R]`` if ``owners`` is given.
             owners: For sequences: the index in ``leaves`` of each row's sequence, int64 ``[R]``. Each sequence has at
-                least one row. Its error is 0.9 times the greatest plus 0.1 times the mean of the absolute errors of its
-                rows (Kapturowski et al. 2019, section 2.3).
+                least one row. The error of a sequence is 0.9 times the greatest plus 0.1 times the mean of its rows'
+                absolute errors (Kapturowski et al. 2019, section 2.3).
 
         Raises:
             ValueError: If an error is NaN or infinite. No priority is then changed.

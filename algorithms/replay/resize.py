@@ -1,4 +1,5 @@
-"""Copy the transitions of a replay buffer to one of another shape, for a run that resumes with other envs."""
+"""Copy the transitions of a replay buffer to a buffer of a different shape, for a run that resumes with a different
+capacity or number of envs."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:
 
 
 def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts: np.ndarray) -> Rollout:
-    """Return the steps of ``old`` at ``places`` as a rollout for the new buffer. A step that neither terminates its
-    episode nor is continued by the next row becomes truncated.
+    """Return the steps of ``old`` at ``places`` as a rollout for the new buffer. A step becomes truncated if it does
+    not terminate its episode and the next row does not continue it.
 
     Args:
         old: The buffer to read.

@@ -1,10 +1,10 @@
 """Sample sequences from a replay buffer, for recurrent modules (R2D2, Kapturowski et al. 2019).
 
 A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the sequence length, and whose
-recurrent state is stored. It has ``burn_in`` rows that only warm up the state, then ``length`` rows that are trained
-on, and then the rows that their n-step windows reach. A module runs over all these rows, and zeroes its state where an
-episode starts. The observation after a row must therefore be in the next row. After a truncated step, an extra row is
-inserted for the true final observation.
+recurrent state is stored. A sequence has ``burn_in`` rows that only warm up the state, followed by ``length`` rows that
+are trained on, and by the rows that their n-step windows reach. A module runs over all rows of a sequence, and zeroes
+its state where an episode starts. The observation after a row must therefore be in the next row. After a truncated
+step, an extra row is inserted for the true final observation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SequenceReplay:
         initial_state: The module's ``get_initial_state()``, a tree of tensors without a batch dimension.
 
     Raises:
-        TypeError: For a value of another type.
+        TypeError: If a value has the wrong type.
         ValueError: If a value is out of range.
     """
 
@@ -63,12 +63,12 @@ class SequenceReplay:
 class Anchors(Candidates):
     """Stores the recurrent states at the anchors of a ring ``[R, N]``, and draws anchors.
 
-    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds all rows of its
-    sequence, and at least one of them can be trained on.
+    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. An anchor can be drawn if the ring holds all rows of
+    its sequence, and at least one of these rows can be trained on.
 
     Args:
-        settings: Length, burn-in and initial state.
-        layout: Layout of the ring, whose rows are a multiple of the length, with the settings of prioritized draws.
+        settings: Length, burn-in and initial state of the sequences.
+        layout: Layout of the ring, including the settings of prioritized draws.
         n_step: The greatest number of steps in a window.
 
     Raises:
@@ -104,7 +104,7 @@ class Anchors(Candidates):
             The leaves of the states, or None if the rollout contains no anchor.
 
         Raises:
-            ValueError: If an anchor lies where no state was recorded, or the states have other shapes.
+            ValueError: If an anchor lies where no state was recorded, or the states' shapes do not fit the buffer.
         """
         (steps, slots), length = rollout.shape, self.settings.length
         first = -head % length
@@ -134,13 +134,14 @@ class Anchors(Candidates):
     def advance(
         self, head: int, steps: int, columns: slice, states: Sequence[Tensor] | None, trained: np.ndarray
     ) -> None:
-        """Update the anchors after rows were written: offer complete sequences, withdraw overwritten ones.
+        """Update the anchors after rows were written. Store ``states``, make the anchors of newly complete sequences
+        drawable, and stop drawing anchors whose rows were overwritten.
 
         Args:
             head: First row that was written.
             steps: Number of rows that were written.
-            columns: The envs.
-            states: The rollout's states from :meth:`read_states`.
+            columns: The columns that were written.
+            states: The result of :meth:`read_states` for the rollout.
             trained: bool ``[R, N]``: the rows that can be trained on.
         """
         length, after = self.settings.length, head + steps
@@ -165,8 +166,8 @@ class Anchors(Candidates):
         """Return the recurrent states at the anchors among ``rows``, one tensor ``[anchors, ...]`` per leaf.
 
         Args:
-            rollout: Its slots advance apart.
-            rows: Row ``[K]`` to which each valid row is written.
+            rollout: A rollout for :meth:`ReplayBuffer.add_apart`.
+            rows: Ring row ``[K]`` to which each valid row of the rollout is written.
             steps, slots: Row and slot ``[K]`` of each valid row in the rollout.
 
         Raises:
@@ -196,10 +197,11 @@ class Anchors(Candidates):
         """Update the anchors as :meth:`advance` does, after rows were written in columns that advance apart.
 
         Args:
-            rows, where: Row and column ``[K]`` of each row that was written, not wrapped at the ring's end.
-            after: Row after the last one of its column, ``[K]``.
-            columns, lengths: The columns ``[n]``, and how many rows were written in each.
-            states: The states from :meth:`read_states_at`.
+            rows, where: Ring row and column ``[K]`` of each row that was written. Row numbers do not wrap at the ring's
+                end.
+            after: For each row that was written, the row after the last row written in its column, ``[K]``.
+            columns, lengths: The columns ``[n]``, and the number of rows written in each.
+            states: The result of :meth:`read_states_at`.
             trained: bool ``[R, N]``: the rows that can be trained on.
         """
         length = self.settings.length
@@ -225,7 +227,7 @@ class Anchors(Candidates):
         return range(-(-begin // length), -(-end // length))
 
     def clear(self) -> None:
-        """Withdraw all anchors."""
+        """Forget all rows that were written, so that no anchor can be drawn."""
         self._written[:] = 0
         self.withdraw(0, len(self.sampleable), slice(0, self._num_envs))
 
@@ -249,7 +251,8 @@ class Anchors(Candidates):
         )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors are not copied."""
+        """Return the recurrent states of the anchors in the first ``rows`` rows of the ring, and which can be drawn.
+        The tensors share the memory of this object."""
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],
@@ -258,7 +261,7 @@ class Anchors(Candidates):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`, after :meth:`clear`."""
+        """Restore a state from :meth:`get_state`. The caller must call :meth:`clear` first."""
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
         self.offer(0, slice(0, self._num_envs), state["sampleable"].numpy())
@@ -269,13 +272,12 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
     The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the rows
-    inserted for true final observations, whose number is the largest that any of the sequences needs. The ``V`` valid
-    rows, which are trained on, are the sampleable ones of the ``L``. Index ``t·B + b`` means row ``t`` of sequence
-    ``b``.
+    inserted for true final observations, as many as any of the sequences needs. The ``V`` valid rows, which are trained
+    on, are those of the ``L`` rows that are sampleable. Index ``t·B + b`` means row ``t`` of sequence ``b``.
 
     Args:
         ring: The buffer to read.
-        anchors: Its anchors.
+        anchors: The anchors of the buffer.
         drawn: Indices of anchors, int64.
 
     Returns:
@@ -286,7 +288,7 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         - ``actions``, ``rewards`` (summed over the window) and ``discounts`` ``[L', B]``, 0 outside the valid rows;
         - ``valid_rows`` ``[V]``, the indices of the valid rows;
         - ``next_rows`` ``[V]``, the index of the observation after the window of each valid row;
-        - ``burn_in``, if there is one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
+        - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
     span = np.arange(settings.reach(ring.max_steps) + 1)[:, None] * ring.num_envs
@@ -342,7 +344,7 @@ def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray,
 
     Returns:
         spread: The place of each of ``L'`` rows, ``[L', B]``. An inserted row has the place of the truncated step. A
-            sequence with fewer inserted rows than others is padded with its last row.
+            sequence with fewer inserted rows than another is padded with its last row.
         positions: Index ``t·B + b`` of each given row among the ``L'`` rows, ``[M, B]``.
         inserted: Indices of the inserted rows, int64.
     """

@@ -9,15 +9,15 @@ _BRANCH = 1 << _SHIFT
 """Children of a node. More children make fewer levels, but a search reads all children of each node it passes."""
 
 _MAX_TOP = 4096
-"""Most nodes of the top level. Each search sums it again; up to this size, that is faster than another level."""
+"""Most nodes of the top level. Each search sums them again, which up to this number is faster than another level."""
 
 
 class SumTree:
     """Holds nonnegative numbers, the leaves, and finds leaves by their cumulative sum in logarithmic time.
 
-    Each node above is the sum of eight nodes of the level below, up to a top level of at most 4,096 nodes. A node is
-    always summed from its children, never changed by a difference. So sums do not drift, and their bits do not depend
-    on the order in which leaves were set.
+    Each node above the leaves is the sum of eight nodes of the level below, up to a top level of at most 4,096 nodes. A
+    node is always summed from its children, never changed by a difference. So sums do not drift, and their bits do not
+    depend on the order in which leaves were set.
 
     Args:
         num_leaves: Number of leaves, all 0 at first.
@@ -34,8 +34,8 @@ class SumTree:
         self._cumulative = np.zeros(width + 1)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one for all). If a leaf is given twice, the last
-        value counts."""
+        """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one value for all). If a leaf is given twice, the
+        last value counts."""
         self._levels[0].put(leaves, values)
         for level, above in pairwise(self._levels):
             leaves = leaves >> _SHIFT
@@ -56,11 +56,12 @@ class SumTree:
     def find(self, mass: np.ndarray) -> np.ndarray:
         """Return the leaves whose intervals of the cumulative sum contain ``mass``, int64 ``[B]``.
 
-        The interval of a leaf begins at the sum of all leaves before it, and is as long as the leaf's value; its end is
-        excluded. A leaf of value 0 is never returned, even if rounding moves ``mass`` to an edge.
+        The interval of a leaf begins at the sum of all leaves before it, and is as long as the leaf's value. The end of
+        the interval is excluded. A leaf of value 0 is never returned, even if rounding moves ``mass`` to an edge.
 
         Args:
-            mass: float64 ``[B]``, from 0 to :attr:`total`, which must be positive. Fastest if sorted.
+            mass: float64 ``[B]``, from 0 to :attr:`total`, which must be positive. The search is fastest if it is
+                sorted.
         """
         cumulative = self._cumulative
         ends = np.add.accumulate(self._levels[-1], out=cumulative[1:])

@@ -1,4 +1,4 @@
-"""AgentMetrics: the counters of a run with several agents, also by agent and by module."""
+"""AgentMetrics: the counters of a multi-agent run, also by agent and by module."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KINDS = ("agent", "module")
 
 
 class AgentMetrics(RunMetrics):
-    """Counters of a run with several agents: those of :class:`RunMetrics` by env, with returns summed over agents, and
-    steps and returns by agent and by module.
+    """Counters of a multi-agent run: those of :class:`RunMetrics`, in which an episode's return is the sum over its
+    agents, and in addition the steps and returns of each agent and of each module.
 
     Args:
-        window: Number of most recent episodes that returns and lengths are averaged over: of an env, of each agent, and
-            of all agents of a module.
+        window: Number of most recent episodes over which returns and lengths are averaged. The episodes of the envs, of
+            each agent, and of each module have separate windows.
     """
 
     def __init__(self, window: int) -> None:
@@ -46,7 +46,7 @@ class AgentMetrics(RunMetrics):
         return result
 
     def keep_modules(self, module_ids: Container[str]) -> None:
-        """Drop the numbers of all other modules."""
+        """Drop the counters of all modules that are not in ``module_ids``."""
         for numbers in (self._steps_of["module"], self._returns_of["module"]):
             for module_id in [name for name in numbers if name not in module_ids]:
                 del numbers[module_id]

@@ -1,4 +1,4 @@
-"""Adapters that let several agents play for a video, in the place of one agent."""
+"""Adapters that give a multi-agent env and its policies the interface of a single-agent env and policy, for videos."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlmodule.agents.policy import MultiAgentPolicy
 
 
 class TeamEnv(gym.Env[Any, Any]):
-    """A Gymnasium env around an env of several agents, to record with a :class:`Team`.
+    """A Gymnasium env around a multi-agent env, in which a :class:`Team` plays.
 
-    An observation has three parts: the observations of the agents that act, the reward of each agent since it last
-    acted, and the agents that have ended. The reward is the sum over agents.
+    An observation is a tuple of three: the observations of the agents that act next, by agent; the reward of each agent
+    since it last acted; and the list of agents that have ended. The reward is the sum over agents.
     """
 
     def __init__(self, env: MultiAgentEnv) -> None:
@@ -52,11 +52,12 @@ class Team:
         self._policies = policies
 
     def with_generator(self, generator: torch.Generator) -> Team:
-        """Return a team with the same modules that draws from ``generator``."""
+        """Return a team with the same modules, which draws actions from ``generator``."""
         return Team(self._policies.with_generator(generator))
 
     def act(self, obs: Any, state: Any = None, *, reward: float | None = None, explore: bool = False) -> Any:
-        """Return the actions by agent, and the next state."""
+        """Return the actions by agent, and the state for the next call. ``obs`` is an observation of a
+        :class:`TeamEnv`; ``reward`` is ignored, because ``obs`` holds the rewards of the agents."""
         seen, rewards, ended = obs
         state = {agent: memory for agent, memory in (state or {}).items() if agent not in ended}
         return self._policies.act(seen, state, rewards=rewards, explore=explore)

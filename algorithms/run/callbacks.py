@@ -45,8 +45,8 @@ class FinishedEpisode:
         env_index: Index of the environment that played it.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
-        agent_episodes: The episodes of agents in it, if the env has several, each an :class:`AgentEpisode`.
-            ``episode_return`` is the sum of their returns, and ``info`` has the infos by agent.
+        agent_episodes: In a multi-agent env, the agents' own episodes within this episode, each an
+            :class:`AgentEpisode`. ``episode_return`` is the sum of their returns, and ``info`` has the infos by agent.
     """
 
     episode_return: float
@@ -58,7 +58,7 @@ class FinishedEpisode:
 
     @property
     def agent_returns(self) -> dict[Any, float]:
-        """Sum of the rewards of each agent, if the env has several."""
+        """Sum of each agent's rewards, by agent; empty in a single-agent env."""
         totals = dict[Any, float]()
         for one in self.agent_episodes:
             totals[one.agent] = totals.get(one.agent, 0.0) + one.episode_return
@@ -66,7 +66,8 @@ class FinishedEpisode:
 
 
 def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
-    """Return the episodes that ended in ``rollout``, in order of time; with ``info`` if the runner recorded it."""
+    """Return the episodes that ended in ``rollout``, in order of time. Their ``info`` is empty if the runner did not
+    record it."""
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
     infos = stats.get("episode_infos", [{}] * len(returns))
@@ -95,13 +96,15 @@ class Callbacks:
                 check_callback(name, getattr(object.__new__(cls), name))
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
-        """Handle a new vector of environments, for training or evaluation. The algorithm is not complete yet."""
+        """Handle a new vector env, for training or evaluation. The algorithm is not passed, because it may not be built
+        yet."""
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
-        """Handle a rollout that was sampled for training, before the update. Do not change it."""
+        """Handle a rollout that was sampled for training, before the learners use it. Do not change the rollout."""
 
     def on_episode_end(self, *, algorithm: Algorithm, episode: FinishedEpisode) -> None:
-        """Handle the end of an episode, in training or evaluation; called when its rollout is complete."""
+        """Handle the end of an episode, in training or evaluation. Called when the rollout in which it ended is
+        complete."""
 
     def on_evaluate_end(self, *, algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
         """Handle the end of an evaluation. Entries that you add to ``evaluation`` are reported with it."""
@@ -117,16 +120,16 @@ CALLBACKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 """The names of all callbacks."""
 
 CALLBACK_SETTINGS = ("callbacks_class", *CALLBACKS)
-"""Settings of the section ``callbacks``. Without them, a run trains in the same way."""
+"""Names of the settings of the section ``callbacks``. A run can train without them."""
 
 
 def overrides(callbacks_class: type[Callbacks] | None, name: str) -> bool:
-    """Return whether a class overrides the callback ``name``, without making an instance."""
+    """Return whether ``callbacks_class`` overrides the callback ``name``; False for None. No instance is made."""
     return callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
 
 
 class CallbackCaller:
-    """Calls the callbacks of a config, and makes the instance of its ``callbacks_class``.
+    """Makes the instance of a config's ``callbacks_class``, and calls all callbacks of the config.
 
     Args:
         config: The settings with the callbacks.
@@ -151,7 +154,8 @@ class CallbackCaller:
         self._look()
 
     def add(self, callbacks: Callbacks, setting: str) -> None:
-        """Also call ``callbacks``, which the setting named ``setting`` asked for."""
+        """Also call the methods of ``callbacks`` from now on. Errors name ``setting`` as the setting that added
+        them."""
         for name in CALLBACKS:
             if overrides(type(callbacks), name):
                 self._listeners[name].append((setting, getattr(callbacks, name)))
@@ -166,7 +170,7 @@ class CallbackCaller:
         return bool(self._listeners[name])
 
     def call(self, name: str, **arguments: Any) -> None:
-        """Call the callbacks of the event ``name``, the method of the class first.
+        """Call the callbacks of the event ``name``, first the method of ``callbacks_class``.
 
         Raises:
             RuntimeError: If a callback raises; names the callback, and has its error as the cause.
@@ -174,10 +178,10 @@ class CallbackCaller:
         _call_all(name, self._listeners[name], arguments)
 
     def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Rollout]) -> None:
-        """Call ``on_sample_end`` and ``on_episode_end``.
+        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it.
 
-        If a callback raises, the envs start new episodes: the rollouts then do not reach the replay buffer, which must
-        not join the next rollouts to earlier ones.
+        If a callback raises, these rollouts do not reach the replay buffer. The envs then start new episodes, so that
+        the buffer does not join the next rollouts to rollouts before the lost ones.
 
         Raises:
             RuntimeError: See :meth:`call`.
@@ -194,7 +198,7 @@ class CallbackCaller:
             raise
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
-        """Add the values logged so far to ``result``, and call ``on_train_result`` with it.
+        """Add the means of the values logged in this iteration to ``result``, and call ``on_train_result`` with it.
 
         Raises:
             RuntimeError: See :meth:`call`.
@@ -209,9 +213,10 @@ class CallbackCaller:
             )
 
     def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv], None] | None:
-        """Return the function that env runners call with a new vector env; None if no callback needs it.
+        """Return the function that env runners call with a new vector env, or None if ``on_environment_created`` has no
+        callback.
 
-        Runners in other processes call a pickled copy."""
+        Env runners in other processes call a pickled copy."""
         listeners = self._listeners["on_environment_created"]
         call = partial(_call_all, "on_environment_created", listeners)
         return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
@@ -249,7 +254,7 @@ def check_callback(name: str, listener: Callable[..., Any]) -> None:
 
 
 def _described(listener: Callable[..., Any]) -> str:
-    """Return the name, file and line of a function, for errors."""
+    """Return the name, file and line of a function as text, for errors."""
     function = inspect.unwrap(listener)
     function = function.__func__ if inspect.ismethod(function) else function
     if not inspect.isfunction(function):

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 MOST_FAILED_IN_A_ROW = 3
-"""Number of failed checkpoints in a row at which the run ends with an error."""
+"""Number of failed checkpoints in a row after which the run ends with an error."""
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread, at most one call of :meth:`start` at a time.
+    """Writes checkpoints in a thread, those of one call of :meth:`start` at a time.
 
-    Tensors are copied first. Those of a replay buffer may be too large to copy, so the caller waits until they are
-    written.
+    Tensors are copied first, so that training can go on. The tensors of a replay buffer may be too large to copy, so
+    :meth:`start` returns only after they are written.
 
     Args:
         algorithm: The algorithm to save.
-        keep: Number of newest checkpoints to keep. All but the last are in the folder ``checkpoints`` next to it.
+        keep: Number of newest checkpoints to keep. All but the last are in the folder ``checkpoints`` next to the last.
 
     Attributes:
         num_failed: Number of checkpoints that could not be written.
@@ -46,9 +46,9 @@ class CheckpointWriter:
 
     def start(self, last: Path | None, best: Path | None) -> None:
         """Begin to write the checkpoint ``last`` and, without the replay buffer, the checkpoint ``best``. A path of
-        None is not written.
+        None is not written. If a weight is NaN or infinite, write nothing; :meth:`finish` then reports the failure.
 
-        Call :meth:`finish` first, to wait for the checkpoints of the last call.
+        Call :meth:`finish` first, to wait for the checkpoints of the previous call.
         """
         try:
             content = checkpoint_content(self._algorithm)
@@ -82,10 +82,11 @@ class CheckpointWriter:
         """Wait until the checkpoints are written. Return each path, and whether it was written. Log failures.
 
         Args:
-            most_failed: Number of failures in a row that raise an error.
+            most_failed: Number of failures in a row after which to raise an error.
 
         Raises:
-            OSError, ValueError: If ``most_failed`` checkpoints in a row could not be written, or were not finite.
+            OSError, NotFinite: If ``most_failed`` checkpoints in a row could not be written, or had weights that are
+                NaN or infinite. An error of any other type is raised at the first failure.
         """
         if self._thread is not None:
             self._thread.join()
@@ -103,11 +104,11 @@ class CheckpointWriter:
 
 
 def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path: Path) -> None:
-    """Write a checkpoint, and move the one that it replaces to the folder of earlier ones, unless both have the same
-    number of env steps.
+    """Write a checkpoint to ``path``, and move the checkpoint that it replaces to the folder ``checkpoints``, unless
+    both have the same number of env steps.
 
-    Once the new one has been read back and is sound, delete the earlier ones that are older than the newest
-    ``keep - 1`` complete ones.
+    Read the new checkpoint back. If it is undamaged, keep the newest ``keep - 1`` complete checkpoints in the folder
+    ``checkpoints``, and delete all that are older. If fewer are complete, delete none.
     """
     aside = None
     if _is_complete(path) and (earlier := read_manifest(path, KIND)["about"]["env_steps"]) != env_steps:
@@ -122,7 +123,7 @@ def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a checkpoint has all its files in full, without reading them."""
+    """Return whether a checkpoint has all its files at full size, without reading their content."""
     with suppress(DamagedFolder):
         read_folder(folder, KIND, names=())
         return True

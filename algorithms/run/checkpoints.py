@@ -1,4 +1,4 @@
-"""Write an algorithm to a checkpoint, and load it from one."""
+"""Save an algorithm to a checkpoint, and load it from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 logger = logging.getLogger(__name__)
 
 MOST_TENSOR_ENVS = 1_000_000
-"""Largest number of envs that a checkpoint may ask for if they return tensors."""
+"""Largest number of envs that a checkpoint may ask for if the envs return tensors."""
 
 MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
-"""Largest number in the settings of nets, unless the checkpoint has a wider layer; and most weights of all nets that
-are built from it, unless it has a tenth of them: learners, env runners and evaluations have copies."""
+"""Limits of the nets that a checkpoint's settings describe. Largest number in these settings, unless the checkpoint has
+a wider layer. Most weights of all nets built from it, unless ``MOST_COPIES`` times its own weights are more, because
+learners, env runners and evaluations have copies."""
 
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
-"""Settings without saved state, and the largest value of each that a checkpoint may have."""
+"""Setting that no saved state limits → the largest value that a checkpoint may have for it."""
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -52,7 +53,8 @@ class NotFinite(ValueError):
 
 
 def history_of(run: Path) -> list[Path]:
-    """Return the earlier checkpoints of a run that were kept, the newest first."""
+    """Return the earlier checkpoints in the run folder ``run``, which are in its folder ``checkpoints``, newest
+    first."""
     return sorted(
         (found.parent for found in run.glob(f"checkpoints/*/{MANIFEST}")),
         key=lambda folder: (folder / MANIFEST).stat().st_mtime_ns,
@@ -61,14 +63,14 @@ def history_of(run: Path) -> list[Path]:
 
 
 def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
-    """Return the first sound checkpoint of the run folder ``path``: the last, else an earlier one, else the best.
+    """Return the first undamaged checkpoint of the run folder ``path``. Try the last checkpoint, earlier checkpoints
+    from the newest to the oldest, and the best checkpoint, in this order. Log the checkpoints that are skipped.
 
-    If none is sound, return the first that exists; if ``path`` is not a run folder, return ``path``. Log the
-    checkpoints that are skipped.
+    If all are damaged, return the first that exists. If ``path`` is not a run folder, return ``path``.
 
     Args:
         path: A run folder, or a checkpoint.
-        best_first: Prefer the best checkpoint of a run to its last one.
+        best_first: Try the best checkpoint before all others.
     """
     run = Path(path)
     last, best = [run / "checkpoint", *history_of(run)], [run / "best_checkpoint"]
@@ -84,7 +86,7 @@ def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
 
 
 def run_folder_of(checkpoint: Path) -> Path | None:
-    """Return the run folder that holds ``checkpoint``; None if it is not in one."""
+    """Return the run folder that holds ``checkpoint``, or None if it is in no run folder."""
     folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
     folder = folder.parent if folder.name == "checkpoints" else folder
     return folder if (folder / "run.json").is_file() else None
@@ -99,7 +101,8 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
 
 
 def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the content of a checkpoint of ``algorithm``. The tensors share its memory.
+    """Return the content of a checkpoint of ``algorithm``. The tensors share the algorithm's memory. The first time for
+    an algorithm, warn if a setting names code of the running script.
 
     Raises:
         NotFinite: If a weight is NaN or infinite; names it.
@@ -139,7 +142,8 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callable[..., Path]:
-    """Return a function that writes ``content`` as a checkpoint; see :func:`prepare_checkpoint`."""
+    """Return a function that writes ``content``, from :func:`checkpoint_content`, as a checkpoint to the path that it
+    is called with; see :func:`prepare_checkpoint`."""
     metrics = content["state"]["metrics"]
     about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
     return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
@@ -160,10 +164,10 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read the state that :meth:`algorithms.Algorithm.save` wrote to ``folder``.
+    """Return the content of the checkpoint that :meth:`algorithms.Algorithm.save` wrote to ``folder``.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint.
+        FileNotFoundError: If ``folder`` holds no checkpoint.
         ValueError: If the checkpoint is damaged, or does not hold an algorithm.
     """
     content = load_checkpoint(folder)
@@ -235,7 +239,8 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
 
 
 def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: AlgorithmConfig) -> None:
-    """Log the settings for which the run does not go on to the bit."""
+    """Log a warning that names the settings because of which the resumed run differs by rounding from a run that was
+    not interrupted. Log nothing if there are no such settings."""
     named = [name for name in ("torch_compile_learner", "num_gpus_per_learner") if vars(config)[name]]
     numbers = ("num_env_runners", "num_envs_per_env_runner", "num_learners")
     named += [name for name in numbers if vars(config)[name] != saved.get(name, vars(config)[name])]
@@ -265,8 +270,14 @@ def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
 def _check_sizes(
     content: Mapping[str, Any], config: AlgorithmConfig, given: Mapping[str, Any], weights: Sequence[torch.Tensor]
 ) -> None:
-    """Refuse saved settings that ask for more envs or agents than the checkpoint has state for, for more units than its
-    widest layer has, or for more threads or processes than :data:`MOST`.
+    """Check that the saved settings do not ask for more envs or agents than the checkpoint has state for, for wider
+    layers than :data:`MOST_UNITS` allows, or for more threads or processes than :data:`MOST` allows.
+
+    Args:
+        content: The content of the checkpoint.
+        config: The settings to check.
+        given: Settings that the caller passed, which are not checked.
+        weights: All tensors of the checkpoint's modules.
 
     Raises:
         ValueError: If a setting asks for more; names it.
@@ -289,17 +300,17 @@ def _check_sizes(
 
 
 def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the number of envs that a state of env runners has room for."""
+    """Return the largest number of envs that a run may have if ``state`` is the state of its env runners."""
     on_device = any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in state.values())
     return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
 
 
 @contextmanager
 def _nets_up_to(size: int) -> Iterator[None]:
-    """Let modules that are built within the block have ``size`` weights, all in all.
+    """Limit the modules that are built within the block to ``size`` weights in total.
 
     Raises:
-        ValueError: As soon as one has more.
+        ValueError: As soon as the modules have more weights.
     """
     left = size
 
@@ -321,7 +332,7 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
     """Check that a saved state has the entries of a new algorithm's state, with values of the same types.
 
     Raises:
-        ValueError: If an entry is missing or of another type; names the first one.
+        ValueError: If an entry is missing or has a different type; names the first such entry.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
     is_whole = path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")
@@ -349,8 +360,13 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
 
 
 def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
-    """Return the config class of a checkpoint: the one registered under its name, or an unregistered one, which must
-    be allowed."""
+    """Return the config class of a checkpoint: the class that is registered for its algorithm, or an unregistered class
+    that ``allow`` permits to import. If the algorithm is unknown, import the modules in ``allow``, which may register
+    it.
+
+    Raises:
+        ValueError: If the algorithm is unknown, or its class or module cannot or may not be imported.
+    """
     if "config_class" in content:
         if (registered := registered_at(content["config_class"])) is not None:
             return registered
@@ -377,10 +393,11 @@ def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[Algo
 
 
 def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
-    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write.
+    """Set ``run_dir`` to the run folder that holds the checkpoint, because a checkpoint must not choose where a run
+    writes. If it is in no run folder, set ``run_dir`` to None, and drop the settings that need a ``run_dir``.
 
     Returns:
-        The warning to log before training if the checkpoint is in no run folder; else an empty text.
+        The warning to log before training if the checkpoint is in no run folder; else an empty string.
     """
     folder, lost = run_folder_of(checkpoint), ""
     if folder is None:

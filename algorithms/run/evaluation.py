@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlmodule.sampling.env_runner import EnvRunner
 
 FRAGMENT = 64
-"""Steps of each env per call of the runner. An evaluation of episodes wastes at most these at its end."""
+"""Steps per env in one call of the env runner, of which an evaluation of episodes wastes at most all in its last."""
 
 
 def evaluation_config(
@@ -38,12 +38,13 @@ def evaluation_config(
     num_videos: int | None,
     video_dir: StrPath | None,
 ) -> AlgorithmConfig:
-    """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` are settings.
+    """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` that are not None
+    replace the evaluation settings.
 
     Raises:
         TypeError: If an argument has the wrong type.
         ValueError: If an argument is out of range, ``num_episodes`` and ``num_env_steps`` are both given, or
-            ``num_videos`` or ``video_dir`` lacks the other.
+            one of ``num_videos`` and a folder for the videos is given without the other.
     """
     changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
@@ -101,7 +102,7 @@ class Evaluation:
         return self._made
 
     def runners(self) -> list[EnvRunnerGroup]:
-        """Return a list with the group of env runners; an empty list before the first evaluation."""
+        """Return the group of env runners in a list, which is empty before the first evaluation."""
         return [] if self._made is None else [self._made]
 
     def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
@@ -139,7 +140,8 @@ class Evaluation:
             )
 
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, Any]:
-        """Play a number of episodes, or of steps, and return the summary of the finished episodes."""
+        """Play the episodes or steps that ``config`` asks for, call ``on_episode_end``, and return the summary of the
+        episodes that count."""
         in_episodes = config.evaluation_duration_unit == "episodes"
         runner, count, explore = self._group.local_runner, config.evaluation_duration, config.evaluation_explore
         counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
@@ -156,11 +158,12 @@ class Evaluation:
         return summary
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return the state of the env runners; None if there was no evaluation yet."""
+        """Return the state of the env runners, or None if no evaluation has made them."""
         return None if self._made is None else self._made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore a state from :meth:`get_state`; the number of envs may differ."""
+        """Restore a state from :meth:`get_state`, even with a different number of envs. For None, close the env
+        runners, so that the next evaluation makes new ones."""
         if state is not None:
             self._group.set_state(state)
         else:
@@ -168,13 +171,14 @@ class Evaluation:
             self._made = None
 
     def stop(self) -> None:
-        """Close the envs."""
+        """Close the envs, if an evaluation has made any."""
         if self._made is not None:
             self._made.stop()
 
 
 def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_env_steps: int) -> dict[str, Any]:
-    """Return the summary of an evaluation of ``num_env_steps`` steps, in which episodes with these returns ended."""
+    """Return the section ``env_runners`` of an evaluation that took ``num_env_steps`` steps, in which episodes with
+    these returns and lengths ended."""
     spread = pstdev(returns) if returns else math.nan
     counts = {"num_episodes": len(returns), "num_env_steps": num_env_steps}
     return {**episode_summary(returns, lengths), "episode_return_std": spread, **counts}
@@ -183,13 +187,14 @@ def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_e
 def play(
     runner: EnvRunner, count: int, *, in_episodes: bool, explore: bool, progress: bool
 ) -> tuple[list[FinishedEpisode], int]:
-    """Begin new episodes, play ``count`` episodes or steps, and return the finished episodes and the number of steps.
+    """Begin new episodes, play ``count`` episodes or steps, and return the episodes that count and the number of steps.
 
-    Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
-    ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
+    Each env contributes an equal share of the episodes, because counting the first episodes to end over all envs would
+    favour short episodes. A number of steps is rounded up to a multiple of the number of envs; all episodes that end
+    within these steps count.
 
     Raises:
-        RuntimeError: If an episode does not end.
+        RuntimeError: If ``count`` is a number of episodes and an episode does not end.
     """
     envs, unit = runner.num_envs, "episodes" if in_episodes else "steps"
     wanted = [count // envs + (slot < count % envs) if in_episodes else math.inf for slot in range(envs)]

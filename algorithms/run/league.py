@@ -1,4 +1,5 @@
-"""League: self-play of one policy against its own earlier versions, drawn by how hard they are to beat.
+"""League: self-play of one policy against its own earlier versions, in which versions that are hard to beat are drawn
+more often.
 
 Source of the matchmaking: Vinyals et al. 2019, Grandmaster level in StarCraft II using multi-agent reinforcement
 learning.
@@ -22,18 +23,20 @@ _RECENT = 100
 
 
 class League(Settings):
-    """Self-play against snapshots of the policy: copies that are not trained. Immutable.
+    """Self-play against snapshots of the policy, which are copies that are not trained. A league is immutable.
 
-    In each episode of an env, one agent, drawn by chance, acts with the policy that learns. All others act with the
-    same opponent: a snapshot, or the policy itself. The learner wins an episode if the mean return of its agents
-    exceeds that of the opponent's; an equal return is half a win. The first snapshot has the initial weights.
+    In each episode, one agent, drawn at random, acts with the learning policy. All other agents act with the same
+    opponent: a snapshot, or the learning policy itself. The learning policy wins an episode if the mean return of its
+    agents exceeds the mean return of the opponent's agents. Equal means count as half a win. The first snapshot has the
+    initial weights.
 
     Snapshot ``i`` is drawn with a probability proportional to ``(1 - win rate against i) ** power``, in the share of
-    episodes that ``self_play`` and ``newest`` leave. If there are too many snapshots, the one that is drawn least is
-    removed, but never the newest.
+    episodes that ``self_play`` and ``newest`` leave. If there are more than ``max_snapshots``, the snapshot with the
+    lowest probability is removed, but never the newest.
 
     Raises:
-        ValueError: If no share of the episodes is left for snapshots, or a number is out of range.
+        ValueError: If ``self_play`` is 1, ``self_play`` and ``newest`` add up to more than 1, ``every`` and
+            ``win_rate`` are both None, or a number is out of range.
     """
 
     every: int | None = setting(10, "Iterations between snapshots; None takes them at win_rate alone.", ge=1)
@@ -63,13 +66,14 @@ class League(Settings):
 
 
 class Matches:
-    """Maps agents to policies as a league drew them. Picklable; the draw depends on run seed, env and episode alone.
+    """A ``policy_mapping_fn`` that draws the opponent of each episode. It can be pickled. A draw depends only on the
+    run's seed, the env and the episode.
 
     Args:
         run_seed: Seed of the run.
         agents: All agents.
         learner: Id of the policy that learns.
-        chances: Probability of each opponent.
+        chances: Opponent's policy id → its probability.
     """
 
     def __init__(self, run_seed: int, agents: Sequence[Any], learner: str, chances: Mapping[str, float]) -> None:
@@ -88,16 +92,18 @@ class Matches:
 
 
 class Standings(Callbacks):
-    """The snapshots of a league, and how the learner plays against them.
+    """Keeps the snapshots of a league and the learner's wins against them. The run calls its callbacks, which count
+    games and take snapshots.
 
     Args:
         settings: The league.
         learner: Id of the policy that learns.
         agents: All agents.
-        publish: Function that passes the current :meth:`matches` to all runners.
+        publish: Function that passes the current :meth:`matches` to all env runners.
 
     Attributes:
-        games: Games and wins against each snapshot, the oldest snapshot first; recent games count most.
+        games: Snapshot id → games against it and wins, the oldest snapshot first. Recent games count most, so these
+            numbers are not whole.
     """
 
     def __init__(self, settings: League, learner: str, agents: Sequence[Any], publish: Callable[[], None]) -> None:
@@ -106,14 +112,14 @@ class Standings(Callbacks):
         self._new: dict[str, tuple[int, float]] = {}
 
     def win_rates(self) -> dict[str, float]:
-        """Return the win rate against each snapshot; 1/2 before the first game."""
+        """Return the win rate against each snapshot, with one win and one loss added, so that it begins at 1/2."""
         return {name: (wins + 1) / (games + 2) for name, (games, wins) in self.games.items()}
 
     def chances(self) -> dict[str, float]:
-        """Return the probability of each opponent.
+        """Return the probability of each opponent by policy id: the learner itself and all snapshots.
 
         Raises:
-            ValueError: If there is no snapshot.
+            ValueError: If the league has no snapshot.
         """
         if not self.games:
             raise ValueError(
@@ -128,11 +134,12 @@ class Standings(Callbacks):
         return chances
 
     def matches(self, run_seed: int) -> Matches:
-        """Return the function that maps agents to policies from now on."""
+        """Return the function that maps agents to policies with the current :meth:`chances`."""
         return Matches(run_seed, self._agents, self._learner, self.chances())
 
     def take_snapshot(self, algorithm: Algorithm) -> None:
-        """Add a snapshot of the learner; remove one if there are too many."""
+        """Add a snapshot of the learner to the run's policies. If there are now more than ``max_snapshots``, remove the
+        snapshot with the lowest probability, but never the newest."""
         name = f"{self._learner}_{algorithm.metrics.iterations}"
         self.games[name] = (0.0, 0.0)
         algorithm.add_policy(name, copy_of=self._learner)
@@ -151,7 +158,8 @@ class Standings(Callbacks):
                 self._new[name] = games + 1, wins + (own > other) + (own == other) / 2
 
     def _count(self) -> None:
-        """Add the games of this iteration. Their order, which depends on the runners, does not matter."""
+        """Add the games of this iteration to ``games``. The result does not depend on the order in which the games
+        ended."""
         for name, (num, won) in self._new.items():
             games, wins = (x * (1 - 1 / _RECENT) ** num for x in self.games[name])
             self.games[name] = games + num, wins + won
@@ -167,7 +175,7 @@ class Standings(Callbacks):
         result["league"] = {"num_snapshots": len(self.games), "win_rate": fmean(rates.values()), "win_rates": rates}
 
     def get_state(self) -> dict[str, list[float]]:
-        """Return games and wins by snapshot."""
+        """Return :attr:`games` as JSON values."""
         return {name: [*one] for name, one in self.games.items()}
 
     def set_state(self, state: Mapping[str, Sequence[float]]) -> None:

@@ -15,17 +15,17 @@ from torch import Tensor
 from rlmodule.data.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
-"""Phases of sampling; rollouts hold the seconds of each."""
+"""Phases of sampling. The ``stats`` of a rollout hold the seconds that each phase took."""
 
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
 
 
 class RunMetrics:
-    """Counters over the whole run and a window of recent episodes.
+    """Counters over the whole run, and averages over a window of recent episodes.
 
     Args:
-        window: Number of most recent episodes that returns and lengths are averaged over.
+        window: Number of most recent episodes over which returns and lengths are averaged.
     """
 
     def __init__(self, window: int) -> None:
@@ -34,9 +34,9 @@ class RunMetrics:
         self.env_steps = 0
         self.episodes = 0
         self.best_evaluation: float | None = None
-        """The greatest mean return of an evaluation so far."""
+        """The greatest mean return of all evaluations so far; None before the first."""
         self.last_evaluation: float | None = None
-        """The mean return of the last evaluation."""
+        """The mean return of the last evaluation; None before the first."""
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -58,7 +58,8 @@ class RunMetrics:
             self._timers[phase] += stats.get(phase, 0.0)
 
     def steps_of(self, module_id: str) -> int:
-        """Return the number of steps in which a module acted, over the whole run."""
+        """Return the number of steps in which a module acted, over the whole run. In a single-agent run, these are all
+        env steps."""
         return self.env_steps
 
     def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
@@ -66,10 +67,10 @@ class RunMetrics:
 
         The section ``custom_metrics`` of a result has the mean of the values logged under each name in that iteration.
         Values logged during an evaluation are in the result of the evaluation instead. Values logged between iterations
-        belong to the next one, and are not part of a checkpoint.
+        belong to the next iteration, and are not part of a checkpoint.
 
         Args:
-            name: Its name; ``"a/b"`` makes a group in TensorBoard.
+            name: Name of the number; ``"a/b"`` makes a group in TensorBoard.
             value: A number, or a tensor or array with one element. NaN and infinities make the mean NaN or infinite;
                 loggers leave such means out.
 
@@ -87,7 +88,8 @@ class RunMetrics:
         self._logged[name] = total + float(value), count + 1
 
     def logged_means(self) -> dict[str, dict[str, float]]:
-        """Return the section ``custom_metrics``; an empty dict if nothing was logged."""
+        """Return a dict with the section ``custom_metrics``: the mean of the values logged under each name. Return an
+        empty dict if nothing was logged."""
         means = {name: total / number for name, (total, number) in self._logged.items()}
         return {"custom_metrics": means} if means else {}
 
@@ -108,7 +110,8 @@ class RunMetrics:
 
     @contextmanager
     def logging_apart(self) -> Iterator[None]:
-        """Log to a separate set of values, so that an evaluation does not change the means of the iteration."""
+        """Within the block, log to a separate set of values, so that an evaluation does not change the means of the
+        iteration."""
         before, self._logged = self._logged, {}
         try:
             yield
@@ -116,15 +119,16 @@ class RunMetrics:
             self._logged = before
 
     def note_evaluation(self, result: Mapping[str, Any]) -> None:
-        """Remember the mean return of the evaluation in ``result``, if it has one; NaN is never the best."""
+        """Update ``last_evaluation`` and ``best_evaluation`` with the mean return of the evaluation in ``result``, if
+        it has one. NaN is never the best."""
         if (mean := evaluation_return(result)) is not None:
             self.last_evaluation = mean
             if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
                 self.best_evaluation = mean
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of an iteration that took ``seconds``, and start the next one. The result has the counters
-        and ``sections``; its ``timers`` also have the seconds of sampling."""
+        """Return the result of an iteration that took ``seconds``, and start the counters of the next iteration. The
+        result has the counters and ``sections``; its ``timers`` also have the seconds of sampling."""
         self.iterations += 1
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():
@@ -150,7 +154,7 @@ class RunMetrics:
         return counters | {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` returned."""
+        """Restore a state from :meth:`get_state`."""
         vars(self).update({name: state[name] for name in COUNTERS})
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
@@ -169,7 +173,8 @@ def episode_summary(returns: Collection[float], lengths: Collection[float]) -> d
 
 
 def evaluation_return(result: Mapping[str, Any]) -> float | None:
-    """Return the mean return of the evaluation in ``result``; None if it has none, or a callback replaced it."""
+    """Return the mean return of the evaluation in ``result``. Return None if ``result`` has no evaluation, or if a
+    callback replaced it with something else."""
     evaluation = result.get("evaluation")
     played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
     mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None

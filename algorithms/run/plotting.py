@@ -1,6 +1,6 @@
-"""Draw learning curves: of one run, or of several runs as mean and spread over their seeds.
+"""Draw the learning curves of one run, or of several runs as the mean and spread over their seeds.
 
-This module does not use pyplot, as that would set the backend for the user's own figures.
+This module does not use pyplot, because pyplot would set the backend for the user's own figures.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ METRIC_TEXTS = {
     EVALUATION_RETURN: "mean episode return, evaluation",
     TRAINING_RETURN: "mean episode return, training",
 }
-"""Labels of these metrics in a picture."""
+"""Path of a metric → its label in a picture."""
 SECONDS = "time_total_s"
-"""The metric with the seconds of training."""
+"""Path of the metric that holds the seconds of training."""
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 """The palette of Okabe and Ito (2008), which colour-blind readers can distinguish."""
 FEWEST_SEEDS = 5
 """Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range."""
 LABEL_WIDTH = 78
-"""Characters in a line of the legend."""
+"""Greatest number of characters in a line of the legend."""
 STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
 """Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom."""
 MOST_DIFFERENCES = 3
-"""Most settings in a label; runs that differ in more settings are labelled by their folders."""
+"""Greatest number of settings in a label. Runs that differ in more settings are labelled by their folders."""
 
 By = Literal["steps", "time"]
 Floats = npt.NDArray[np.float64]
@@ -117,7 +117,7 @@ def plot_runs(
         title: Title; None names the algorithm and env that all runs share.
 
     Returns:
-        The curves, in the order of ``runs``; without those that have no finished iteration.
+        The curves, in the order of ``runs``. Runs without a finished iteration have no curve.
 
     Raises:
         FileNotFoundError: If one of ``runs`` does not exist.
@@ -166,7 +166,7 @@ class _Group:
     Attributes:
         path: The folder that was passed.
         rows: Run folder → the rows of its progress.jsonl; empty if there is no run.
-        algorithm, env: Their names; empty without a run.json.
+        algorithm, env: Names of the algorithm and the env; empty without a run.json.
         settings: Settings that affect learning; empty without a run.json.
         metrics: Name of each number in any row → number of rows that have it.
     """
@@ -209,7 +209,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(groups: Sequence[_Group]) -> list[str]:
-    """Return a label per group: the algorithm, env and settings that differ, or its folder if that is ambiguous."""
+    """Return a label for each group: the algorithm, env and settings in which it differs from other groups. If these
+    are not unique, return the folders of the groups instead."""
     labels = []
     for group in groups:
         alike = [other for other in groups if (other.algorithm, other.env) == (group.algorithm, group.env)]
@@ -225,7 +226,7 @@ def _labels(groups: Sequence[_Group]) -> list[str]:
 
 
 def _common_title(groups: Sequence[_Group]) -> str:
-    """Return the algorithm and env that all groups share; empty if they share neither."""
+    """Return the algorithm and env that all groups share as text, which is empty if they share neither."""
     algorithms, envs = {group.algorithm for group in groups}, {group.env for group in groups}
     return " on ".join(name for names in (algorithms, envs) if len(names) == 1 for name in names)
 
@@ -290,7 +291,7 @@ def _series(rows: Rows, by: By, metric: str) -> Series | None:
 
 
 def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Interpolate series on a common grid: every ``x`` of any series, within the range of all.
+    """Interpolate series on a common grid: every ``x`` of any series, within the range that all series cover.
 
     The mean of piecewise linear series is linear between these points, so the grid loses nothing.
 
@@ -378,7 +379,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
 
 
 def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Make an empty picture."""
+    """Return an empty picture with this title and these labels of the axes."""
     from cycler import cycler
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

@@ -1,4 +1,4 @@
-"""The policies of several agents: their ids, the spec of each, and changes while a run goes on."""
+"""The policies of a multi-agent run: their ids and specs, and how they are added and removed during the run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
     """Return the specs of the policies that ``config`` names, for agents with these spaces.
 
     Raises:
-        ValueError: If there is no policy or none is trained, a setting names an unknown policy or maps an agent to one,
-            an agent has no policy, or the agents of a policy have different spaces.
+        ValueError: If ``config`` names no policy, no policy is trained, a setting names an unknown policy or maps an
+            agent to an unknown policy, an agent has no policy, or the agents of a policy have different spaces.
         TypeError: If the function ``policies`` returns anything but policies.
     """
     agents = list(observation_spaces)
@@ -75,7 +75,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
 
 
 def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentPolicy:
-    """Return the policies of a run, which act with its current weights."""
+    """Return the policies of a run, which act with its current weights and draw actions from ``generator``."""
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     agents = list(runners.observation_space)
@@ -84,8 +84,9 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
 
 
 def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
-    """Return the column of each env and agent ``[envs, agents]`` in the replay buffer of a policy, -1 for agents that
-    never act with it. If the map depends on the episode, all agents with the policy's spaces may."""
+    """Return the column of each env and agent in the replay buffer of a policy, int64 ``[envs, agents]``; -1 for agents
+    that never act with the policy. If the mapping depends on the episode, all agents with the policy's spaces have a
+    column."""
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     module, seen, acts = algorithm.get_module(policy_id), runners.observation_space, runners.action_space
@@ -96,14 +97,14 @@ def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
 
 
 class PolicyChanges:
-    """Adds policies to a run, and removes them: in learners, runners, evaluations and ``algorithm.policies``.
+    """Adds policies to a run, and removes them: in learners, env runners, evaluations and ``algorithm.policies``.
 
     Args:
-        algorithm: The run, whose learners are built.
-        specs: The specs of its policies.
+        algorithm: The run. Its learners must be built already.
+        specs: The specs of its initial policies.
 
     Attributes:
-        league: The standings of its league; None if it has none.
+        league: The standings of the run's league; None if the run has no league.
     """
 
     def __init__(self, algorithm: Algorithm, specs: MultiRLModuleSpec) -> None:
@@ -127,13 +128,13 @@ class PolicyChanges:
             self.league = Standings(config.league, next(iter(self._specs)), agents, self.update)
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
-        """Let new ``runners`` act with the policies."""
+        """Build the modules of new ``runners``, so that they act with the current policies."""
         base = {name: spec for name, spec in self._base.items() if name in self._specs}
         runners.build_modules(MultiRLModuleSpec(base), self._algorithm.learner_group.module)
         self.show(runners)
 
     def show(self, runners: EnvRunnerGroup) -> None:
-        """Let ``runners`` act with the current policies."""
+        """Make ``runners`` act with the current policies and, if the run has a league, with its current mapping."""
         algorithm, mapping_fn = self._algorithm, None
         is_free = runners is algorithm.env_runner_group or self._config.evaluation_policy_mapping_fn is None
         if self.league is not None and self.league.games and is_free:
@@ -209,7 +210,8 @@ class PolicyChanges:
             self.league.games.pop(policy_id, None)
 
     def update(self) -> None:
-        """Pass the current policies to all runners, the metrics and ``algorithm.policies``."""
+        """Pass the current policies to all env runners, the metrics, ``algorithm.policies`` and
+        ``algorithm.policies_changed()``."""
         algorithm: Any = self._algorithm
         algorithm.module_spec = MultiRLModuleSpec(dict(self._specs))
         for runners in algorithm.all_runners():
@@ -219,8 +221,8 @@ class PolicyChanges:
         algorithm.policies_changed(self._trained)
 
     def get_state(self) -> dict[str, Any]:
-        """Return, under ``policies``, the policies added and removed and the standings of the league; an empty dict
-        if nothing changed and the run has no league."""
+        """Return a dict with the section ``policies``: the policies added and removed, and the standings of the league.
+        Return an empty dict if nothing was added or removed and the run has no league."""
         removed = [policy_id for policy_id in self._base if policy_id not in self._specs]
         if not (self._added or removed or self.league):
             return {}
@@ -228,11 +230,11 @@ class PolicyChanges:
         return {"policies": {"added": dict(self._added), "removed": removed, "league": league}}
 
     def set_state(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
-        """Add and remove policies until they are those of a state from :meth:`get_state`, which has no weights.
+        """Add and remove policies until the run has those of ``state``. The state holds no weights.
 
         Args:
-            state: The state.
-            allow: Import paths that specs in the state may name; None trusts it.
+            state: A result of :meth:`get_state`.
+            allow: Import paths that specs in ``state`` may use; None allows all.
         """
         base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
         wanted: dict[str, Any] = {name: None for name in base if name not in state["removed"]} | state["added"]
@@ -253,7 +255,8 @@ class PolicyChanges:
 
 
 def _decoded(form: Any, allow: Sequence[str] | None) -> RLModuleSpec:
-    """Return the spec that ``encode()`` wrote as ``form``."""
+    """Return the spec that ``encode()`` turned into ``form``. Raise ``ValueError`` if ``form`` needs an import that
+    ``allow`` lacks."""
     decoder = Decoder("checkpoint", allow)
     spec = decoder.read(form, "policies", RLModuleSpec)
     decoder.refuse_missing()
@@ -261,7 +264,8 @@ def _decoded(form: Any, allow: Sequence[str] | None) -> RLModuleSpec:
 
 
 def _specs_by_id(config: MultiAgentConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:
-    """Return the spec of each policy: the one in ``config``, or an empty one if it only names the policy."""
+    """Return the spec of each policy by id: the spec in ``config``, or an empty spec if ``config`` only names the
+    policy."""
     where, policies = f"{type(config).__name__}.policies", config.policies
     if callable(policies):
         values = type(config).overrides(policies=policies(list(agents)))

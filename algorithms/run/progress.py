@@ -8,19 +8,19 @@ from time import perf_counter
 from typing import TypeAlias
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Least time between two lines of progress without a terminal."""
+"""Least time between two lines of progress where stderr is not a terminal."""
 SECONDS_BETWEEN_REDRAWS = 0.2
 
 Show: TypeAlias = Callable[[int, str], None]
-"""Shows progress; takes the amount done and a line of text."""
+"""A function that shows progress, called with the amount done and a line of text."""
 
 
 def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "") -> AbstractContextManager[Show]:
-    """Return a context that yields a function to show progress on stderr.
+    """Return a context manager that yields a function to show progress on stderr.
 
     Args:
         total: The amount to do.
-        enabled: False shows nothing.
+        enabled: Whether to show anything.
         lines: Whether to print lines if stderr is not a terminal.
         waiting: Text of the bar before the first call.
     """

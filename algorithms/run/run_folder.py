@@ -7,7 +7,7 @@
     events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
     checkpoint/           the last checkpoint
-    checkpoints/          earlier ones by their env steps, if keep_checkpoints is more than 1
+    checkpoints/          earlier checkpoints by their env steps, if keep_checkpoints is more than 1
     best_checkpoint/      the checkpoint of the best evaluation
     videos/               videos of evaluations
     .lock                 locked while a run trains in the folder
@@ -139,7 +139,8 @@ class RunFolder:
         self._lock.release()
 
     def undo(self) -> None:
-        """Undo the constructor, for a run that cannot start: remove its files and a new folder, and unlock."""
+        """Undo the constructor, for a run that cannot start: remove the files written since and the folders that the
+        constructor created, and unlock."""
         for path in {*self.path.iterdir()} - self._found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.release()
@@ -148,7 +149,7 @@ class RunFolder:
                 folder.rmdir()
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
-        """Draw learning_curve.png from progress.jsonl, if that has rows.
+        """Draw learning_curve.png from progress.jsonl. Do nothing if progress.jsonl has no rows.
 
         Args:
             title: Title of the picture.
@@ -163,7 +164,7 @@ class RunReport:
 
     Args:
         algorithm: The algorithm that trains.
-        callbacks: Its callbacks.
+        callbacks: The callbacks of the run.
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
@@ -201,13 +202,14 @@ class RunReport:
                 replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
             undone.pop_all()
         self._checkpoint_is_last = False
-        """Whether ``checkpoint/`` is newer than the last row of the log."""
+        """Whether ``checkpoint/`` was written for the last row of the log."""
         self._writer, self._callbacks = CheckpointWriter(algorithm, config.keep_checkpoints), callbacks
         self._in_background = False
 
     @contextmanager
     def writing_in_background(self) -> Iterator[None]:
-        """Let :meth:`write` return before its checkpoints are written, as long as the block runs."""
+        """Within the block, let :meth:`write` return while its checkpoints are still being written. Wait for them at
+        the end of the block."""
         self._in_background = True
         try:
             yield
@@ -244,7 +246,8 @@ class RunReport:
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _finish(self, **most_failed: int) -> None:
-        """Wait for the checkpoints that are being written."""
+        """Wait for the checkpoints that are being written, and call ``on_checkpoint`` for each that is complete.
+        ``most_failed`` goes to :meth:`CheckpointWriter.finish`."""
         for path, is_written in self._writer.finish(**most_failed):
             if is_written:
                 self._callbacks.call("on_checkpoint", algorithm=self._algorithm, path=path.absolute())
@@ -254,10 +257,10 @@ class RunReport:
                 self._checkpoint_is_last = False
 
     def write_checkpoint(self) -> Path:
-        """Write ``checkpoint/``, unless it is current, and return its path.
+        """Write ``checkpoint/``, unless it was written after the last iteration, and return its path.
 
         Raises:
-            OSError, ValueError: If it cannot be written, or is not finite.
+            OSError, ValueError: If it cannot be written, or a weight is NaN or infinite.
         """
         assert self.folder is not None
         self._finish()
@@ -281,7 +284,7 @@ class RunReport:
 
 
 def best_return_in(checkpoint: Path) -> float:
-    """Return the mean return of the evaluation that a best_checkpoint belongs to; ``-inf`` if it cannot be read."""
+    """Return the mean return of the last evaluation before a checkpoint was written; ``-inf`` if it cannot be read."""
     try:
         mean = read_manifest(checkpoint, KIND)["about"]["last_evaluation"]
     except (DamagedFolder, KeyError, TypeError):
@@ -295,14 +298,15 @@ def run_name(algorithm: Algorithm) -> str:
 
 
 def env_name(env: Any) -> str:
-    """Return the name of an env: an id, the name of a class or function, or the class of another factory."""
+    """Return the name of an env: its id, the name of its class or function, or the class name of any other factory."""
     if isinstance(env, str):
         return env
     return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
 
 
 def new_run_dir(algorithm: str, env: Any) -> Path:
-    """Create the folder ``runs/<algorithm>-<env>-<time>``, with a number if another run has created it already.
+    """Create and return the folder ``runs/<algorithm>-<env>-<time>``. If it exists already, append a number to the
+    name.
 
     Raises:
         OSError: If the folder cannot be created.

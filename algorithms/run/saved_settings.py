@@ -28,7 +28,8 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
         config: A dict from ``config.to_dict()``.
 
     Returns:
-        JSON values; import paths for classes and functions, descriptions for objects that were not saved.
+        JSON values, with import paths in place of classes and functions, and descriptions in place of objects that were
+        not saved.
     """
     found = {name: _plain(value) for name, value in config.items()}
     spec, model = found.pop(SPEC, None) or _plain(encode(RLModuleSpec())), found.pop(MODEL, None)
@@ -47,7 +48,7 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_settings(algorithm: str) -> dict[str, Any]:
-    """Return :func:`plain_settings` of a new config; empty if the algorithm is not registered."""
+    """Return :func:`plain_settings` of a new config; an empty dict if the algorithm is not registered."""
     return plain_settings(algorithm, config_class(algorithm)().to_dict()) if algorithm in ALGORITHMS else {}
 
 
@@ -60,12 +61,12 @@ def learning_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, An
 
 
 def setting_text(value: Any) -> str:
-    """Format a plain setting."""
+    """Return a value of :func:`plain_settings` as text: a string as it is, any other value as its ``repr``."""
     return value if isinstance(value, str) else repr(value)
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that :mod:`rlmodule.encoding` encoded to plain JSON."""
+    """Turn what :func:`rlmodule.encoding.encode` returned into plain JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:
@@ -83,12 +84,12 @@ def _plain(value: Any) -> Any:
 
 
 def folders_below(path: Path, file: str) -> list[Path]:
-    """Return the folders that hold ``file``, at most two levels below ``path``, in order."""
+    """Return the folders at most two levels below ``path`` that hold ``file``, sorted by path."""
     return sorted(found.parent for pattern in ("*", "*/*") for found in path.glob(f"{pattern}/{file}"))
 
 
 def read_about(run: Path) -> dict[str, Any] | None:
-    """Read the run.json of a folder; None if it is missing or damaged."""
+    """Return the content of run.json in the run folder ``run``, or None if the file is missing or damaged."""
     try:
         about = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a run that is starting has not written it yet

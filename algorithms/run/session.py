@@ -34,16 +34,16 @@ class TrainingSession:
         algorithm: The algorithm to train.
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
-        progress: Show a live display on a terminal, else a plain line now and then, on stderr.
-        evaluate_at_end: Evaluate after the last iteration, unless it has evaluated, a signal stopped the run, or no
-            episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
+        progress: Show progress on stderr: a live display on a terminal, else a plain line now and then.
+        evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
+            or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
 
     Attributes:
         reached: Whether ``target_return`` was reached.
-        evaluation: The evaluation of the last iteration or at the end; None if neither took place.
-        seconds: Wall time of the training, without the files written at its end.
-        stopped_by: The signal that ended the run early; None if none did.
-        checkpoint: Path of the last checkpoint; None if none was saved.
+        evaluation: The result of the evaluation in the last iteration or after it; None if neither took place.
+        seconds: Wall time of the training, without the time to write files at its end.
+        stopped_by: The signal that ended the run early; None if no signal did.
+        checkpoint: Path of the checkpoint that was saved at the end; None if none was saved.
 
     Raises:
         TypeError, ValueError: If ``num_env_steps`` is not an int >= 1, or ``target_return`` not a finite number or
@@ -123,7 +123,8 @@ class TrainingSession:
         return "  ".join([*facts, f"{duration_text(left)} left"])
 
     def _save(self, folder: RunFolder | None) -> None:
-        """Write the checkpoint first, then the learning curve, which matters less."""
+        """Write the checkpoint and, after it, the learning curve, which matters less. Without a run folder, save only
+        if a signal stopped the run, to a new folder below ``runs/``."""
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
@@ -133,8 +134,8 @@ class TrainingSession:
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
-        """Set ``evaluation``. If ``evaluate_at_end`` asks for another one, run it now that the run is saved, since it
-        may take long or fail."""
+        """Set ``evaluation`` to that of the last iteration. If that iteration had none and ``evaluate_at_end`` asks for
+        one, evaluate now that the run is saved, because an evaluation may take long or fail."""
         self.evaluation = result.get("evaluation")
         ended = result["env_runners"]["num_episodes_lifetime"]  # without any, an evaluation might never end
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
@@ -168,7 +169,8 @@ class TrainingSession:
 
 @contextmanager
 def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them. Do nothing outside the main thread."""
+    """Within the block, call ``handler`` on SIGINT and SIGTERM, except for a signal that the process ignores. Do
+    nothing outside the main thread."""
     heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
     listening = [each for each in heard if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, handler) for each in listening}

@@ -1,4 +1,4 @@
-"""Set the number of threads that torch computes on, and restore it. Each thread of a process has its own number."""
+"""Set the number of threads that torch computes on, and restore it. Each Python thread has its own such number."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch import nn
 from rlmodule.seeding import int_seed
 
 SMALL_NET = 1_000_000
-"""Parameters below which one thread is faster than several."""
+"""Number of parameters below which a net computes faster on one thread than on several."""
 
 
 class Threads:
@@ -53,9 +53,10 @@ def computing_on(count: int) -> Iterator[None]:
 
 @contextmanager
 def building(run_seed: int) -> Iterator[None]:
-    """Draw the weights of new modules from the run's seed, and restore torch's generator and threads.
+    """Within the block, draw the weights of new modules from the run's seed. Restore torch's generator and number of
+    threads afterwards.
 
-    Use one thread: orthogonal weights depend on the number of threads, which another run may have changed.
+    Use one thread, because orthogonal weights depend on the number of threads, which another run may have changed.
     """
     with computing_on(1), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int_seed(run_seed, "module"))

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from algorithms.run.agent_video import Team
 
 MODE = "rgb_array"
-"""The render mode: ``render()`` returns an array."""
+"""The render mode in which ``render()`` returns an array."""
 FRAMES = 3_000
-"""Most frames in a video; later ones are left out. They are kept in memory, 0.7 MB each at 600 x 400."""
+"""Most frames in a video; later frames are left out. Frames are kept in memory, 0.7 MB each at 600 x 400."""
 FPS = 30
 """Frames per second if the env's metadata has no ``render_fps``."""
 LIMIT = 200_000
-"""Steps without the end of an episode after which playing stops with an error."""
+"""Number of steps within which an episode must end. Otherwise, playing it raises ``RuntimeError``."""
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:
-    """Return the policy that plays in the videos of ``algorithm``; for several agents, a :class:`Team`."""
+    """Return the policy that plays in the videos of ``algorithm``; in a multi-agent run, a :class:`Team`."""
     if not algorithm.config.is_multi_agent:
         return algorithm.policy
     from algorithms.run.agent_video import Team
@@ -57,18 +57,18 @@ def record_videos(
     explore: bool = False,
     show: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """Play episodes in one env made to be rendered, and write each as an MP4 into ``folder``.
+    """Play episodes one after the other in an env that renders, and write each as an MP4 into ``folder``.
 
     Args:
         policy: The policy to play; its random generator is not used.
         config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory gets it in its
             ``env_config``.
         num_episodes: Episodes to record.
-        seed: Seed of the videos; each episode derives its own from it.
+        seed: Seed of the videos, from which the seed of each episode derives.
         folder: Created if it does not exist. The videos are named ``episode-<number>-return-<return>.mp4``, and replace
             files of the same name.
         explore: Whether to sample actions instead of taking the most likely ones.
-        show: Called with the number of written videos.
+        show: Called after each video with the number of videos written so far.
 
     Returns:
         ``path``, ``episode_return`` and ``episode_len`` of each video.
@@ -106,20 +106,20 @@ def watch(
         explore: Whether to sample actions instead of taking the most likely ones.
 
     Returns:
-        Return and length of each.
+        Return and length of each episode.
 
     Raises:
-        ImportError, RuntimeError: See :func:`record_videos`; also if there is no display.
+        ImportError, RuntimeError: As :func:`record_videos`. Also a RuntimeError if no display is available.
     """
     with _rendering(config, _window) as window:
         return [_play(window, policy, int_seed(seed, "video", index), explore) for index in range(num_episodes)]
 
 
 def check_recording(config: AlgorithmConfig) -> None:
-    """Check before a run starts that its videos can be recorded.
+    """Check that the videos of a run can be recorded, before the run starts.
 
     Raises:
-        ImportError, RuntimeError: See :func:`record_videos`.
+        ImportError, RuntimeError: As :func:`record_videos`.
     """
     _writer()
     with _in_memory(), _rendering(config):
@@ -127,7 +127,8 @@ def check_recording(config: AlgorithmConfig) -> None:
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """Return the error at ``where`` for episodes that do not end; ``instead`` is a remedy other than a time limit."""
+    """Return the error that ``where`` raises if episodes do not end. ``got`` is what happened instead, and ``instead``
+    is a remedy other than a time limit."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
@@ -144,7 +145,8 @@ def _writer() -> Any:
 def _play(
     env: gym.Env, policy: Policy | Team, seed: int, explore: bool, frames: list[Any] | None = None
 ) -> tuple[float, int]:
-    """Play one episode, add its first :data:`FRAMES` frames to ``frames``, and return its return and length."""
+    """Play one episode, and return its return and length. If ``frames`` is given, append the first :data:`FRAMES`
+    frames to it."""
     # a separate policy, as the generator of the other one is part of the state of its run
     policy = policy.with_generator(torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
@@ -166,7 +168,8 @@ def _play(
 
 @contextmanager
 def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lambda env: env) -> Iterator[gym.Env]:
-    """Make an env, check that it renders, apply ``wrap``, and close it at the end."""
+    """Make an env, check that it renders, yield the result of ``wrap`` for it, and close it at the end. Raise
+    ``ImportError`` or ``RuntimeError`` if the env does not render."""
     where = f"videos of env {env_name(config.env)}"
     with warnings.catch_warnings(), ExitStack() as opened:
         # our own errors say more; MuJoCo looks for a display with glfw
@@ -235,7 +238,8 @@ def _window(env: gym.Env) -> gym.Env:
 
 @contextmanager
 def _in_memory() -> Iterator[None]:
-    """Keep SDL, which pygame draws with, from looking for a display: without one, it would print errors."""
+    """Within the block, keep SDL, with which pygame draws, from looking for a display. Without a display, SDL would
+    print errors."""
     chosen = os.environ.get("SDL_VIDEODRIVER")
     os.environ["SDL_VIDEODRIVER"] = chosen or "dummy"
     try:

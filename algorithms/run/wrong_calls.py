@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and argu
 else:
 
     class AlgorithmType(ABCMeta):
-        """Metaclass whose errors for ``PPO.load(path)`` and ``PPO("MlpPolicy", env)`` show how to make an algorithm."""
+        """Metaclass of algorithms. For wrong calls such as ``PPO.load(path)`` or ``PPO("MlpPolicy", env)``, it raises
+        errors that show how to build an algorithm."""
 
         __getattr__ = explain_unknown
 
@@ -30,7 +31,8 @@ else:
 
 
 def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
-    """Return the error for a call of ``learn`` with positional or unknown arguments, as other libraries have."""
+    """Return the error for a call of ``learn`` with positional or unknown arguments, such as those of other
+    libraries."""
     steps = args[0] if args else foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
@@ -38,7 +40,7 @@ def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str,
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:
-    """Return the error for a ``training_step`` that returns ``got``."""
+    """Return the error for a ``training_step`` that returns ``got``, which is not a dict."""
     return TypeError(
         f"{type(algorithm).__name__}.training_step(): expected a dict of sections of the result, "
         f"got {type(got).__name__}. Return {{'learners': ...}}."
@@ -55,7 +57,7 @@ def already_stopped(algorithm: object, method: str) -> RuntimeError:
 
 
 def not_several(algorithm: object, method: str) -> ValueError:
-    """Return the error for a call of ``method`` in a run with one agent."""
+    """Return the error for a call of ``method``, which needs a multi-agent run, in a single-agent run."""
     return ValueError(
         f"{type(algorithm).__name__}.{method}(): expected a run with several agents, got one with one agent. Set "
         ".multi_agent(policies=...)."

@@ -12,7 +12,7 @@ from catalog.distributions.nested import at, leaf_classes
 from rlmodule.modules.rl_module import RLModule
 
 CHOICE_SHARE = 0.98
-"""Target entropy of choices, as a share of the entropy of uniform ones (Christodoulou 2019, section 3.2)."""
+"""Target entropy of choices, as a share of the entropy of uniform choices (Christodoulou 2019, section 3.2)."""
 
 
 class TargetEntropy(nn.Module):
@@ -20,12 +20,13 @@ class TargetEntropy(nn.Module):
 
     Args:
         module: The module, whose action space, distribution and mask determine the entropy.
-        goal: The entropy in nats; None is -1 for each number of an action (Haarnoja et al. 2018, section 5), plus
-            :data:`CHOICE_SHARE` of the entropy of uniform choices among the allowed ones.
+        goal: The target entropy in nats; None takes -1 for each number in an action (Haarnoja et al. 2018, section 5),
+            plus :data:`CHOICE_SHARE` of the entropy of uniform choices among the allowed choices.
 
     Attributes:
-        most: The entropy of uniform actions in nats, with all choices allowed and numbers in (-1, 1).
-        constant: The target entropy without masked choices.
+        most: The largest possible entropy in nats: that of uniform actions, with all choices allowed and numbers in
+            (-1, 1). Infinite if a number is not bounded.
+        constant: The part of the target entropy that does not depend on the mask, a scalar buffer in nats.
     """
 
     constant: Tensor
@@ -52,7 +53,8 @@ class TargetEntropy(nn.Module):
         self.register_buffer("is_masked", torch.tensor(is_masked), persistent=False)
 
     def forward(self, obs: Tree) -> Tensor:
-        """Return the target entropy in nats for the env's observations ``obs``: a scalar, or ``[B]`` with a mask."""
+        """Return the target entropy in nats for the env's observations ``obs``: ``[B]`` if the module masks actions and
+        ``goal`` is None, else a scalar."""
         if (mask := self.mask) is None:
             return self.constant
         allowed = mask.allowed(obs)

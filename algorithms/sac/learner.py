@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from algorithms.sac.sac import SACConfig
 
 MOST_LOG_ALPHA = 20.0
-"""Logarithm of the temperature above which learning counts as diverged."""
+"""Logarithm of the temperature above which learning counts as diverged and raises ``FloatingPointError``."""
 
 
 class Actions(NamedTuple):
     """Actions of a policy: one drawn for each observation, or all joint actions.
 
     Attributes:
-        drawn: The actions ``[B, ...]``, with a gradient; None for every joint action.
-        logp: Their log-probabilities ``[B]``; for all actions ``[B, actions]``.
-        probs: The probabilities of all actions ``[B, actions]``; None for drawn ones.
+        drawn: The drawn actions ``[B, ...]``, with a gradient; None if all joint actions are used.
+        logp: Log-probabilities of the drawn actions ``[B]``, or of all joint actions ``[B, actions]``.
+        probs: The probabilities of all joint actions ``[B, actions]``; None if actions are drawn.
     """
 
     drawn: Tree | None
@@ -41,8 +41,8 @@ class Actions(NamedTuple):
 
     @classmethod
     def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
-        """Return the actions of the distributions with ``inputs`` ``[B, W]``: one drawn with ``noise`` for each row;
-        with None, every joint action of a discrete space."""
+        """Return the actions of the distributions with ``inputs`` ``[B, W]``. Draw one action for each row with
+        ``noise``, or take every joint action of a discrete space if ``noise`` is None."""
         dist = module.action_dist_cls.from_logits(inputs)
         if noise is not None:
             return cls(*dist.rsample_with_logp(noise))
@@ -51,16 +51,17 @@ class Actions(NamedTuple):
         return cls(None, logp, logp.exp())
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation ``[B]`` of ``values`` under the policy: exact for all actions, estimated for drawn
-        ones."""
+        """Return the expectation ``[B]`` of ``values`` under the policy; ``values`` have the shape of ``logp``. The
+        result is exact if all joint actions are used. For drawn actions, return ``values`` themselves as the
+        estimate."""
         return values if self.probs is None else (self.probs * values).sum(-1)
 
 
 class SACLearner(ActionCriticLearner):
-    """Learns action values and a policy of high entropy from one batch of replayed steps at a time (Haarnoja et al.
-    2018, "Soft Actor-Critic Algorithms and Applications").
+    """Learns action values and a high-entropy policy from one batch of replayed steps at a time (Haarnoja et al. 2018,
+    "Soft Actor-Critic Algorithms and Applications").
 
-    Critics, policy and temperature learn in one backward pass: the policy's loss gives the critics no gradient.
+    Critics, policy and temperature learn in one backward pass. The policy's loss gives the critics no gradient.
 
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
@@ -90,7 +91,8 @@ class SACLearner(ActionCriticLearner):
         self._target_entropy.pop(module_id, None)
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Return the parts ``critic``, ``alpha`` and, with all other parameters, ``actor``."""
+        """Split the parameters into three parts for the optimizer: ``critic``, ``alpha`` (the temperature), and
+        ``actor`` with all other parameters."""
         module, config = self.module[module_id], self.settings
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
@@ -140,7 +142,8 @@ class SACLearner(ActionCriticLearner):
         }
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the noise of the actions that are sampled, and the targets of the critics."""
+        """Return ``batch`` with the critics' targets and, unless the critics value all joint actions, with the noise
+        from which the loss and the targets draw actions."""
         module = self.module[module_id]
         assert isinstance(module, ActionValueAPI)
         if not module.values_all_actions:
@@ -151,11 +154,12 @@ class SACLearner(ActionCriticLearner):
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted soft value of the next
         observation (eq. 3 and 5). The soft value is the smaller of the target critics' values of the policy's action,
-        minus α times the log-probability of that action.
+        minus α times the log-probability of that action. If the critics value all joint actions, the soft value is the
+        policy's mean of these differences over all actions.
 
         Args:
             module_id: The module that learns.
-            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise.
+            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise that :meth:`prepare_batch` adds.
 
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.

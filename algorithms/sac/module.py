@@ -37,8 +37,8 @@ class SACCatalog(ActionCriticCatalog):
     Override points: those of :class:`ActionCriticCatalog`.
 
     Raises:
-        ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, or for autoregressive actions and
-            action embeddings.
+        ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, or if ``autoregressive_actions`` or
+            ``action_embeddings_key`` is set.
         TypeError: If the distribution cannot draw samples with a gradient from given noise.
     """
 
@@ -78,10 +78,10 @@ class SACCatalog(ActionCriticCatalog):
 
 
 class Temperature(nn.Module):
-    """The temperature, as its logarithm in one parameter.
+    """Holds the temperature α as the scalar parameter ``log_alpha``, its logarithm.
 
     Args:
-        initial: The temperature at the start.
+        initial: The initial temperature.
     """
 
     def __init__(self, initial: float) -> None:
@@ -90,7 +90,7 @@ class Temperature(nn.Module):
 
 
 class SACModule(ActionCriticModule, TemperatureAPI):
-    """SAC's network: policy and critics of :class:`ActionCriticModule`, and the temperature."""
+    """SAC's network: the policy and critics of :class:`ActionCriticModule`, and the temperature."""
 
     def setup(self) -> None:
         self._check_catalog(SACModule, SACCatalog)

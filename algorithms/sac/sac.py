@@ -19,7 +19,7 @@ PLAIN: dict[str, Any] = {
     "target_entropy": "auto",
     "model_config": {"fcnet_hiddens": [256, 256], "normalize_observations": False},
 }
-"""The published settings (Haarnoja et al. 2018, table 1)."""
+"""The published settings (Haarnoja et al. 2018, table 1), for :meth:`SACConfig.plain`."""
 
 
 class SACTraining(SACNetSettings, ReplayTraining):
@@ -52,7 +52,7 @@ class SACConfig(SACTraining, ReplayConfig):
         """Return a new config with the published settings (Haarnoja et al. 2018), whatever the defaults are.
 
         Args:
-            **values: Further settings, or other values for these.
+            **values: Additional settings, or values that replace the published ones.
         """
         return cls().update(PLAIN | values)
 
@@ -68,7 +68,9 @@ class SACConfig(SACTraining, ReplayConfig):
 
 
 class SAC(ReplayAlgorithm):
-    """Soft actor-critic (Haarnoja et al. 2018): act with a policy of high entropy, store transitions, and learn
-    from samples of them."""
+    """Soft actor-critic (Haarnoja et al. 2018).
+
+    Act with a high-entropy policy, store transitions, and learn from batches drawn from them.
+    """
 
     config: SACConfig

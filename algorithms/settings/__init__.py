@@ -1,4 +1,4 @@
-"""Settings of algorithms: the base class of configs, and their conversion to JSON and back."""
+"""Settings of algorithms: the base class of their configs, and the conversion of configs to JSON and back."""
 
 from algorithms.settings.base import SettingsBase
 from catalog.settings import Section, Settings, setting

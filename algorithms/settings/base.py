@@ -1,4 +1,4 @@
-"""Base class of the configs of algorithms: copies, freezes, and converts settings to JSON and back."""
+"""Base class of algorithm configs: copy, freeze, and convert settings to JSON and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 else:
 
     class on_the_class(classmethod):
-        """A class method that makes a new config. Calling it on a config raises, as it would not change that config."""
+        """A class method that returns a new config. Calling it on a config raises ``TypeError``, because the call would
+        not change that config."""
 
         def __get__(self, instance: object, owner: type | None = None) -> Any:
             if instance is not None:
@@ -28,14 +29,14 @@ else:
 
 
 class SettingsBase(Settings):
-    """Base class of the configs of algorithms.
+    """Base class of algorithm configs.
 
     ``config.name = value`` and the section methods check name, type and range at once.
 
     Raises:
-        TypeError: For an unknown name (by keyword) or a value of the wrong type.
-        AttributeError: For an unknown attribute, or any change of a frozen config.
-        ValueError: For a number out of range or not finite.
+        TypeError: If a keyword argument is unknown, or a value has the wrong type.
+        AttributeError: If an attribute is unknown, or the config is frozen.
+        ValueError: If a number is out of range or not finite.
     """
 
     if not TYPE_CHECKING:  # type checkers take the fields as parameters
@@ -50,35 +51,39 @@ class SettingsBase(Settings):
             super().__init__(**values)
 
     def update(self, values: Mapping[str, Any]) -> Self:
-        """Set settings of any section, by name. If one is invalid, none is set."""
+        """Set settings of any section by name, and return this config. If one is invalid, raise and set none of
+        them."""
         return self._set(values, f"{type(self).__name__}.update()")
 
     @classmethod
     def overrides(cls, **values: Any) -> dict[str, Any]:
-        """Check settings as assigning them would, and return them as a dict for :meth:`update`."""
+        """Check settings as an assignment would, raise if one is invalid, and return them as a dict for
+        :meth:`update`."""
         return cls._checked(values, f"{cls.__name__}.overrides()")
 
     def copy(self) -> Self:
-        """Return a deep copy that can be changed, even of a frozen config; :func:`mutable_copy` says what it shares."""
+        """Return a deep copy that can be changed, even of a frozen config. See :func:`mutable_copy` for the objects
+        that both configs share."""
         made = object.__new__(type(self))  # the __init__ of a subclass may take no arguments, or overwrite settings
         for name in settings_of(type(self)):
             object.__setattr__(made, name, mutable_copy(getattr(self, name)))
         return made
 
     def freeze(self) -> Self:
-        """Refuse all later changes, also inside lists, dicts and dataclasses (which become copies), and return self."""
+        """Make this config immutable, and return it. Its lists, dicts and dataclasses are replaced with immutable
+        copies."""
         for name in settings_of(type(self)):
             object.__setattr__(self, name, frozen_copy(getattr(self, name)))
         object.__setattr__(self, "_frozen", True)
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings as JSON values, which :meth:`from_dict` reads."""
+        """Return all settings by name as JSON values, for :meth:`from_dict`."""
         return {name: encode(getattr(self, name)) for name in settings_of(type(self))}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
-        """Return the config that :meth:`to_dict` wrote. A setting that is missing from ``data`` keeps its default.
+        """Return the config that :meth:`to_dict` converted. A setting that is missing from ``data`` keeps its default.
 
         Args:
             data: A dict from :meth:`to_dict`.
@@ -87,8 +92,9 @@ class SettingsBase(Settings):
             **objects: Settings that replace settings in ``data``, such as ``env=`` for an env that was a lambda.
 
         Raises:
-            TypeError: For unknown settings.
-            ValueError: For import paths that are not allowed, and objects that were not saved; names all of them.
+            TypeError: If a setting is unknown.
+            ValueError: If ``data`` names import paths that are not allowed, or lacks objects that could not be saved;
+                names all of them.
         """
         where = f"{cls.__name__}.from_dict()"
         cls._refuse_unknown([*data, *objects], where)
@@ -100,12 +106,13 @@ class SettingsBase(Settings):
 
     @classmethod
     def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the annotations, by setting, that :meth:`from_dict` uses for ``data`` instead of the declared ones."""
+        """Return type annotations by setting name, which :meth:`from_dict` uses for ``data`` in place of the declared
+        annotations. Default: none."""
         return {}
 
     def modules_to_allow(self) -> dict[str, list[str]]:
-        """Return the modules that :meth:`from_dict` needs in ``allow`` to read this config, each with the settings that
-        need it."""
+        """Return the Python modules that :meth:`from_dict` needs in ``allow`` to read this config, each with the names
+        of the settings that need it."""
         decoder, known = Decoder(type(self).__name__, ()), settings_of(type(self))
         for name, value in self.to_dict().items():
             decoder.read(value, name, known[name].hint)

@@ -1,4 +1,4 @@
-"""TD3's learner: targets, the losses of critics and policy, and the delay of the policy."""
+"""TD3's learner: targets, the losses of critics and policy, and delayed policy updates."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -24,8 +24,8 @@ class TD3Learner(ActionCriticLearner):
     """Learns critics, and a deterministic policy that they guide, from one batch of replayed steps at a time (Fujimoto
     et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", Algorithm 1).
 
-    The policy learns in every ``policy_delay``-th step, in one backward pass with the critics, but its loss gives the
-    critics no gradient. The target nets move in these steps.
+    Every ``policy_delay``-th gradient step also updates the policy, in one backward pass with the critics, and moves
+    the target nets. The policy's loss gives the critics no gradient.
 
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
@@ -34,7 +34,8 @@ class TD3Learner(ActionCriticLearner):
     settings: "TD3Config"
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Return the parts ``critic`` and, with all other parameters, ``actor``."""
+        """Split the parameters into two parts for the optimizer: ``critic``, and ``actor`` with all other
+        parameters."""
         module, config = self.module[module_id], self.settings
         assert isinstance(module, ActionValueAPI)
         critic = self.make_part(module.critic_names(), config.critic_lr)
@@ -42,15 +43,17 @@ class TD3Learner(ActionCriticLearner):
         return {"critic": critic, "actor": self.make_part(others, config.actor_lr)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return both parts in every ``policy_delay``-th step, else the critics alone."""
+        """Return the names of the parts to update in this gradient step: both in every ``policy_delay``-th step, else
+        only ``critic``."""
         is_due = (self.num_gradient_steps[module_id] + 1) % self.settings.policy_delay == 0
         return ("critic", "actor") if is_due else ("critic",)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the critics' squared errors; in steps of the policy, subtract the first critic's value of the policy's
-        actions (Fujimoto et al. 2018, Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6).
+        """Return the loss and its metrics. The loss is the critics' squared error. In gradient steps that update the
+        policy, it is that error minus the first critic's value of the policy's actions (Fujimoto et al. 2018,
+        Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6).
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
@@ -69,12 +72,15 @@ class TD3Learner(ActionCriticLearner):
         return loss, metrics
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train``, except in steps of the critics alone, whose loss does not read its outputs."""
+        """Return the rows of ``batch`` and the outputs of ``forward_train``. In gradient steps that update only the
+        critics, skip the pass and return no outputs, because the loss does not read them. Never skip the pass if the
+        module is recurrent or has extra losses."""
         reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Add the clipped noise on the target's actions, and the targets of the critics."""
+        """Return ``batch`` with the critics' targets and, unless ``target_noise`` is 0, with the clipped noise for the
+        target policy's actions."""
         scale, most = self.settings.target_noise, self.settings.target_noise_clip
         if scale:
             noise = self.draw_noise(module_id, batch, num_actions=1)[0]
@@ -88,7 +94,7 @@ class TD3Learner(ActionCriticLearner):
 
         Args:
             module_id: The module that learns.
-            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise.
+            batch: Columns of :meth:`ReplayBuffer.sample`, and the noise that :meth:`prepare_batch` adds.
 
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
@@ -103,7 +109,7 @@ class TD3Learner(ActionCriticLearner):
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net, but only in steps that update the policy."""
+        """Move the target net, but only in gradient steps that update the policy."""
         if "actor" in self.stepping[module_id]:
             super().after_gradient_step(module_id)
 

@@ -11,7 +11,7 @@ from rlmodule.modules.apis import ExplorationNoiseAPI
 
 
 class TD3Catalog(ActionCriticCatalog):
-    """Chooses TD3's nets: a policy of :class:`DeterministicAction`, and critics.
+    """Chooses TD3's nets: a policy with the distribution :class:`DeterministicAction`, and critics.
 
     Override points: those of :class:`ActionCriticCatalog`.
 
@@ -36,7 +36,7 @@ class TD3Catalog(ActionCriticCatalog):
 
 
 class TD3Module(ActionCriticModule, ExplorationNoiseAPI):
-    """TD3's network: policy and critics of :class:`ActionCriticModule`, and the size of the exploration noise."""
+    """TD3's network: the policy and critics of :class:`ActionCriticModule`, and the scale of the exploration noise."""
 
     def setup(self) -> None:
         self._check_catalog(TD3Module, TD3Catalog)

@@ -1,5 +1,5 @@
-"""Presets of TD3 and DDPG: for each env they were measured on, the settings that differ from the defaults, env steps
-and result."""
+"""Presets of TD3 and DDPG: for each env, the settings that differ from the defaults, the env steps to train for, and
+the result."""
 
 from typing import Any
 

@@ -24,12 +24,12 @@ class TD3Training(CriticSettings, ReplayTraining):
     actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
     critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
     policy_delay: int = setting(
-        2, "Gradient steps of the critics per step of the policy and move of the target nets.", ge=1
+        2, "Gradient steps of the critics per gradient step of the policy and move of the target nets.", ge=1
     )
     target_noise: float = setting(
-        0.2, "Standard deviation of the noise on actions in targets, which lie in [-1, 1]; 0 adds none.", ge=0
+        0.2, "Standard deviation of the noise on target actions, which lie in [-1, 1]; 0 adds none.", ge=0
     )
-    target_noise_clip: float = setting(0.5, "Largest size of the noise on actions in targets.", gt=0)
+    target_noise_clip: float = setting(0.5, "Largest magnitude of the noise on target actions.", gt=0)
     exploration_noise: Schedule | None = setting(
         None,
         "Standard deviation of the noise on sampled actions, which lie in [-1, 1]: a number, or points [[0, value], "
@@ -52,8 +52,8 @@ class TD3Config(TD3Training, ReplayConfig):
         return TD3
 
     def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
-        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps. The policy acted
-        in ``sampled`` of them; None is all."""
+        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run.
+        ``sampled`` is the number of steps in which the policy acted; None means all env steps."""
         if self.exploration_noise is None:
             return (
                 1.0
@@ -75,8 +75,10 @@ class TD3Config(TD3Training, ReplayConfig):
 
 
 class TD3(ReplayAlgorithm):
-    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018): act with noise, store transitions, and
-    learn from samples of them."""
+    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018).
+
+    Act with noise, store transitions, and learn from batches drawn from them.
+    """
 
     config: TD3Config
 
