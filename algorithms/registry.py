@@ -19,8 +19,8 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
 """Name in capitals → config class, or ``module:name`` of a config class that is imported on demand."""
 
 
+# Name in capitals → the name as the user wrote it, for printed texts.
 _AS_WRITTEN: dict[str, str] = {}
-"""Name in capitals → the name as the user wrote it, for printed texts."""
 
 
 def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None:

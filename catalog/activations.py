@@ -26,16 +26,18 @@ Blocks = Literal["simba", "bro"]
 """Name of a kind of residual block: SimBa (Lee et al. 2024, section 4.1) or BRO (Nauman et al. 2024, figure 2)."""
 
 
+# Names of the `torch.nn` classes of activations that keep the shape and need no arguments, by lower-case name.
 _ACTIVATIONS = {
     name.lower(): name
     for name in sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
 } | {"swish": "SiLU"}
-"""Names of the ``torch.nn`` classes of activations that keep the shape and need no arguments, by lower-case name."""
 
 
 _LINEAR = ("linear", "identity")
 
 
+# Functions that replace modules, by class name: the usual activations, because functions are faster to call, and the
+# softmax activations, because their modules would guess the dim, which is the last one here.
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": torch.tanh,
     "ReLU": torch.relu,
@@ -48,8 +50,6 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": partial(torch.softmax, dim=-1),
     "Softmin": partial(functional.softmin, dim=-1),
 }
-"""Functions that replace modules, by class name: the usual activations, because functions are faster to call, and the
-softmax activations, because their modules would guess the dim, which is the last one here."""
 
 
 def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:

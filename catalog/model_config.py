@@ -23,17 +23,17 @@ differ by function), or the whole module."""
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that add a net with a memory after the encoder; at most one is True."""
 
+# Prefixes of the settings of nets with a memory, which follow the encoders of all parts.
 _OF_MEMORY = ("lstm_", "attention_")
-"""Prefixes of the settings of nets with a memory, which follow the encoders of all parts."""
+# Prefixes of the memory settings that also shape the GRU over the rows of a matrix.
 _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
-"""Prefixes of the memory settings that also shape the GRU over the rows of a matrix."""
 
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)
 
 Keywords = Mapping[str, Any] | None
+# Keys of an entry of `functions` that are not model settings.
 _FUNCTION_KEYS = ("output_dim", "trunk")
-"""Keys of an entry of ``functions`` that are not model settings."""
 
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:

@@ -100,8 +100,8 @@ class Settings:
         ValueError: For a number out of range or not finite.
     """
 
+    # Name of the object in error messages; if empty, they use the name of its class.
     _where: ClassVar[str] = ""
-    """Name of the object in error messages; if empty, they use the name of its class."""
 
     _frozen: ClassVar[bool] = False  # set on the instance when it is frozen
 

@@ -335,12 +335,12 @@ def import_path(thing: Any) -> str | None:
 MOST_NUMBERS = 2**25
 """Most numbers of a Box that a file may describe."""
 
+# Space classes that are saved as their constructor arguments, by name. Subclasses are excluded, because they may have
+# additional state.
 _SPACES: dict[str, type[gym.Space]] = {
     cls.__name__: cls
     for cls in (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 }
-"""Space classes that are saved as their constructor arguments, by name. Subclasses are excluded, because they may have
-additional state."""
 
 
 def _arguments_of(cls: type[gym.Space]) -> list[str]:

@@ -24,8 +24,8 @@ from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
 _UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
+# Setting that does not affect how a policy acts → value that replaces it, so that code it names is not imported.
 _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
-"""Setting that does not affect how a policy acts → value that replaces it, so that code it names is not imported."""
 
 
 class EvaluateFlags(CommandFlags):

@@ -154,10 +154,10 @@ class ReplayAlgorithm(Algorithm):
     def __init__(self, config: ReplayConfig) -> None:
         self.replays: dict[str, ReplayBuffer] = {}
         self.configs: dict[str, Any] = {}
+        # Module id → steps that it still has to train on to reach `training_intensity`, less than one batch.
         self._steps_owed: dict[str, float] = {}
-        """Module id → steps that it still has to train on to reach ``training_intensity``, less than one batch."""
+        # Module id → column of each env and agent in its replay buffer `[envs, agents]`; -1 for none.
         self._columns: dict[str, np.ndarray] = {}
-        """Module id → column of each env and agent in its replay buffer ``[envs, agents]``; -1 for none."""
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])

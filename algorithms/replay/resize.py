@@ -14,8 +14,8 @@ from rlmodule.data.rollout import Rollout, map_leaves
 if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer
 
+# Number of transitions copied at a time, to limit the memory that the copies take.
 _PLACES = 1024
-"""Number of transitions copied at a time, to limit the memory that the copies take."""
 
 
 def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:

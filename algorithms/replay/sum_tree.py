@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 
 _SHIFT = 3
+# Children of a node. More children make fewer levels, but a search reads all children of each node it passes.
 _BRANCH = 1 << _SHIFT
-"""Children of a node. More children make fewer levels, but a search reads all children of each node it passes."""
 
+# Most nodes of the top level. Each search sums them again, which up to this number is faster than another level.
 _MAX_TOP = 4096
-"""Most nodes of the top level. Each search sums them again, which up to this number is faster than another level."""
 
 
 class SumTree:

@@ -18,8 +18,8 @@ from rlmodule.seeding import numpy_stream
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
+# Number of later games against a snapshot after which a game counts only 1/e in the win rate.
 _RECENT = 100
-"""Number of later games against a snapshot after which a game counts only 1/e in the win rate."""
 
 
 class League(Settings):

@@ -201,8 +201,8 @@ class RunReport:
                 undone.callback(self._loggers.close)
                 replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
             undone.pop_all()
+        # Whether `checkpoint/` was written for the last row of the log.
         self._checkpoint_is_last = False
-        """Whether ``checkpoint/`` was written for the last row of the log."""
         self._writer, self._callbacks = CheckpointWriter(algorithm, config.keep_checkpoints), callbacks
         self._in_background = False
 

@@ -13,9 +13,9 @@ from catalog.distributions.base import Deterministic, same_class
 from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
+# Number of candidates per gamma variate. Each is accepted with a probability of at least 0.95, so that all of them fail
+# about once in 80 million draws.
 _TRIES = 6
-"""Number of candidates per gamma variate. Each is accepted with a probability of at least 0.95, so that all of them
-fail about once in 80 million draws."""
 _LOG_2 = math.log(2)
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
 from catalog.encoders.memory import encode_steps
 
+# Function that calls an inner encoder with its forward hooks, but without the explanation of errors that
+# `Encoder.__call__` adds.
 _call = nn.Module.__call__
-"""Function that calls an inner encoder with its forward hooks, but without the explanation of errors that
-``Encoder.__call__`` adds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,9 +61,8 @@ class NoisyHead(DenseStack):
             scales = [(name, torch.full_like(mean, start)) for name, mean in means.items()]
             self.scales.append(nn.ParameterDict(scales))  # ParameterDict would sort the names of a dict
         self._scale_tensors: list[dict[str, Any]] = [part._parameters for part in self.scales]
+        # Noise of the weights `[outputs, inputs]` and biases `[outputs]` of each layer; empty before the first draw.
         self._noise: list[tuple[Tensor, Tensor]] = []
-        """Noise of the weights ``[outputs, inputs]`` and biases ``[outputs]`` of each layer; empty before the first
-        draw."""
 
     def forward(self, latent: Tensor) -> Tensor:
         """Map ``[..., latent] → [..., output_layer_dim]`` with the noise that :meth:`resample_noise` drew last, or with

@@ -19,8 +19,8 @@ AgentEnvSource: TypeAlias = str | Callable[..., Any]
 ``pettingzoo.make`` (``"butterfly/pistonball-v6"``); or an import path of a Python module with ``parallel_env`` or
 ``env`` (``"mpe2.simple_spread_v3"``). Each makes a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
 
+# Packages that the extra "multiagent" of catalog-rl installs.
 _EXTRA = ("pettingzoo", "mpe2")
-"""Packages that the extra "multiagent" of catalog-rl installs."""
 
 
 def make_agent_envs(

@@ -38,8 +38,8 @@ from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
 logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
+# Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest.
 _ROWS_KEPT = 64
-"""Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest."""
 
 
 class AgentRunner(Accounts):

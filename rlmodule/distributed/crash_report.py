@@ -12,8 +12,8 @@ import psutil
 
 from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 
+# Time in which a process must answer, in hundredths of a second.
 _PATIENCE = 20
-"""Time in which a process must answer, in hundredths of a second."""
 _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _HOST = re.compile(r"^(call|make) \(.*ray_actor\.py:\d+\)$")
 

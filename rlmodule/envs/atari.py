@@ -25,8 +25,8 @@ DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": Autor
 ENLARGED = 4
 """Factor by which rendered frames are enlarged in width and height."""
 
+# Arguments of ale-py's vector env that `env_config` cannot set. All envs step together, without `batch_size`.
 _OURS = ("self", "game", "num_envs", "batch_size")
-"""Arguments of ale-py's vector env that ``env_config`` cannot set. All envs step together, without ``batch_size``."""
 
 
 def is_atari(env: object) -> bool:

@@ -25,8 +25,8 @@ factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vec
 
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
+# Maps a package to the extra of catalog-rl that installs it.
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
-"""Maps a package to the extra of catalog-rl that installs it."""
 
 # copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}

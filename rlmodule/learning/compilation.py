@@ -28,16 +28,16 @@ GradientPass = Callable[[Batch], tuple[Tensor, Metrics]]
 
 logger = logging.getLogger("rlmodule.learning.compilation")
 
+# Maximum number of minibatch shapes that are compiled or captured: those of full minibatches and of a smaller last
+# minibatch.
 _MOST_SHAPES = 2
-"""Maximum number of minibatch shapes that are compiled or captured: those of full minibatches and of a smaller last
-minibatch."""
+# Number of consecutive minibatches with new shapes after which compiling and capturing are given up.
 _MOST_UNLIKE = 64
-"""Number of consecutive minibatches with new shapes after which compiling and capturing are given up."""
+# Maximum number of graphs that may be discarded because a value that they froze has changed. After the next one,
+# capturing is given up.
 _MOST_RECAPTURES = 8
-"""Maximum number of graphs that may be discarded because a value that they froze has changed. After the next one,
-capturing is given up."""
+# Number of trial runs before a capture, as torch recommends.
 _WARM_UP = 3
-"""Number of trial runs before a capture, as torch recommends."""
 _STOPPED = "%s: the loss of module %r does not use it: %s"
 
 

@@ -21,8 +21,8 @@ from rlmodule.learning.sharding import Share, nothing_like
 from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
+# A number greater than the index of any env, so that `time · _MOST_ENVS + env` orders rows by time first.
 _MOST_ENVS = 2**32
-"""A number greater than the index of any env, so that ``time · _MOST_ENVS + env`` orders rows by time first."""
 
 
 class DataParallel:

@@ -23,8 +23,8 @@ from rlmodule.modules.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
 
+# Number of observations per module with which a new stack is tried.
 _ROWS = 3
-"""Number of observations per module with which a new stack is tried."""
 
 
 class ModuleStack:

@@ -31,8 +31,8 @@ class ObservationReader:
         self._space, self._path = space, path
         self._parts: dict[Any, ObservationReader] | None = None
         self._is_float = space.dtype is None or space.dtype.kind == "f"
+        # The keys that lead from an observation to its first leaf.
         self._first: tuple[Any, ...] = ()
-        """The keys that lead from an observation to its first leaf."""
         if isinstance(space, spaces.Dict | spaces.Tuple):
             parts = space_parts(space).items()
             self._parts = {key: ObservationReader(part, f"{path}[{key!r}]") for key, part in parts}
