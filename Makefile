@@ -8,7 +8,7 @@ DEV := $(VENV)/.installed-dev
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
 PYTEST := $(BIN)/python -m pytest
 # On two processes, the one that is done first taking over half of what the other has left.
-SUITE := $(PYTEST) -m "not slow and not faults" -n 2 --dist worksteal
+SUITE := $(PYTEST) -m "not slow and not faults and not site" -n 2 --dist worksteal
 # Folders whose tests start no process and train nothing.
 FAST := tests/catalog tests/rlmodule/data tests/rlmodule/modules tests/algorithms/ops tests/algorithms/settings
 
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-learning test-export test-faults check check-pins format docs release bench bench-peers clean
+.PHONY: help install train test test-fast test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-export: $(DEV) ## exported and loaded policies against the runner: the whol
 
 test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped and lost
 	$(PYTEST) -m faults -n 2 --dist worksteal
+
+test-site: $(DEV) ## the tests of the documentation as a site, which they build
+	$(PYTEST) -m site
 
 check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, types, tests
 	$(BIN)/ruff format --check .

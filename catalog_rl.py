@@ -1,8 +1,8 @@
-"""The entry of the `rlmodule` command, and the check that nothing hides the three packages of `catalog-rl`.
+"""The entry point of the `rlmodule` command, and the check that nothing hides the three packages of `catalog-rl`.
 
-Their names (`catalog`, `rlmodule`, `algorithms`) are plain words. A user's `algorithms/` folder or `catalog.py` next to
-the script, or the package of another distribution, may come first on `sys.path` and hide ours. A program with some
-modules of each would fail in a puzzling place; the check fails at import instead, in one sentence.
+The names of these packages (`catalog`, `rlmodule`, `algorithms`) are plain words. A user's `algorithms/` folder or
+`catalog.py` next to the script, or the package of another distribution, may come first on `sys.path` and hide ours. A
+program that imports modules of both would fail in a puzzling place. The check raises a clear error at import instead.
 """
 
 import ast
@@ -21,8 +21,8 @@ PACKAGES = ("catalog", "rlmodule", "algorithms")
 def shell() -> int:
     """Run the ``rlmodule`` command and return its exit code.
 
-    Ctrl-C during its imports prints one line and exits with code 130 at once: as an exception inside the import of a
-    compiled package, it could turn into any other error.
+    Ctrl-C while the command imports its modules prints one line and exits with code 130 at once, because a
+    ``KeyboardInterrupt`` inside the import of a compiled package could turn into any other error.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
@@ -34,7 +34,7 @@ def shell() -> int:
 
 
 def _end_at_once(number: int, frame: object) -> None:
-    """Handle Ctrl-C during the imports."""
+    """Handle a signal during the imports: print one line and exit with code 128 + ``number``."""
     os.write(2, b"\nInterrupted.\n")
     os._exit(128 + number)
 
@@ -42,11 +42,13 @@ def _end_at_once(number: int, frame: object) -> None:
 def lazily(package: str, package_file: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package, which imports each name that the package offers on first use.
 
-    Loading a policy imports the module of its algorithm, and with it the packages above, but not the rest of them.
+    It raises ``AttributeError`` for other names. With it, loading a policy imports the module of its algorithm and what
+    that module needs, but not the rest of the packages.
 
     Args:
         package: The ``__name__`` of the calling package.
-        package_file: Its ``__file__``. The package offers the names that its block ``if TYPE_CHECKING:`` imports.
+        package_file: The ``__file__`` of that package, which offers the names that its block ``if TYPE_CHECKING:``
+            imports.
     """
     tree = ast.parse(Path(package_file).read_text(encoding="utf-8"))
     imports = [line for block in tree.body if isinstance(block, ast.If) for line in block.body]
@@ -62,14 +64,17 @@ def lazily(package: str, package_file: str) -> Callable[[str], Any]:
 
 
 def check_siblings(package_file: str) -> None:
-    """Raise `ImportError` if a module or package of the same name hides one of our packages.
+    """Check that no other module or package hides one of our packages.
 
-    Each package calls it first, with its `__file__`. The check imports nothing: it asks the import system where each
-    name is found. A package that is found nowhere is fine, and so is a folder without `__init__.py` (a namespace
-    package) that comes after ours.
+    Each package calls this function before it imports anything else. The check only asks the import system where it
+    finds each name, and imports nothing. A package that it finds nowhere is fine. So is a folder without `__init__.py`
+    (a namespace package) that comes after ours.
 
     Args:
         package_file: The `__file__` of the calling package: `<root>/<package>/__init__.py`.
+
+    Raises:
+        ImportError: If the name of one of our packages leads to another file or folder; names both places.
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(package_file)))
     for name in PACKAGES:
@@ -86,7 +91,7 @@ def check_siblings(package_file: str) -> None:
 
 
 def _hiding(name: str, ours: str) -> str | None:
-    """Return the file or folder that `import name` finds; None if that is the folder `ours` or nothing."""
+    """Return the file or folder that `import name` finds; None if it finds the folder `ours` or nothing."""
     try:
         spec = find_spec(name)
     except ValueError:  # a program put a module without a spec into sys.modules

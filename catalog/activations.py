@@ -19,18 +19,18 @@ Activation = str | type[nn.Module] | Callable[[], nn.Module]
 
 
 Norm = Literal["layer", "rms"]
-"""``nn.LayerNorm``, or ``nn.RMSNorm``, which neither centres nor has biases."""
+"""Name of a norm: ``nn.LayerNorm``, or ``nn.RMSNorm``, which neither subtracts the mean nor has biases."""
 
 
 Blocks = Literal["simba", "bro"]
-"""Residual blocks of SimBa (Lee et al. 2024, section 4.1) or of BRO (Nauman et al. 2024, figure 2)."""
+"""Name of a kind of residual block: SimBa (Lee et al. 2024, section 4.1) or BRO (Nauman et al. 2024, figure 2)."""
 
 
 _ACTIVATIONS = {
     name.lower(): name
     for name in sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
 } | {"swish": "SiLU"}
-"""Activations that keep the shape and need no arguments, by lower-case name."""
+"""Names of the ``torch.nn`` classes of activations that keep the shape and need no arguments, by lower-case name."""
 
 
 _LINEAR = ("linear", "identity")
@@ -48,21 +48,23 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": partial(torch.softmax, dim=-1),
     "Softmin": partial(functional.softmin, dim=-1),
 }
-"""Functions for the usual activations, which are faster to call than modules, and for the softmax activations, whose
-modules would guess the dim."""
+"""Functions that replace modules, by class name: the usual activations, because functions are faster to call, and the
+softmax activations, because their modules would guess the dim, which is the last one here."""
 
 
 def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
-    """Return the function, or a new module, for ``activation``; None for "linear".
+    """Return the function or a new module that computes ``activation``; None for "linear" and "identity".
+
+    Call this function once per layer, because a module may have parameters or a mode.
 
     Args:
-        activation: A ``torch.nn`` class name in any case (``leaky_relu`` is ``LeakyReLU``), "swish", "linear", or a
-            class or function without arguments that makes a module. Call this once per layer: a module may have
-            parameters or a mode.
-        where: The setting it comes from, for messages.
+        activation: A ``torch.nn`` class or its name in any case (``leaky_relu`` is ``LeakyReLU``), "swish", "linear",
+            "identity", or another class or function that returns a module when called without arguments.
+        where: Name of the setting, for error messages.
 
     Raises:
-        ValueError: If no activation has that name (names the closest), or if a class or function makes no module.
+        ValueError: If no activation has that name (the message names the closest one), or if the class or function
+            does not return a module.
     """
     got, hint = repr(activation), ""
     is_torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
@@ -89,15 +91,19 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
 
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
-    """Return the result of :func:`activation_by_name`, or an identity for "linear"."""
+    """Return the result of :func:`activation_by_name`, or an identity module in place of None."""
     return activation_by_name(activation) or nn.Identity()
 
 
 def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:
-    """Return the in-place function ``torch.nn.init.<name>``; return a callable or None as it is.
+    """Return the in-place function ``torch.nn.init.<name>``; return a callable or None unchanged.
+
+    Args:
+        name: Name of the function, such as "orthogonal_", or a callable or None.
+        where: Name of the setting, for error messages.
 
     Raises:
-        ValueError: If torch has no such function; names the closest.
+        ValueError: If torch has no function of that name; the message names the closest one.
     """
     if not isinstance(name, str):
         return name
@@ -112,9 +118,12 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """The initialisers of the weights and biases of a layer; None keeps torch's default.
+    """The initialisers of the weights and biases of a layer.
 
-    ``settings`` is the prefix of the model settings it was made from, such as "fcnet", for messages.
+    Attributes:
+        kernel, bias: Initialiser of the weights, and of the biases; None keeps torch's default.
+        kernel_kwargs, bias_kwargs: Keyword arguments of these initialisers.
+        settings: Prefix of the model settings that gave the initialisers, such as "fcnet", for error messages.
     """
 
     kernel: Initializer = None
@@ -127,7 +136,10 @@ class Init:
     def of(cls, settings: str, model_config: Any, gain: float = math.sqrt(2)) -> "Init":
         """Make the initialisers from the model settings that begin with ``settings``, such as "fcnet".
 
-        If the settings give no keywords, ``orthogonal_`` gets ``gain``, and other initialisers get none.
+        Args:
+            settings: Prefix of the names of the settings.
+            model_config: The :class:`DefaultModelConfig` that has the settings.
+            gain: Gain of the weights if their initialiser is ``orthogonal_`` and its keyword arguments are not set.
         """
         given = vars(model_config)
         kernel, bias = given[f"{settings}_kernel_initializer"], given[f"{settings}_bias_initializer"]
@@ -141,13 +153,14 @@ class Init:
         """Initialise the weights and biases of ``layer`` in place.
 
         Raises:
-            ValueError: If an initialiser does not take its keywords or the shape.
+            ValueError: If an initialiser is unknown, or does not accept its keyword arguments or the shape of the
+                tensor.
         """
         self.fill(layer.weight, layer.bias)
 
     @torch.no_grad()
     def fill(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Initialise the tensors in place, like :meth:`apply`."""
+        """Initialise ``weight`` and ``bias`` in place, as :meth:`apply` does for those of a layer."""
         for what, tensor in (("kernel", weight), ("bias", bias)):
             initializer, kwargs = vars(self)[what], vars(self)[f"{what}_kwargs"]
             where = f"model_config.{self.settings}_{what}_initializer" if self.settings else f"{what} initializer"

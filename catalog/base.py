@@ -1,4 +1,4 @@
-"""The base classes of nets: a config that builds a net, and the contract of encoders."""
+"""Base classes: the config that describes and builds a net, and the encoder."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from catalog.migration import remedy_for
 from catalog.rules import RuleTable
 
 Tree = Any
-"""A tensor (or array), or a nested dict/tuple of them shaped like the space it belongs to."""
+"""A tensor or array, or a nested dict or tuple of these with the structure of a space."""
 
 
 def _item(output: Any, index: Any) -> Any:
-    """Return ``output[index]``; for a text key, as in RLlib, raise an error that names the attribute to use."""
+    """Return ``output[index]``. For a str key, as in RLlib, raise a ``TypeError`` that names the attribute to use."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
         raise TypeError(f"{type(output).__name__}[{index!r}]: expected an attribute, got a key. {remedy}")
@@ -29,7 +29,7 @@ class EncoderOutput(NamedTuple):
 
     Attributes:
         latent: ``[..., *output_dims]`` with the leading dims of the observation.
-        state: Next recurrent state ``[B, ...]``; None for stateless encoders.
+        state: Recurrent state after the last step, ``[B, ...]``; None for stateless encoders.
     """
 
     latent: Tensor
@@ -43,9 +43,10 @@ class ActorCriticOutput(NamedTuple):
     """The output of an actor-critic encoder.
 
     Attributes:
-        actor: Latent for the policy head.
-        critic: Latent for the value head, the same tensor if the encoder is shared; None in inference-only copies.
-        state: Next recurrent state; None for stateless encoders.
+        actor: Latent for the policy head, ``[..., *output_dims]``.
+        critic: Latent for the value head, ``[..., *output_dims]``: the same tensor as ``actor`` if the encoder is
+            shared, None in an inference-only copy that has no critic encoder.
+        state: Recurrent state after the last step, ``[B, ...]``; None for stateless encoders.
     """
 
     actor: Tensor
@@ -57,7 +58,7 @@ class ActorCriticOutput(NamedTuple):
 
 
 class ModelConfig(Hooks, ABC):
-    """Description of a net. ``output_dims`` is known before the net is built."""
+    """Base of configs that describe a net and build it. ``output_dims`` is known before the net is built."""
 
     @property
     @abstractmethod
@@ -70,7 +71,11 @@ class ModelConfig(Hooks, ABC):
 
 
 def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
-    """Raise a ``TypeError`` that says how to call ``encoder`` if it was given a whole batch or numpy arrays."""
+    """Explain ``error``, which ``encoder(obs)`` raised; return if there is nothing to explain.
+
+    Raises:
+        TypeError: If ``obs`` is a whole batch or contains numpy arrays; says how to call the encoder.
+    """
     is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
     is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
     if (is_batch or is_numpy) and ": expected " not in str(error):  # an inner encoder explained it already
@@ -84,13 +89,18 @@ def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
 class Encoder(nn.Module, ABC):
     """Base of encoders: nets from observations to latents.
 
-    Stateless encoders take observations with any leading dims. Stateful encoders take ``[T, B, ...]`` with ``starts``
-    ``[T, B]`` and ``state`` ``[B, ...]``. They zero the state before every step that starts an episode.
+    Stateless encoders take observations with any leading dims. Stateful encoders take observations ``[T, B, ...]``,
+    the ``state`` ``[B, ...]`` before the first step, and ``starts``, bool ``[T, B]``: the steps that start an episode.
+    They zero the state before each of these steps.
     """
 
     @abstractmethod
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Encode ``obs``; the class docstring gives the shapes."""
+        """Return the latents of ``obs`` and the next state; the class docstring gives the shapes.
+
+        If ``state`` is None, a stateful encoder starts from its initial state. If ``starts`` is None, no step starts an
+        episode. Stateless encoders ignore both.
+        """
 
     def get_initial_state(self) -> Tree | None:
         """Return the state of one sequence before its first step, without a batch dim; None if stateless."""
@@ -106,12 +116,12 @@ class Encoder(nn.Module, ABC):
                 raise
 
     def parts(self) -> Sequence[nn.Module]:
-        """Return the inner encoders, in the order of the nodes of the decision tree; none by default."""
+        """Return the inner encoders, in the order in which the decision tree chose them; none by default."""
         return ()
 
 
 class ModuleEncoder(Encoder):
-    """Encoder around any module that maps batched observations to a latent tensor."""
+    """Stateless encoder around any module that maps batched observations to a latent tensor."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -122,11 +132,11 @@ class ModuleEncoder(Encoder):
 
 
 def as_encoder(net: nn.Module, where: str = "build_encoder()") -> Encoder:
-    """Return ``net`` if it is an :class:`Encoder`; wrap it in one if not.
+    """Return ``net`` itself if it is an :class:`Encoder`; otherwise wrap it in one.
 
     Args:
         net: An encoder, or a module from batched observations to latents.
-        where: The function that made ``net``, for messages.
+        where: The function that made ``net``, for error messages.
 
     Raises:
         TypeError: If ``net`` is not an ``nn.Module``.
@@ -156,4 +166,5 @@ def is_marked(net: nn.Module) -> bool:
 
 
 encoder_rules: RuleTable[ModelConfig] = RuleTable("encoder")
-"""Observation space → encoder config. Register a branch with ``@encoder_rules.register(SpaceClass, name=...)``."""
+"""The rules that choose an encoder config for an observation space. Register another rule with
+``@encoder_rules.register(SpaceClass, name=...)``."""

@@ -1,4 +1,4 @@
-"""The Catalog: chooses nets and distributions for spaces and settings, builds them, and explains the choice."""
+"""The Catalog, which chooses nets and distributions for spaces and settings, builds them, and explains the choice."""
 
 import copy
 import dataclasses
@@ -44,10 +44,10 @@ _NO_MEMORY = "Acting would need its state: set functions={'value': {'use_lstm': 
 
 
 class Catalog(Hooks):
-    """Chooses encoders and distributions for a pair of spaces. Subclasses add the heads of an algorithm.
+    """Chooses an encoder and an action distribution for an observation space and an action space.
 
-    The decision tree runs at construction. Each call of a ``build_*`` method then builds a new net. Distributions are
-    classes, which need no building.
+    Subclasses add the heads of an algorithm. The decision tree runs at construction. After that, each call of a
+    ``build_*`` method builds a new net. Distributions are classes, which need no building.
 
     Override points, each sufficient alone:
         ``_get_encoder_config``: another encoder config for some observation spaces or parts of nested ones.
@@ -61,27 +61,30 @@ class Catalog(Hooks):
     Args:
         observation_space: Space of one observation.
         action_space: Space of one action.
-        model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
+        model_config: A :class:`DefaultModelConfig`, a dict of some of its fields, or None for the defaults.
         past_view: Earlier steps that a module sees, in addition to the steps that the settings ask for.
-        may_lack_encoder: Delay errors about the observation space until an encoder is built, for modules that may
-            have their own nets.
+        may_lack_encoder: Whether to raise errors about the observation space only when an encoder is built. Modules
+            that may have their own nets set it.
 
     Attributes:
-        functions: Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder.
-        model_config_class: Class of ``model_config``. A catalog with further settings sets a subclass here.
-        further_settings: Settings that the heads of a subclass read, in addition to the ``head_*`` settings.
-        encoder_config: Config of the encoder; None if ``_determine_components_hook`` sets none, or if the tree has no
-            rule for the space and the nets may be custom.
-        encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
+        functions: Names of the functions whose nets a subclass builds, such as "policy" and "value". The first
+            function has the main encoder.
+        model_config_class: Class of ``model_config``. A catalog with additional settings sets a subclass here.
+        further_settings: Names of the settings that the heads of a subclass read, in addition to ``head_*`` settings.
+        encoder_config: Config of the encoder. It is None if ``_determine_components_hook`` sets none. It is also None
+            if no rule applies to the observation space but the encoder is or may be custom.
+        encoder_node, action_node, converter_node: Roots of the decision trees for the encoder, the action distribution
+            and the action converter; see :class:`Node`.
         action_mask: The module that masks forbidden actions; None if the observation has no mask.
         action_embeddings: The module that computes logits from vectors of the actions; None if the observation has
             no such vectors.
         past_view: The earlier steps that a module sees.
-        input_space: Space that a module observes: the env's, or a Dict of it and the earlier steps.
+        input_space: Space that a module observes: the observation space, or a Dict of it and the earlier steps.
 
     Raises:
-        ValueError: If no rule applies to a space (names the path into it), or if a model setting is wrong.
-        TypeError: For a keyword or a hook of RLlib; says what to write instead.
+        ValueError: If no rule applies to a space (the message names the path into it), or if a model setting is wrong.
+        TypeError: If a space is not a gymnasium space, or if a keyword or an overridden hook has a name from RLlib;
+            the message says what to write instead.
     """
 
     functions: ClassVar[tuple[str, ...]] = ()
@@ -136,12 +139,13 @@ class Catalog(Hooks):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
-        """Return the value of each model setting that may be None, and the reason that :meth:`explain` shows for it."""
+        """Return, by name, the value of each model setting whose None leaves the choice to the catalog, and the reason
+        that :meth:`explain` shows for it."""
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:
-        """Run the decision tree through ``_determine_components_hook``. The encoder config it chooses sets
-        ``latent_dims``, except for custom encoders."""
+        """Run the decision tree by calling ``_determine_components_hook``. Set ``latent_dims`` from the chosen encoder
+        config, unless the encoder is custom."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
@@ -154,7 +158,8 @@ class Catalog(Hooks):
             self._latent_dims = tuple(self.encoder_config.output_dims)
 
     def _determine_components_hook(self) -> None:
-        """Choose the distribution class, action mask, action embeddings and encoder config."""
+        """Choose the distribution class, the action mask, the action embeddings and the encoder config, and set the
+        attributes ``action_dist_cls``, ``action_mask``, ``action_embeddings`` and ``encoder_config``."""
         config = self.model_config
         self.action_dist_cls = self.action_node.run()
         if config.autoregressive_actions:
@@ -184,9 +189,10 @@ class Catalog(Hooks):
             self._refusal = error
 
     def _decide_encoder_config(self) -> ModelConfig:
-        """Choose the config of the encoder, with encoders of earlier steps and a net with a memory if asked for.
+        """Return the config of the encoder, with encoders of earlier steps and a net with a memory if the settings or
+        the module ask for them.
 
-        The encoder does not read action masks, action vectors and, except for a critic, ``critic_only_keys``.
+        No encoder reads action masks or action vectors. Only the encoder of a critic reads ``critic_only_keys``.
         """
         space, config = self.observation_space, self.model_config
         fields = [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]
@@ -205,15 +211,15 @@ class Catalog(Hooks):
         return self._with_memory(decided) if config.is_recurrent else decided
 
     def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
-        """Return the config of ``tokenizer`` followed by the LSTM, GRU or attention that the settings ask for."""
+        """Return the config of an encoder in which the LSTM, GRU or attention of the settings follows ``tokenizer``."""
         follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
         return follows(tokenizer, self.model_config)
 
     def _with_past(self, decided: ModelConfig, space: Space) -> MultiStreamEncoderConfig:
         """Return a config that joins the encoder ``decided`` with encoders of the earlier steps.
 
-        The tree chooses the encoders of earlier observations; earlier actions and rewards are read as vectors. Dense
-        layers join the streams, unless a net with a memory reads them.
+        The tree chooses the encoders of earlier observations. Earlier actions and rewards are flattened to vectors. The
+        result concatenates all of these. Dense layers join them, unless a net with a memory follows.
 
         Args:
             decided: Config of the encoder of the observation.
@@ -236,7 +242,8 @@ class Catalog(Hooks):
         )
 
     def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
-        """Call ``hook`` to decide ``node``. The hook's default implementation reads the node from ``self._node``."""
+        """Call ``hook`` with ``args`` to decide ``node``, and return its result. The default implementation of the hook
+        reads the node from ``self._node``."""
         outer, self._node = self._node, node
         try:
             return hook(*args)
@@ -256,12 +263,13 @@ class Catalog(Hooks):
         return config
 
     def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Return the encoder config for an observation space or a part of one; by default, ask the table."""
+        """Return the encoder config for an observation space or a part of one; by default, ask ``encoder_rules``."""
         node = self._node or encoder_rules.root(observation_space, model_config, "observation_space")
         return encoder_rules.resolve(observation_space, model_config, node)
 
     def get_tokenizer_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Return the config of the encoder of single steps before a recurrent net; by default, ask the tree."""
+        """Return the config of the encoder of single steps before a recurrent net; by default, call
+        :meth:`_get_encoder_config`."""
         return self._get_encoder_config(observation_space, model_config)
 
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
@@ -277,12 +285,14 @@ class Catalog(Hooks):
         return _bound(found, node.space, where, node.path)
 
     def _custom_dist(self, node: Node[Any]) -> Any:
-        """Return the entry of ``custom_action_dist`` for the part ``node`` of an action; None if it has none."""
+        """Return the distribution that ``custom_action_dist`` gives for the part ``node`` of an action; None if it
+        gives none."""
         given = self.model_config.custom_action_dist
         return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
-        """Return the distribution class for an action space or a part of one; by default, ask the table."""
+        """Return the distribution class for an action space or a part of one; by default, ask
+        ``action_distribution_rules``."""
         node = self._node or action_distribution_rules.root(action_space, self.model_config, "action_space")
         node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
         return node.result
@@ -297,7 +307,8 @@ class Catalog(Hooks):
         """The distribution class of :meth:`get_action_dist_cls`, bound to the action space.
 
         Raises:
-            TypeError: If the class does not derive from :class:`Distribution`, or lacks methods; lists these.
+            TypeError: If the class does not derive from :class:`Distribution`, or lacks methods; lists the missing
+                methods.
             ValueError: If the class does not support the action space.
         """
         found = self.get_action_dist_cls()
@@ -308,14 +319,14 @@ class Catalog(Hooks):
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def for_function(self, function: str) -> Self:
-        """Return a copy with the settings that ``model_config.functions`` has for ``function``, such as "value"; this
-        catalog if it has none."""
+        """Return a copy of this catalog with the settings that ``model_config.functions`` has for ``function``, such as
+        "value"; return this catalog itself if they change nothing."""
         if function not in self._views:
             self._views[function] = self._make_view(function)
         return self._views[function]
 
     def _make_view(self, function: str) -> Self:
-        """Copy this catalog with the settings of ``function``, and run the tree again if its encoder differs."""
+        """Make the result of :meth:`for_function`. Run the decision tree again if the encoder differs."""
         config = self._whole_config.for_function(function)
         own = self._has_own_trunk(function)
         alone = own and function in self.extra_outputs
@@ -339,7 +350,7 @@ class Catalog(Hooks):
         return view
 
     def _trunk_name(self, function: str) -> str:
-        """Return the function whose encoder ``function`` uses: its own name if it has its own encoder."""
+        """Return the name of the function whose encoder ``function`` uses; ``function`` if it has its own encoder."""
         first = self.functions[0] if self.functions else function
         if function == "value" and function in self.functions:
             return first if self.model_config.vf_share_layers else function
@@ -351,23 +362,25 @@ class Catalog(Hooks):
 
     @property
     def extra_outputs(self) -> dict[str, int]:
-        """Width of each further output in ``model_config.functions``, by name."""
+        """Width of each additional output in ``model_config.functions``, by name."""
         given = self._whole_config.functions
         return {name: settings["output_dim"] for name, settings in given.items() if name not in self.functions}
 
     @property
     def action_head_dim(self) -> int:
-        """Number of outputs of a head for the actions: the width of an intent if the observation has vectors of the
-        actions, else the number of inputs of their distribution."""
+        """Number of outputs of a head for the actions: the width of the action embeddings if the observation has
+        vectors of the actions, else the number of inputs of the action distribution."""
         if (embeddings := self.build_action_embeddings()) is not None:
             return embeddings.width
         return self.bound_dist_cls.required_input_dim(self.action_space)
 
     def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
-        """Make the config of a head of ``function`` on its encoder, from the ``head_*`` settings.
+        """Return the config of a head that reads the latents of the encoder of ``function``.
+
+        The hidden layers follow the ``head_*`` settings.
 
         Args:
-            function: Name of the function; settings of ``model_config.functions`` take precedence.
+            function: Name of the function. Its settings in ``model_config.functions`` take precedence.
             output_dim: Number of outputs.
             output_init: Initialisers of the output layer; None keeps torch's default.
         """
@@ -387,12 +400,13 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` can build an encoder: a hook may leave all nets to the module."""
+        """Whether :meth:`build_encoder` can build an encoder. Unless it is overridden, it cannot if
+        ``_determine_components_hook`` sets no encoder config, or if no rule applies to the observation space."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
     def has_custom_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` is overridden. The width of the encoder is then unknown until it is built."""
+        """Whether :meth:`build_encoder` is overridden. If so, the width of the latent is unknown until it is built."""
         return type(self).build_encoder is not Catalog.build_encoder
 
     @property
@@ -400,7 +414,7 @@ class Catalog(Hooks):
         """Shape of one latent, the input of heads.
 
         Raises:
-            RuntimeError: If a custom encoder has not been built yet, or no encoder was chosen.
+            RuntimeError: If a custom encoder has not been built yet, or if no encoder was chosen.
         """
         if self._trunk is not self:
             return self._trunk.latent_dims
@@ -417,7 +431,8 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def build_encoder(self) -> nn.Module:
-        """Build a new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
+        """Build a new encoder, with ``encoder(obs) → EncoderOutput(latent, state)``. An override may also return any
+        other module, with ``module(obs) → latent``.
 
         Raises:
             RuntimeError: If ``_determine_components_hook`` set no encoder config.
@@ -436,13 +451,15 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
-        """Build the actor and critic encoders with :meth:`build_encoder`, one if it is shared, else two.
+        """Build the encoders of actor and critic with :meth:`build_encoder`: one encoder that they share, or two.
 
-        Each is tried on zero observations, which sets ``latent_dims``: build heads after encoders.
+        The catalog calls each encoder once, with observations in which every number is the valid one closest to 0. This
+        sets ``latent_dims``, so build heads after encoders.
 
         Raises:
-            ValueError: If the encoder does not take the observation, or if its output is not ``[B, D]`` or differs
-                from the ``output_dims`` of its config.
+            ValueError: If an encoder does not accept the observation, or if its output is not ``[B, D]`` or differs
+                from the ``output_dims`` of its config. Also if two calls of an overridden :meth:`build_encoder` return
+                the same net although ``vf_share_layers`` is False.
         """
         actor = self.build_trunk()
         if self.model_config.vf_share_layers:
@@ -458,14 +475,14 @@ class Catalog(Hooks):
         return ActorCriticEncoder(actor, critic)
 
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder of a critic that does not share the policy's, and try it as :meth:`build_trunk` does."""
+        """Build the encoder of a critic that does not share the policy's, as :meth:`build_trunk` does."""
         return self.for_function("value")._trunk.build_trunk()
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
-        """Build the further outputs of ``model_config.functions``; return None if it names none.
+        """Build the additional outputs of ``model_config.functions``; return None if it names none.
 
         Raises:
-            ValueError: As :meth:`build_actor_critic_encoder`.
+            ValueError: As :meth:`build_actor_critic_encoder`; also if an output's own encoder has a state.
         """
         heads, encoders = {}, {}
         for name, width in self.extra_outputs.items():
@@ -483,13 +500,14 @@ class Catalog(Hooks):
         return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
 
     def build_trunk(self) -> Encoder:
-        """Build a new encoder and try it on zero observations, which sets ``latent_dims``: build heads after it.
+        """Build a new encoder and call it once, as :meth:`build_actor_critic_encoder` does with each encoder.
 
-        A stateless custom encoder is followed by the net with a memory that the settings ask for.
+        This sets ``latent_dims``, so build heads after it. If the settings ask for a net with a memory and a custom
+        encoder has none, the net follows that encoder.
 
         Raises:
-            ValueError: As :meth:`build_actor_critic_encoder`; also for a stateful custom encoder together with
-                use_lstm, use_gru or use_attention.
+            ValueError: As :meth:`build_actor_critic_encoder`. Also for a stateful custom encoder that is not a
+                :class:`MemoryEncoder` together with use_lstm, use_gru or use_attention.
         """
         encoder = as_encoder(self.build_encoder())
         config, where = self.encoder_config, f"{type(self).__name__}.build_encoder()"
@@ -504,18 +522,18 @@ class Catalog(Hooks):
 
     @property
     def _sees_more(self) -> bool:
-        """Whether the encoder also sees earlier steps."""
+        """Whether the encoder sees earlier steps in addition to the observation."""
         return self.input_space is not self.observation_space
 
     @property
     def _feeds_own_encoder(self) -> bool:
-        """Whether a custom encoder reads the earlier steps itself, since no net with a memory follows it."""
+        """Whether a custom encoder reads the earlier steps itself. It does unless a net with a memory follows it."""
         is_own = self.has_custom_encoder or self.model_config.custom_model is not None
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
-        """Return whether the encoder of ``function`` reads raw observations while the first function's encoder reads
-        standardised observations."""
+        """Return whether the encoder of ``function`` reads raw observations although the module standardises
+        observations for the encoder of the first function."""
         return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
@@ -534,7 +552,8 @@ class Catalog(Hooks):
         return copy.deepcopy(self.action_mask)
 
     def build_action_embeddings(self) -> ActionEmbeddings | None:
-        """Build the module that computes logits from vectors of the actions; return None without such vectors."""
+        """Build the module that computes logits from vectors of the actions; return None if the observation has no such
+        vectors."""
         return copy.deepcopy(self.action_embeddings)
 
     def build_action_model(self) -> ActionModel | None:
@@ -553,17 +572,19 @@ class Catalog(Hooks):
     def explain(self, format: Format = "text") -> str:
         """Describe the path through the tree: spaces, rules, settings, overrides, nets and their sizes.
 
-        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was. ``RLModule.explain``
-        describes the nets of a module instead. ``format="mermaid"`` gives a flowchart instead of text.
+        This builds the nets once, which sets ``latent_dims`` but leaves torch's random state as it was.
+        ``RLModule.explain`` describes the nets of a module instead. ``format="mermaid"`` returns a flowchart instead of
+        text.
         """
         return explain(self, format)
 
     def _explain_parts(self) -> dict[str, nn.Module]:
-        """Build the nets that :meth:`explain` lists, by name; subclasses add theirs. A net named twice is shared."""
+        """Build the nets that :meth:`explain` lists, by name; subclasses add their own. A shared net has several
+        names."""
         return {"encoder": self.build_trunk()}
 
     def _explain_further_parts(self) -> dict[str, nn.Module]:
-        """Build the nets that a module may have in addition to encoder and heads."""
+        """Build, by name, the nets that a module has in addition to encoder and heads; see :func:`further_nets`."""
         return further_nets(self.build_action_embeddings(), self.build_action_model(), self.build_extra_outputs())
 
     # --- checking -----------------------------------------------------------------------------------------------------
@@ -605,8 +626,12 @@ class Catalog(Hooks):
                 )
 
     def _check_critic(self) -> None:
-        """Refuse ``critic_only_keys`` for a critic that shares the policy's encoder, has a memory or reads earlier
-        observations: acting, which does without these fields, would need them."""
+        """Check that a policy can act without the fields ``critic_only_keys``.
+
+        Raises:
+            ValueError: If such fields are set and the critic shares the policy's encoder, has a memory or reads earlier
+                observations, or if the policy has a ``custom_model``, because acting would need these fields.
+        """
         config = self._whole_config
         if not config.critic_only_keys:
             return
@@ -626,7 +651,12 @@ class Catalog(Hooks):
                 raise ValueError(f"model_config.critic_only_keys: expected a critic with its own encoder, {got}")
 
     def _check_functions(self) -> None:
-        """Check the names, outputs and trunks in ``model_config.functions``, and refuse settings of shared encoders."""
+        """Check ``critic_only_keys`` and ``model_config.functions``.
+
+        Raises:
+            ValueError: As :meth:`_check_critic`. Also if an entry of ``functions`` has an unknown name, a wrong output
+                or trunk, or settings of an encoder that it shares with another function.
+        """
         self._check_critic()
         for name, given in self._whole_config.functions.items():
             where, own = f"model_config.functions[{name!r}]", name in self.functions
@@ -656,14 +686,26 @@ class Catalog(Hooks):
 def further_nets(
     embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
 ) -> dict[str, nn.Module]:
-    """Return the further nets of a module by name: those for actions, if they have parameters, and extra outputs."""
+    """Return, by name, the nets that a module has in addition to encoder and heads: the action embeddings and the
+    action model if they have parameters, and the nets of the extra outputs."""
     nets = {"action embeddings": embeddings, "action model": action_model}
     found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
     return found if extra_outputs is None else found | extra_outputs.parts()
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
-    """Check the class ``found``, chosen by the hook ``where``, and bind it to ``space``."""
+    """Return the distribution class ``found`` bound to ``space``.
+
+    Args:
+        found: The class that a hook or a setting chose.
+        space: Space of the actions.
+        where: The hook or setting, for error messages.
+        path: Name of ``space`` in error messages.
+
+    Raises:
+        TypeError: If ``found`` is not a subclass of :class:`Distribution`, or lacks methods.
+        ValueError: If the class does not support ``space``.
+    """
     if not (isinstance(found, type) and issubclass(found, Distribution)):
         raise TypeError(
             f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "

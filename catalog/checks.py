@@ -1,4 +1,4 @@
-"""The checks of every setting: does a value fit its annotation and its range?"""
+"""Checks that the value of a setting fits its annotation and its range."""
 
 import collections.abc
 import contextlib
@@ -13,13 +13,15 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
 Schedule: TypeAlias = float | list[list[float]]
-"""A constant, or ``[[0, value], [env_step, value], ...]``: linear between the points, constant after the last."""
+"""A constant, or points ``[[0, value], [env_step, value], ...]``: the value is linear between two points and constant
+after the last one."""
 
 _POINTS = list[list[float]]
 
 Size = int | tuple[int, int]
 Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
-"""One convolution per entry: channels, kernel size, stride and, optionally, padding."""
+"""One convolution per entry: channels, kernel size, stride and, optionally, padding. A kernel size or stride is a
+number or (height, width)."""
 
 # annotations that messages show in another form
 _TEXTS = {
@@ -34,7 +36,7 @@ _RELATIONS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The range of a number, open or closed at either end; None leaves an end open to infinity."""
+    """The range of a number: ``>= ge``, ``> gt``, ``<= le`` and ``< lt``, each unless it is None."""
 
     ge: float | None = None
     gt: float | None = None
@@ -49,18 +51,18 @@ class Bounds:
 
 
 def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> Any:
-    """Return ``value`` converted to the annotation ``hint``: an int to float, a tuple to list.
+    """Return ``value`` converted to the type that ``hint`` asks for, such as an int to float or a tuple to list.
 
     Args:
-        where: The setting, as the error names it.
+        where: Name of the setting in error messages.
         value: The value that the user gave.
         hint: The resolved annotation.
-        bounds: Range of every number in ``value``; in a schedule, of the values but not of the steps.
-        doc: The setting's sentence, repeated in the error.
+        bounds: Range of every number in ``value``. In a schedule it applies to the values, not to the env steps.
+        doc: The sentence that describes the setting, repeated in the error.
 
     Raises:
         TypeError: If ``value`` does not fit ``hint``.
-        ValueError: If a number is not finite or out of range, or the points do not make a schedule.
+        ValueError: If a number is not finite or out of range, or if the points do not form a schedule.
     """
     try:
         fitted = _fit(value, hint)
@@ -90,7 +92,7 @@ def _remedy(doc: str) -> str:
 
 
 def is_schedule(hint: Any) -> bool:
-    """Return whether an annotation allows both a number and a list of points."""
+    """Return whether the annotation ``hint`` allows both a float and a list of points, as ``Schedule`` does."""
     members = union_members(hint)
     return float in members and _POINTS in members
 
@@ -101,7 +103,7 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 
 def type_text(hint: Any) -> str:
-    """Return an annotation as users write it: ``int | None``, ``'sync' | 'async'``."""
+    """Return the annotation ``hint`` as text for users, such as ``int | None`` or ``'sync' | 'async'``."""
     origin, args, members = get_origin(hint), get_args(hint), union_members(hint)
     if hint in _TEXTS:
         return _TEXTS[hint]
@@ -120,7 +122,7 @@ def type_text(hint: Any) -> str:
 
 
 class _MisfitError(Exception):
-    """Raised if a value does not fit its annotation. ``check_value`` turns it into the error that users see."""
+    """Raised if a value does not fit its annotation. ``check_value`` turns it into the ``TypeError`` that users see."""
 
 
 def _fit(value: Any, hint: Any) -> Any:
@@ -186,7 +188,8 @@ def _fit_items(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield the numbers in a setting. Dicts are skipped: their contents belong to the user."""
+    """Yield the numbers in the value of a setting, nested lists and tuples included. Skip dicts, because their contents
+    belong to the user."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield value
     elif isinstance(value, list | tuple):

@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 
 
 def mutable_copy(value: Any, list_type: type[list[Any]] = list, dict_type: type[dict[Any, Any]] = dict) -> Any:
-    """Copy ``value`` with every list, dict and dataclass in it.
+    """Return a copy of ``value`` in which every list, dict, tuple and dataclass is copied too.
 
-    All other objects are shared, such as classes, functions and spaces: a config returns the very env factory that
-    it was given.
+    The copy shares all other objects with ``value``, such as classes, functions and spaces, so that a config returns
+    the same env factory that it was given.
 
     Args:
         value: Any setting.
@@ -32,7 +32,7 @@ def mutable_copy(value: Any, list_type: type[list[Any]] = list, dict_type: type[
 
 
 def frozen_copy(value: Any) -> Any:
-    """Copy ``value`` as :func:`mutable_copy` does, with read-only lists and dicts."""
+    """Return a copy of ``value`` as :func:`mutable_copy` does, but with read-only lists and dicts."""
     return mutable_copy(value, FrozenList, FrozenDict)
 
 
@@ -44,7 +44,8 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 class FrozenList(list[Any]):
-    """A read-only list. It equals a plain list with the same items; ``copy.deepcopy`` returns a plain list."""
+    """A list that raises ``TypeError`` on any change. It equals a plain list with the same items, and
+    ``copy.deepcopy`` returns a plain list."""
 
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -57,7 +58,8 @@ class FrozenList(list[Any]):
 
 
 class FrozenDict(dict[Any, Any]):
-    """A read-only dict. It equals a plain dict with the same items; ``copy.deepcopy`` returns a plain dict."""
+    """A dict that raises ``TypeError`` on any change. It equals a plain dict with the same items, and
+    ``copy.deepcopy`` returns a plain dict."""
 
     pop = popitem = setdefault = update = clear = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse

@@ -1,4 +1,4 @@
-"""Action critics: ensembles of Q-functions Q(s, a), and the catalog that chooses their nets."""
+"""Action critics, which are ensembles of Q-functions Q(s, a), and the catalog that chooses their nets."""
 
 import dataclasses
 import math
@@ -23,13 +23,13 @@ from catalog.settings import Settings, setting
 from catalog.spaces import Leaf, array_leaves
 
 MOST_JOINT_ACTIONS = 256
-"""Most joint actions of a Discrete or MultiDiscrete for which a critic has one output each."""
+"""Largest number of joint actions of a space of choices for which a critic can have one output per joint action."""
 MAX_LOG_STD = 2.0
 """Upper bound of the log standard deviations of a policy that is trained through its samples, as published for SAC."""
 
 
 class CriticSettings(Settings):
-    """Settings of critics, shared by the config of an algorithm and its model config."""
+    """Settings of critics, which both the config of an algorithm and its model config have."""
 
     twin_q: bool = setting(
         True, "Whether to train two critics and use the lesser of their values (clipped double Q-learning)."
@@ -39,7 +39,8 @@ class CriticSettings(Settings):
 class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
     """Settings of the nets of algorithms whose critics predict action values.
 
-    Weights start with torch's defaults, as published. The policy's log standard deviations depend on the state.
+    Weights and biases keep torch's default initialisation, as published. The log standard deviations of the policy
+    depend on the state.
     """
 
     fcnet_hiddens = (256, 256)
@@ -61,9 +62,10 @@ def num_joint_actions(action_space: Space) -> int:
 
 
 class ActionCode(nn.Module):
-    """Turns sampled actions into one vector ``[..., width]``: numbers as they are, choices as one-hot codes.
+    """Turns each sampled action into one vector, ``[..., width]``. Numbers are unchanged, choices become one-hot codes.
 
-    Choices given as floats are such codes already, as :meth:`Distribution.rsample_with_logp` returns them.
+    Choices given as floats pass unchanged, because :meth:`Distribution.rsample_with_logp` returns choices as one-hot
+    codes.
 
     Args:
         action_space: The env's action space.
@@ -97,8 +99,8 @@ class ActionCriticConfig(ModelConfig):
         action_space: The env's action space.
         members: Number of nets in the ensemble.
         latent_dims: Shape of the latent of an observation.
-        body: Config of the layers over latent and action; its ``input_dims`` are ignored.
-        head: Config of the layers after the body; its ``input_dims`` and ``output_layer_dim`` are ignored.
+        body: Config of the layers over latent and action. The critic replaces its ``input_dims``.
+        head: Config of the layers after the body. The critic replaces its ``input_dims`` and ``output_layer_dim``.
         values_all: Whether one pass predicts the values of all joint actions, from the latent alone.
     """
 
@@ -120,9 +122,9 @@ class ActionCriticConfig(ModelConfig):
 class ActionCritic(nn.Module):
     """Ensemble of nets that predict the value of an action, given the latent of an observation.
 
-    All members are computed in one pass. If ``values_all``, each net has one output for every joint action, in the
-    order in which the last choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action
-    settings"); else the net reads the action next to the latent.
+    One pass computes all members. If ``values_all``, each net has one output for every joint action, in the order in
+    which the last choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action settings").
+    Otherwise each net reads the action together with the latent.
 
     Attributes:
         values_all: Whether one pass predicts the values of all joint actions.
@@ -148,8 +150,9 @@ class ActionCritic(nn.Module):
 
         Args:
             latent: Latents of the observations, ``[B, D]``.
-            actions: Sampled actions ``[B, *shape]``, choices as numbers or as codes; None for every joint action.
-            frozen: Give no gradient to latents and weights, only to the actions.
+            actions: Sampled actions ``[B, *shape]``. Choices are numbers or, unless ``values_all``, one-hot codes.
+                None stands for every joint action and needs ``values_all``.
+            frozen: Whether only the actions get a gradient, but neither latents nor weights.
 
         Returns:
             Values ``[members, B]``; without ``actions`` ``[members, B, number of joint actions]``.
@@ -172,10 +175,10 @@ class ActionCritic(nn.Module):
 
 
 class ActionCriticCatalog(Catalog):
-    """Chooses the nets of algorithms with a policy and critics of actions.
+    """Chooses the nets of algorithms with a policy and critics that predict action values.
 
-    Each critic reads a vector observation together with the action, as in the papers. For other observations, and for
-    recurrent nets, the critics share an encoder, and read its latent together with the action.
+    Each critic reads a vector observation together with the action, as in the papers. If the observation is not a
+    vector, or if the nets are recurrent, the critics share an encoder and read its latent together with the action.
 
     Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
     """
@@ -194,11 +197,13 @@ class ActionCriticCatalog(Catalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics predict the values of all joint actions in one pass."""
+        """Whether the critics predict the values of all joint actions in one pass: False, unless a subclass overrides
+        this property."""
         return False
 
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder that all critics share. It only converts a vector observation to floats."""
+        """Build the encoder that all critics share. For a vector observation it has no layers, and only converts the
+        observation to floats."""
         view = self.for_function("value")._trunk
         config = view.encoder_config
         if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
@@ -212,7 +217,7 @@ class ActionCriticCatalog(Catalog):
     def build_pi_head(self) -> nn.Module:
         """Build the policy head, from the policy's latent to the inputs of the action distribution.
 
-        Log standard deviations are at most 2, and within ``±log_std_clip_param``.
+        It clamps state-dependent log standard deviations to ``±log_std_clip_param`` and to at most 2.
         """
         log_stds = self.bound_dist_cls.log_std_indices(self.action_space)
         config = self.for_function("policy").model_config
@@ -224,7 +229,8 @@ class ActionCriticCatalog(Catalog):
 
     @refuses_foreign
     def build_qf(self) -> nn.Module:
-        """Build the ensemble of critics. Call :meth:`build_actor_critic_encoder` first."""
+        """Build the ensemble of critics. Call :meth:`build_actor_critic_encoder` first, which sets the width of their
+        latent."""
         return self.critic_config().build()
 
     def critic_config(self) -> ActionCriticConfig:

@@ -1,9 +1,11 @@
-"""Early errors for methods overridden or called in the style of another library; each says what to write instead."""
+"""Early errors for methods that are overridden or called in the style of another library. Each error says what to write
+instead."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -16,10 +18,13 @@ T = TypeVar("T")
 
 
 class Hooks:
-    """Base of classes whose methods users override. Checks the methods of a subclass when it is defined.
+    """Base of classes whose methods users override. Defining a subclass checks the methods of the subclass.
+
+    Warns of a method whose name is that of a hook but for one letter.
 
     Raises:
-        TypeError: If a method cannot be called like the one it overrides, or has the name of a hook of another library.
+        TypeError: If a method of the subclass cannot be called like the method that it overrides, or if it has the name
+            of a hook of another library.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -35,21 +40,36 @@ class Hooks:
                 check_signature(where, name, method, overridden)
             elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
                 raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
+            elif overridden is None and (hook := _misspelt(name, cls)):
+                text = f"{where}: expected the name of a hook, got one that nothing here calls. Did you mean {hook}()?"
+                warnings.warn(text, stacklevel=2)
+
+
+def _misspelt(name: str, cls: type) -> str:
+    """Return the method of a base with hooks whose name is ``name`` but for one letter more or less; empty if none."""
+    hooks = {hook for base in cls.__mro__[1:] if issubclass(base, Hooks) for hook in vars(base)}
+    for hook in sorted(hook for hook in hooks if len(hook) > 8):  # short words are often near each other
+        short, long = sorted((name, hook), key=len)
+        if len(long) == len(short) + 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long))):
+            return hook
+    return ""
 
 
 def definers(cls: type, hook: str) -> list[str]:
-    """Return the names of the classes that define ``hook``, from the most derived class to the base."""
+    """Return the names of ``cls`` and its bases that define ``hook``, from the most derived class to the base."""
     return [base.__name__ for base in cls.__mro__ if hook in vars(base)]
 
 
 def overrider(item: object, hook: str) -> str:
-    """Return the override of ``hook`` that ``item`` has, such as ``"Mine.build_encoder()"``; empty if none."""
+    """Return the name of the method that overrides ``hook`` in the class of ``item``, such as
+    ``"Mine.build_encoder()"``; empty if no class overrides it."""
     names = definers(type(item), hook)
     return f"{names[0]}.{hook}()" if len(names) > 1 else ""
 
 
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate ``function`` to refuse keyword arguments of other libraries: a TypeError says what to write instead."""
+    """Decorate ``function`` to raise ``TypeError`` for a keyword argument that has a name from another library. The
+    message says what to write instead."""
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,8 +83,16 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def explain_unknown(owner: Any, name: str) -> Any:
-    """Raise AttributeError for an unknown attribute, such as ``algo.predict`` or ``PPO.load``. Algorithms, policies and
-    learners use this function as ``__getattr__``."""
+    """Implement ``__getattr__`` of algorithms, policies and learners, and of their classes.
+
+    Args:
+        owner: The object or class without the attribute.
+        name: Name of the attribute.
+
+    Raises:
+        AttributeError: Always. For an unknown attribute, such as ``algo.predict`` or ``PPO.load``, the message says
+            what to use instead. If a property of that name raised an ``AttributeError``, this is the same error.
+    """
     cls = owner if isinstance(owner, type) else type(owner)
     if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
         return (type if owner is cls else object).__getattribute__(owner, name)
@@ -79,11 +107,11 @@ def check_signature(where: str, name: str, method: Any, overridden: Any, remedy:
     """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides.
 
     Args:
-        where: The method, for the message.
-        name: Its name.
+        where: The method with its class, for the error message.
+        name: Name of the method.
         method: The method of the subclass.
         overridden: The method of the base class.
-        remedy: A further remedy, for the end of the message.
+        remedy: Text to add at the end of the error message.
     """
     theirs, ours = _signature(method), _signature(overridden)
     by_name = [p.name for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -106,7 +134,7 @@ def check_signature(where: str, name: str, method: Any, overridden: Any, remedy:
 
 
 def _signature(method: Any) -> inspect.Signature:
-    """Return the signature of a method without annotations, with ``self`` or ``cls``."""
+    """Return the signature of a method without annotations but with ``self`` or ``cls``."""
     signature = inspect.signature(method if isinstance(method, FunctionType) else method.__func__)
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return inspect.Signature(bare)

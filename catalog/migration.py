@@ -1,6 +1,6 @@
-"""Names from other libraries, by the place where users type them, and what to write in this one.
+"""Names from other libraries, by the place where users type them, and what to write in this library instead.
 
-This is the only list of such names. Each line has the names that share a remedy, a colon, and the remedy.
+This is the only list of such names. Each line of it has the names that share a remedy, a colon, and the remedy.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fc
 post_fcnet_bias_initializer: It is conv_bias_initializer of images, head_fcnet_bias_initializer of heads.
 encoder_latent_dim: It is the last of fcnet_hiddens.
 no_final_linear: Override build_pi_head() of a catalog.
-conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
+conv_transpose_filters conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
 conv_transpose_kernel_initializer conv_transpose_bias_initializer: Build a CNNTransposeHeadConfig in your own module.
-custom_model_kwargs: They are custom_model_config.
+custom_model_kwargs custom_options: They are custom_model_config.
 custom_preprocessor: Wrap the env in a factory fn(env_config), or begin a custom_model with it.
 zero_mean: Set normalize_observations=True; images of bytes are scaled to [0, 1].
 framestack: Wrap the env in gymnasium.wrappers.FrameStackObservation, in a factory fn(env_config).
@@ -256,7 +256,7 @@ exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000,
 
 
 def _read(table: str) -> dict[str, dict[str, str]]:
-    """Parse the table. Return the remedies by place and word."""
+    """Parse ``table``, and return the remedies by place and then by word."""
     read: dict[str, dict[str, str]] = {}
     for part in table.strip().split("\n\n"):
         place, *lines = part.splitlines()
@@ -268,9 +268,10 @@ def _read(table: str) -> dict[str, dict[str, str]]:
 
 
 REMEDIES = _read(_TABLE)
-"""Place → word → remedy. For hooks, the place is the name of the class that does not have them."""
+"""The remedies by place and then by word. For a hook of another library, the place is the name of the class that users
+derive from here, which does not have that hook."""
 
 
 def remedy_for(place: str, word: object) -> str:
-    """Return what to write instead of ``word`` at ``place``, as a sentence or two; empty for an unknown word."""
+    """Return what to write instead of ``word`` at ``place``, in one or two sentences; empty for an unknown word."""
     return REMEDIES.get(place, {}).get(str(word), "")

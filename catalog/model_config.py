@@ -17,8 +17,8 @@ from catalog.migration import remedy_for
 from catalog.settings import Settings, setting, settings_of
 
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
-"""What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or the
-whole module."""
+"""What a setting shapes: encoders (the value may differ by part of the observation and by function), heads (it may
+differ by function), or the whole module."""
 
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that add a net with a memory after the encoder; at most one is True."""
@@ -38,15 +38,15 @@ _FUNCTION_KEYS = ("output_dim", "trunk")
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
     """Declare the setting of an initialiser; ``of`` says in words which weights or biases it initialises."""
-    return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's own.", part=part)
+    return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's default.", part=part)
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the setting of the keywords for ``{of}_initializer``; ``unset`` says what None means."""
-    return setting(None, f"Keywords for {of}_initializer; None means {unset}.", part=part)
+    """Declare the setting of the keyword arguments for ``{of}_initializer``; ``unset`` says what None passes."""
+    return setting(None, f"Keyword arguments for {of}_initializer; None passes {unset}.", part=part)
 
 
-_GAIN = "gain=√2 for orthogonal_, else none"
+_GAIN = "gain=√2 to orthogonal_ and none to other functions"
 
 
 class DefaultModelConfig(Settings):
@@ -71,20 +71,20 @@ class DefaultModelConfig(Settings):
     fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm stands before each activation of the MLP encoder.")
     fcnet_norm: Norm | None = _encoder(
         None,
-        "Norm before each activation of the MLP encoder: 'layer' as fcnet_use_layernorm, or 'rms'; None is that "
-        "setting's choice, and 'layer' in residual blocks.",
+        "Norm before each activation of the MLP encoder, 'layer' (LayerNorm) or 'rms' (RMSNorm); None means "
+        "LayerNorm if fcnet_use_layernorm is True or if there are residual blocks, and no norm otherwise.",
     )
     fcnet_blocks: Blocks | None = _encoder(
         None,
-        "Residual blocks of the MLP encoder, 'simba' or 'bro': fcnet_hiddens then holds the width of the input layer "
-        "and that of each block, all equal; None stacks plain layers.",
+        "Residual blocks of the MLP encoder, 'simba' or 'bro', for which fcnet_hiddens gives the width of the input "
+        "layer and of each block, all equal; None stacks plain layers.",
     )
     fcnet_dropout: float = _encoder(
-        0.0, "Share of the MLP encoder's activations that is dropped in training.", ge=0, lt=1
+        0.0, "Share of the MLP encoder's activations that dropout sets to 0 in training.", ge=0, lt=1
     )
-    fcnet_kernel_initializer: Initializer = _start("weights")
+    fcnet_kernel_initializer: Initializer = _start("the weights of the MLP encoder and of fusionnet_hiddens")
     fcnet_kernel_initializer_kwargs: Keywords = _keywords("fcnet_kernel", _GAIN)
-    fcnet_bias_initializer: Initializer = _start("biases", "zeros_")
+    fcnet_bias_initializer: Initializer = _start("the biases of the MLP encoder and of fusionnet_hiddens", "zeros_")
     fcnet_bias_initializer_kwargs: Keywords = _keywords("fcnet_bias")
 
     # how spaces are read
@@ -96,7 +96,7 @@ class DefaultModelConfig(Settings):
         "How a Box of rank 2 is read: as numbers by an MLP, as a grey image by a CNN, or as a sequence by a GRU.",
     )
     flatten_observations: bool = _encoder(
-        False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its encoder."
+        False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its own encoder."
     )
     leaf_overrides: Mapping[str, Mapping[str, Any]] = _encoder(
         {}, "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}."
@@ -106,14 +106,16 @@ class DefaultModelConfig(Settings):
     conv_filters: Filters | Literal["nature", "impala"] | None = _encoder(
         None,
         "Convolutions [[channels, kernel, stride], …] with an optional fourth entry 'same' or 'valid'; "
-        "'nature' or 'impala' for these nets; None depends on the size of the image.",
+        "'nature' or 'impala' names a published net; None depends on the size of the image.",
     )
     conv_padding: Literal["same", "valid"] = _encoder(
-        "same", "Padding of convolutions that name none: 'same' gives ceil(size / stride)."
+        "same",
+        "Padding of convolutions that name none: 'same' makes the size ceil(size / stride), 'valid' adds no zeros.",
     )
     conv_channels: Literal["first", "last"] | None = _encoder(
         None,
-        "Which axis of an image has the channels; None guesses from the shape: a square image, else fewer channels.",
+        "Which axis of an image has the channels; None takes the one that leaves a square image, else the one with "
+        "fewer entries.",
     )
     conv_activation: Activation = _encoder("relu", "Activation of the CNN and of its dense layer.")
     conv_use_layernorm: bool = _encoder(
@@ -129,7 +131,7 @@ class DefaultModelConfig(Settings):
     fusionnet_hiddens: tuple[int, ...] = _encoder(
         (64,), "Widths of the dense layers that join the encoders of a Dict or Tuple; () only concatenates.", ge=1
     )
-    fusionnet_activation: Activation = _encoder("tanh", "Activation of the joining layers.")
+    fusionnet_activation: Activation = _encoder("tanh", "Activation of the layers of fusionnet_hiddens.")
 
     # memory
     use_lstm: bool = _encoder(False, "Whether an LSTM follows the encoder.")
@@ -137,7 +139,7 @@ class DefaultModelConfig(Settings):
     use_attention: bool = _encoder(
         False, "Whether attention to the last steps follows the encoder, as a memory in place of an LSTM or GRU."
     )
-    max_seq_len: int = setting(20, "Length of the sequences a net with a memory is trained on.", ge=1)
+    max_seq_len: int = setting(20, "Length, in env steps, of the sequences a net with a memory is trained on.", ge=1)
     lstm_cell_size: int = _encoder(64, "Width of the recurrent layers.", ge=1)
     lstm_num_layers: int = _encoder(1, "Number of recurrent layers.", ge=1)
     lstm_use_prev_action: bool = setting(
@@ -193,20 +195,22 @@ class DefaultModelConfig(Settings):
     )
     functions: Mapping[str, Mapping[str, Any]] = setting(
         {},
-        "Settings by function: {'value': {'fcnet_hiddens': [256]}} for another net, {'curiosity': "
-        "{'output_dim': 10}} for a further output, on the policy's encoder or, with 'trunk', on that of "
-        "another function or its 'own'.",
+        "Settings by function: {'value': {'fcnet_hiddens': [256]}} gives the value function a different net, and "
+        "{'curiosity': {'output_dim': 10}} adds an output on the policy's encoder, or on the encoder of the function "
+        "that its 'trunk' names, or with 'trunk': 'own' on an encoder of its own.",
     )
 
     # actions
     free_log_std: bool = _head(
-        True, "Gaussian policies: one learned log-std per action dimension (True), or one per state."
+        True,
+        "Whether a Gaussian policy learns one log-std per action dimension for all states; False lets the head compute "
+        "the log-std from the state.",
     )
     log_std_clip_param: float = _head(20.0, "Bound on the magnitude of a state-dependent log-std.", gt=0)
     custom_action_dist: str | type | Mapping[str, Any] | None = setting(
         None,
         "Distribution of the actions in place of the default: a class, an import path 'module:Class', the "
-        "name of a registered or built-in one such as 'SquashedGaussian', or a dict of these by path into a"
+        "name of a registered or built-in class such as 'SquashedGaussian', or a dict of these by path into a"
         " nested action space.",
     )
     action_mask_key: str | None = setting(
@@ -216,28 +220,29 @@ class DefaultModelConfig(Settings):
     action_embeddings_key: str | None = setting(
         "avail_actions",
         "Field of a Dict observation with a vector for each action, from which its logit is computed; None means "
-        "that no field has vectors. The field that action_mask_key names is the mask.",
+        "that no field has vectors. If action_mask_key names the same field, the field is the mask.",
     )
     autoregressive_actions: bool = setting(
         False,
-        "Whether each part of an action of several parts depends on the parts before it; False draws them "
+        "Whether each part of an action of several parts depends on the parts before it; False draws the parts "
         "independently.",
     )
     autoregressive_hiddens: tuple[int, ...] = setting(
         (64,),
-        "Widths of the hidden layers of the net that conditions later parts on earlier ones; activation and "
-        "initialisers are those of the heads.",
+        "Widths of the hidden layers of the net that conditions later parts of an action on earlier ones; its "
+        "activation and initialisers are those of the heads.",
         ge=1,
     )
     autoregressive_context_dim: int = setting(
         16,
-        "Number of outputs of the policy head that this net reads in addition to the inputs of the distribution.",
+        "Number of outputs of the policy head for the net that conditions later parts of an action on earlier ones, in "
+        "addition to the inputs of the distribution.",
         ge=1,
     )
     normalize_actions: bool = setting(
         True,
-        "Whether float actions are scaled from [-1, 1] to the bounds of a bounded Box; False only clips, which "
-        "SquashedGaussian and Beta refuse unless the bounds are -1 and 1: their samples never exceed these.",
+        "Whether float actions are scaled from [-1, 1] to the bounds of a bounded Box; False only clips, which is an "
+        "error for SquashedGaussian and Beta unless the bounds are -1 and 1, since their samples never leave [-1, 1].",
     )
 
     # running statistics
@@ -257,7 +262,7 @@ class DefaultModelConfig(Settings):
         "custom_model_config, an import path 'module:Class', or the name of a registered one.",
     )
     custom_model_config: Mapping[str, Any] = _encoder(
-        {}, "Keywords for custom_model, or options that a custom module_class reads from self.model_config."
+        {}, "Keyword arguments for custom_model, or options that a custom module_class reads from self.model_config."
     )
 
     def __new__(cls, **given: Any) -> Self:
@@ -283,7 +288,8 @@ class DefaultModelConfig(Settings):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Check settings against each other."""
+        """Raise ``ValueError`` if settings contradict each other, or if an entry of ``leaf_overrides`` or ``functions``
+        is wrong."""
         for name in ("conv_filters", "autoregressive_hiddens"):
             if getattr(self, name) == ():
                 raise ValueError(_misfit(name, "at least one layer", ()))
@@ -305,7 +311,8 @@ class DefaultModelConfig(Settings):
             check_value(f"model_config.{where}['output_dim']", given.get("output_dim", 1), int, Bounds(ge=1), "")
 
     def _of_memory(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the settings of memory nets that have no effect on an encoder with the settings ``given``."""
+        """Return the names of the settings of nets with a memory that cannot affect an encoder whose settings differ
+        from these by ``given``."""
         of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
         behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_OF_MEMORY)]
         return [name for name in behind if not (of_rows and name.startswith(_OF_ROWS))]
@@ -318,14 +325,18 @@ class DefaultModelConfig(Settings):
         never: Sequence[str],
         extra: tuple[str, ...] = (),
     ) -> None:
-        """Raise unless ``given`` is valid at ``where``.
+        """Check the settings ``given`` in an entry of ``leaf_overrides`` or ``functions``.
 
         Args:
-            where: The entry of ``leaf_overrides`` or ``functions``, for messages.
-            given: Its settings.
+            where: The entry, for error messages.
+            given: The settings in the entry, by name.
             parts: Parts of the net that these settings may shape.
-            never: Settings that ``given`` must not have although they shape these parts.
-            extra: Keys that are not settings, which are not checked.
+            never: Names that ``given`` must not have although they shape these parts.
+            extra: Keys that ``given`` may also have. They are not settings, and their values are not checked.
+
+        Raises:
+            ValueError: For a name that ``given`` must not have, or a value that is out of range.
+            TypeError: If a value is of the wrong type.
         """
         known = [*extra, *(name for name in self._names(*parts) if name not in never)]
         for name in given:
@@ -345,7 +356,7 @@ class DefaultModelConfig(Settings):
 
     @classmethod
     def _names(cls, *parts: str) -> list[str]:
-        """Return the names of the settings that shape these ``parts`` of the nets."""
+        """Return the names of the settings that shape one of ``parts``."""
         return [name for name, item in settings_of(cls).items() if item.part in parts]
 
     @classmethod
@@ -362,13 +373,14 @@ class DefaultModelConfig(Settings):
 
     @classmethod
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
-        """Make a full config from a config, a partial dict or None; defaults fill the rest.
+        """Return a config of this class from a config, a dict of some settings, or None; defaults fill the rest.
 
-        From a config of another class, take the values that it was made with, and this class's defaults for the rest.
+        From a config of a different class, take the values that :meth:`given` returns. A config of this class is
+        returned as it is.
 
         Raises:
-            ValueError: For an unknown name; names the closest known one.
-            TypeError: If ``value`` is of another kind.
+            ValueError: For an unknown name (the message has the closest known one), or a value out of range.
+            TypeError: If ``value`` is something else, or if a setting is of the wrong type.
         """
         if isinstance(value, cls):
             return value
@@ -382,8 +394,8 @@ class DefaultModelConfig(Settings):
         return cls(**(value or {}))
 
     def given(self) -> dict[str, Any]:
-        """Return, by name, the values passed to the constructor; if all were passed, those that differ from
-        defaults."""
+        """Return, by name, the values passed to the constructor. If all were passed, return those that differ from the
+        defaults of this class."""
         names, known = self._given, settings_of(type(self))
         if len(names) == len(known):
             names = [name for name, item in known.items() if getattr(self, name) != item.default]
@@ -391,22 +403,25 @@ class DefaultModelConfig(Settings):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a net with a memory follows the encoder."""
+        """Whether a net with a memory (LSTM, GRU or attention) follows the encoder."""
         return self.use_lstm or self.use_gru or self.use_attention
 
     def without_memory(self) -> Self:
-        """Return these settings for nets without memory."""
+        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off. If one of them was on, the
+        result has no ``functions``."""
         if not self.is_recurrent:
             return self
         return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})
 
     def at_leaf(self, path: str) -> Self:
-        """Return the settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
+        """Return the settings with the ``leaf_overrides`` of the part of the observation at ``path``, such as
+        ``"camera.rgb"``."""
         given = self.leaf_overrides.get(path)
         return self if given is None else dataclasses.replace(self, **given)
 
     def for_function(self, function: str) -> Self:
-        """Return the settings for the nets of ``function``, such as ``"value"``; unchanged if it has none."""
+        """Return the settings for the nets of ``function``, such as ``"value"``: these settings, unless ``functions``
+        has others for it."""
         given = self.functions.get(function, {})
         own = {name: value for name, value in given.items() if name not in _FUNCTION_KEYS}
         return dataclasses.replace(self, **{**own, "functions": {}}) if own else self
@@ -418,22 +433,24 @@ class DefaultModelConfig(Settings):
         return any(model is not None for model in (self.custom_model, *parts))
 
     def encoder_settings(self) -> dict[str, Any]:
-        """Return the values of all settings that shape encoders."""
+        """Return the values of all settings that shape encoders, by name."""
         return {name: getattr(self, name) for name in self._names(ENCODER)}
 
 
 def settings_about(*starts: str) -> tuple[str, ...]:
-    """Return the names of the settings that begin with one of ``starts``, in the order of the fields."""
+    """Return the names of the model settings that begin with one of ``starts``, in the order of the fields."""
     return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))
 
 
 def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, layernorm: str, blocks: str) -> None:
-    """Raise unless a dense net with these settings can be built.
+    """Check that a dense net with these settings can be built.
 
     Args:
-        where: Name of the object with the settings, for messages.
-        given: The settings.
-        dims: Name of the setting of the widths; ``norm``, ``layernorm`` and ``blocks`` name the others.
+        where: Name of the object with the settings, for error messages.
+        given: The settings by name.
+        dims: Name of the setting of the widths.
+        norm, layernorm, blocks: Names of the settings of the norm, of whether there is a LayerNorm, and of the kind of
+            residual blocks.
 
     Raises:
         ValueError: For two norms, or for residual blocks without at least two equal widths.

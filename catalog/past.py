@@ -1,4 +1,4 @@
-"""The view of the past: the earlier observations, actions and rewards that a module sees."""
+"""The earlier observations, actions and rewards that a module sees."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from gymnasium.vector.utils import batch_space
 from catalog.model_config import DefaultModelConfig
 
 OBS, PREV_OBS, PREV_ACTION, PREV_REWARD = "obs", "prev_obs", "prev_action", "prev_reward"
-"""Fields of the observation of a module that also sees earlier steps."""
+"""Keys of the dict that a module observes if it also sees earlier steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastView:
     """Numbers of earlier observations, actions and rewards that a module sees.
 
-    ``batch["obs"]`` then is a dict: ``obs`` is the env's observation, and ``prev_obs``, ``prev_action`` and
-    ``prev_reward`` are the earlier steps asked for. Their shape is ``[..., *shape]`` for one step and
+    If any of them is positive, ``batch["obs"]`` is a dict: ``obs`` is the env's observation, and ``prev_obs``,
+    ``prev_action`` and ``prev_reward`` hold the earlier steps. The shape of each is ``[..., *shape]`` for one step and
     ``[..., k, *shape]`` for ``k`` steps, oldest first. Actions are the sampled ones, before conversion for the env.
     Steps before the start of an episode are 0.
+
+    Attributes:
+        observations: Number of earlier observations.
+        actions: Number of earlier actions.
+        rewards: Number of earlier rewards.
 
     Raises:
         ValueError: If a number of steps is not an int >= 0.
@@ -43,22 +48,24 @@ class PastView:
 
     @property
     def steps(self) -> dict[str, int]:
-        """Number of steps of each field, for the fields with at least one step."""
+        """Number of earlier steps by key, such as ``prev_obs``; keys without earlier steps are left out."""
         fields = {PREV_OBS: self.observations, PREV_ACTION: self.actions, PREV_REWARD: self.rewards}
         return {name: steps for name, steps in fields.items() if steps}
 
     def with_settings(self, model_config: DefaultModelConfig) -> PastView:
-        """Return this view plus the steps that ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for."""
+        """Return this view with at least one action if ``lstm_use_prev_action`` is set, and at least one reward if
+        ``lstm_use_prev_reward`` is."""
         actions = max(self.actions, int(model_config.lstm_use_prev_action))
         rewards = max(self.rewards, int(model_config.lstm_use_prev_reward))
         return dataclasses.replace(self, actions=actions, rewards=rewards)
 
 
 def input_space(observation_space: Space, action_space: Space, past: PastView) -> Space:
-    """Return the space that a module observes: the env's, or a Dict of it and the earlier steps of ``past``.
+    """Return the space that a module observes: ``observation_space`` itself, or a Dict of it and of the earlier steps
+    if ``past`` has any.
 
     Raises:
-        ValueError: If ``past`` asks for observations whose choices do not start at 0.
+        ValueError: If ``past`` asks for earlier observations whose choices do not start at 0.
     """
     reward = spaces.Box(-np.inf, np.inf, (), np.float32)
     of_one = {PREV_OBS: observation_space, PREV_ACTION: sampled_space(action_space), PREV_REWARD: reward}
@@ -67,10 +74,11 @@ def input_space(observation_space: Space, action_space: Space, past: PastView) -
 
 
 def stacked_space(space: Space, steps: int) -> Space:
-    """Return the space of ``steps`` samples of ``space``, stacked along a new first axis; ``space`` for one step.
+    """Return the space of ``steps`` samples of ``space``, each leaf stacked along a new first axis. For one step,
+    return ``space``.
 
     Raises:
-        ValueError: If ``space`` has choices that do not start at 0, since 0 stands for steps before an episode.
+        ValueError: If ``space`` has choices that do not start at 0, because 0 fills the steps before an episode.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return map_parts(lambda part: stacked_space(part, steps), space)
@@ -91,7 +99,8 @@ def stacked_space(space: Space, steps: int) -> Space:
 
 
 def sampled_space(action_space: Space) -> Space:
-    """Return the space of samples before conversion for the env: choices start at 0, Boxes have no bounds."""
+    """Return the space of sampled actions before their conversion for the env. Choices start at 0, an integer Box
+    becomes a MultiDiscrete of its numbers, and a Box of floats has no bounds."""
     if isinstance(action_space, spaces.Dict | spaces.Tuple):
         return map_parts(sampled_space, action_space)
     if isinstance(action_space, spaces.Discrete):
@@ -106,7 +115,7 @@ def sampled_space(action_space: Space) -> Space:
 
 
 def map_parts(function: Callable[[Space], Space], space: spaces.Dict | spaces.Tuple) -> Space:
-    """Return ``space`` with ``function`` applied to each part."""
+    """Return the Dict or Tuple ``space`` with ``function`` applied to each part."""
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([function(part) for part in space.spaces])
     return spaces.Dict([(key, function(part)) for key, part in space.spaces.items()])

@@ -18,10 +18,10 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[T]):
-    """Finds classes and functions by name.
+    """Classes and functions by name.
 
     Args:
-        what: Kind of the entries, for messages: "model" or "distribution".
+        what: Kind of the entries, for error messages: "model" or "distribution".
     """
 
     def __init__(self, what: str) -> None:
@@ -29,10 +29,10 @@ class Registry(Generic[T]):
         self._known: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[R], R]:
-        """Register a class or function as ``name``; a decorator.
+        """Return a decorator that registers a class or function as ``name``.
 
         Raises:
-            ValueError: If another class or function has that name.
+            ValueError: If another class or function is registered under that name.
             TypeError: If ``name`` is not a str.
         """
         if not isinstance(name, str):
@@ -59,10 +59,11 @@ class Registry(Generic[T]):
 
         Args:
             given: The object itself, a registered name, or an import path ``module:Class`` or ``module.Class``.
-            where: The setting it comes from, for messages.
+            where: Name of the setting that has ``given``, for error messages.
 
         Raises:
-            ValueError: If ``given`` refers to no class or function; names the closest registered name.
+            ValueError: If ``given`` refers to no class or function; for an unknown name, the message has the closest
+                registered one.
         """
         found, got, hint = given, repr(given), ""
         if isinstance(given, str):
@@ -85,12 +86,15 @@ class Registry(Generic[T]):
 
 
 models: Registry[Callable[..., nn.Module]] = Registry("model")
-"""Encoders by name: classes or functions called with an observation space and the keywords of the settings."""
+"""The registered encoders: classes or functions, called with an observation space and the keyword arguments in
+``custom_model_config``."""
 distributions: Registry[type[Distribution]] = Registry("distribution")
-"""Action distributions by name, the built-in ones included."""
+"""The registered action distributions, including the built-in ones."""
 
 
 register_model = models.register
-"""Register an encoder for the setting ``custom_model``; see :meth:`Registry.register`."""
+"""Return a decorator that registers an encoder, so that the setting ``custom_model`` can name it; see
+:meth:`Registry.register`."""
 register_distribution = distributions.register
-"""Register a :class:`Distribution` class for the setting ``custom_action_dist``; see :meth:`Registry.register`."""
+"""Return a decorator that registers a :class:`Distribution` class, so that the setting ``custom_action_dist`` can name
+it; see :meth:`Registry.register`."""

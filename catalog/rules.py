@@ -1,11 +1,11 @@
 """Decision tables over spaces, which make up the Catalog's decision tree.
 
 A table is an ordered list of rules. The newest rule that applies to a space wins, so rules of users take precedence
-over built-in ones. To support a new space or net, add a file with one registration; nothing changes here. A rule for a
-nested space decides the parts through the :class:`Node` it is given, and the nodes record the decisions.
+over built-in ones. To support a new space or net, add a file that registers a rule; this file stays as it is. A rule
+for a nested space gets a :class:`Node` and decides the parts of the space through it. The nodes record the decisions.
 
-The rules stand next to what they choose, in ``catalog/encoders/``, ``catalog/distributions/`` and ``catalog/actions/``;
-:class:`~catalog.catalog.Catalog` asks them. ``rlmodule list`` prints all of them, in their order.
+Each rule stands next to what it chooses, in ``catalog/encoders/``, ``catalog/distributions/`` or ``catalog/actions/``.
+:class:`~catalog.catalog.Catalog` asks the tables. ``rlmodule list`` prints all rules in their order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ Build = Callable[[Any, DefaultModelConfig, "Node[T]"], T]
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """One branch: ``build`` makes the result for spaces of ``space_type`` that fulfil ``when``.
+    """One branch of a decision tree.
 
-    ``settings`` are the names of the model settings that ``build`` reads, for ``Catalog.explain``.
+    Attributes:
+        name: One line for ``Catalog.explain``, such as "Box of rank 1 → MLP".
+        space_type: Class of the spaces that the rule may decide.
+        when: Additional condition on ``(space, model_config)``; None for no condition.
+        settings: Names of the model settings that ``build`` reads, for ``Catalog.explain``.
+        build: Function of ``(space, model_config, node)`` that returns the result.
     """
 
     name: str
@@ -39,17 +44,17 @@ class Rule(Generic[T]):
 
 @dataclass
 class Node(Generic[T]):
-    """One node of the tree: a space to decide about, and afterwards the decision.
+    """One node of a decision tree: a space, which is the whole space or a part of it, and the decision about it.
 
     Attributes:
-        space: The space of this part.
-        model_config: The settings for this part, with its ``leaf_overrides``.
-        root: Name of the whole space in messages, such as ``"observation_space"``.
-        decide: Function that decides a node: the catalog's hook, or else a table.
-        keys: Path from the root: keys of Dicts and indices of Tuples.
+        space: The space to decide about.
+        model_config: The settings for this space, with its ``leaf_overrides``.
+        root: Name of the whole space in error messages, such as ``"observation_space"``.
+        decide: Function that decides a node and returns the result. It asks the hook of a catalog or only a table.
+        keys: Path from the whole space to this space: keys of Dicts and indices of Tuples.
         rule: The rule that applied; None if a hook decided without the table.
-        passed: Rules for the class of the space that were asked before and did not apply.
-        children: The nodes of the parts.
+        passed: Rules for the class of the space that were asked before ``rule`` and did not apply.
+        children: The nodes of the parts of this space.
         result: The decision; None before :meth:`run`.
     """
 
@@ -65,12 +70,12 @@ class Node(Generic[T]):
 
     @property
     def path(self) -> str:
-        """Path for messages, such as ``observation_space['camera'][0]``."""
+        """Path to this space for error messages, such as ``observation_space['camera'][0]``."""
         return self.root + "".join(f"[{key!r}]" for key in self.keys)
 
     @property
     def name(self) -> str:
-        """Path for settings, such as ``camera.0``; empty at the root."""
+        """Path to this space as settings write it, such as ``camera.0``; empty at the root."""
         return ".".join(str(key) for key in self.keys)
 
     def run(self) -> T:
@@ -79,7 +84,8 @@ class Node(Generic[T]):
         return self.result
 
     def child(self, key: str | int, space: Space) -> T:
-        """Decide the part ``space`` at ``key``, with the settings of this node and the overrides of that path."""
+        """Decide the part ``space`` at ``key``, and return the result. The part has the settings of this node and the
+        ``leaf_overrides`` of its path."""
         keys = (*self.keys, key)
         node = Node(space, self.model_config, self.root, self.decide, keys)
         node.model_config = self.model_config.at_leaf(node.name)
@@ -87,22 +93,23 @@ class Node(Generic[T]):
         return node.run()
 
     def walk(self) -> Iterator[Node[T]]:
-        """Yield this node and all nodes below it."""
+        """Yield this node and all nodes below it, each parent before its children."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def of_rank(*ranks: int, matrix: str | None = None) -> When:
-    """Return the condition of a rule: a Box has one of these ``ranks``, and ``matrix_observations`` is ``matrix``."""
+    """Return the condition of a rule for Boxes: the Box has one of these ``ranks`` (numbers of dims) and, unless
+    ``matrix`` is None, the setting ``matrix_observations`` equals ``matrix``."""
     return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
 
 
 class RuleTable(Generic[T]):
-    """Ordered rules from a space and a model config to a ``T``.
+    """Ordered rules that choose a ``T`` for a space and a model config.
 
     Args:
-        what: What the table decides, for messages, such as "encoder" or "action distribution".
+        what: Name of what the table decides, for error messages, such as "encoder" or "action distribution".
     """
 
     def __init__(self, what: str) -> None:
@@ -112,13 +119,13 @@ class RuleTable(Generic[T]):
     def register(
         self, space_type: type[Space], *, name: str, when: When | None = None, settings: tuple[str, ...] = ()
     ) -> Callable[[Build[T]], Build[T]]:
-        """Return a decorator that adds a function ``build(space, model_config, node)`` as a rule. It is tried before
-        all rules that were registered earlier.
+        """Return a decorator that registers a function ``build(space, model_config, node)``, which returns a ``T``, as
+        a rule. The table asks this rule before all rules that were registered earlier.
 
         Args:
             space_type: Class of the spaces that the rule may decide.
             name: One line for ``explain()``, such as "Box of rank 1 → MLP".
-            when: Further condition on ``(space, model_config)``.
+            when: Additional condition on ``(space, model_config)``; None for no condition.
             settings: Names of the model settings that ``build`` reads.
 
         Raises:
@@ -138,11 +145,12 @@ class RuleTable(Generic[T]):
         return add
 
     def __iter__(self) -> Iterator[Rule[T]]:
-        """Iterate over the rules in the order in which they are asked."""
+        """Iterate over the rules in the order in which the table asks them: the newest first."""
         return reversed(self._rules)
 
     def find(self, space: Space, model_config: DefaultModelConfig, path: str) -> tuple[Rule[T], list[Rule[T]]]:
-        """Return the rule that applies to ``space``, and the rules for the same class of spaces that were tried first.
+        """Return the rule that applies to ``space``, and the rules for its class that were asked before and did not
+        apply.
 
         Raises:
             ValueError: If no rule applies; names ``path`` and all rules of the table.
@@ -159,7 +167,8 @@ class RuleTable(Generic[T]):
         )
 
     def resolve(self, space: Space, model_config: DefaultModelConfig, node: Node[T]) -> T:
-        """Return the result of the rule that applies to ``space``, and record it in ``node``.
+        """Return the result of the rule that applies to ``space``. Record in ``node`` that rule and the rules that were
+        asked before.
 
         Raises:
             ValueError: If no rule applies to the space or to a part of it; names the path.
@@ -169,6 +178,6 @@ class RuleTable(Generic[T]):
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
-        """Return the root of a decision tree for ``space``, called ``name`` in messages. Only this table decides: the
-        hooks of a catalog are not called."""
+        """Return the root of a decision tree for ``space``, called ``name`` in error messages. Only this table decides
+        in that tree, without the hooks of a catalog."""
         return Node(space, model_config, name, lambda node: self.resolve(node.space, node.model_config, node))

@@ -1,9 +1,9 @@
 """Settings, and the configs that consist of them.
 
-A setting is declared once: a field with type, default, range and one sentence, in the class of its section. A config
-derives from its sections and gives each a name, which becomes the method that sets the section. Everything else is
-derived from the fields: the methods with signatures and docstrings, all checks, copies, JSON and the command line. Type
-checkers and editors read the same fields::
+A setting is declared once, as a field with type, default, range and one sentence in the class of a section. A config
+derives from its sections and gives each section a name. A method of that name sets the settings of the section.
+Everything else follows from the fields: signatures and docstrings of these methods, checks, copies, JSON and the
+command line. Type checkers and editors read the same fields::
 
     class PPOTraining(EpisodeTraining):
         "PPO's arithmetic."
@@ -43,14 +43,14 @@ class Setting:
     """The declaration of one setting of one class.
 
     Attributes:
-        name: Name of the attribute.
-        hint: Its annotation, with names resolved.
-        section: Name of the method that sets it; empty in a class without sections.
-        positional: Whether the section method also takes it by position.
+        name: Name of the setting.
+        hint: Annotation of the setting, with the names in it resolved to types.
+        section: Name of the section method that sets the setting; empty in a class without sections.
+        positional: Whether the section method also accepts the setting by position.
         doc: One sentence: meaning, unit, and what None stands for.
-        part: What a model setting shapes: encoders, heads or the whole module.
-        bounds: Range of the number, or of all numbers in the value.
-        default: Value of a new config.
+        part: What a model setting shapes: "encoder", "head" or "module".
+        bounds: Range of the value, or of all numbers in the value.
+        default: Value in a new config.
     """
 
     name: str
@@ -63,20 +63,22 @@ class Setting:
     default: Any = dataclasses.field(default=None, compare=False)
 
     def check(self, value: Any, where: str) -> Any:
-        """Return ``value`` converted to the annotation, as :func:`check_value` does."""
+        """Return ``value`` converted to the annotation, or raise, as :func:`check_value` does. ``where`` names the
+        setting in error messages."""
         if value is self.default:  # checked when the setting was declared
             return mutable_copy(value)
         return check_value(where, value, self.hint, self.bounds, self.doc)
 
 
 def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) -> Any:
-    """Declare a setting, as a field of a class of settings.
+    """Declare a setting as a field of a :class:`Settings` class: ``name: float = setting(1.0, "…", ge=0)``.
 
     Args:
         default: Value in a new config; each config gets its own copy of a list or dict.
         doc: One sentence: meaning, unit, and what None stands for.
-        part: What a model setting shapes: encoders, heads or the whole module.
-        **bounds: Range of the number, of all numbers in a list, or of the values of a schedule; see :class:`Bounds`.
+        part: What a model setting shapes: "encoder", "head" or "module".
+        **bounds: Range of the value, of all numbers in a list, or of the values of a schedule, by the attributes of
+            :class:`Bounds`.
     """
     metadata = {"doc": doc, "part": part, "bounds": Bounds(**bounds)}
     if isinstance(default, list | dict):
@@ -99,7 +101,7 @@ class Settings:
     """
 
     _where: ClassVar[str] = ""
-    """Name of the object in errors; empty for the name of its class."""
+    """Name of the object in error messages; if empty, they use the name of its class."""
 
     _frozen: ClassVar[bool] = False  # set on the instance when it is frozen
 
@@ -114,7 +116,7 @@ class Settings:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check settings against each other; ``__init__`` calls it last. Default: no checks."""
+        """Raise if settings contradict each other. ``__init__`` calls this last. By default it checks nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))
@@ -150,7 +152,8 @@ class Settings:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[str], where: str, section: str | None = None) -> None:
-        """Raise ``TypeError`` unless all ``names`` are settings, of ``section`` if it is given."""
+        """Raise ``TypeError`` for a name in ``names`` that is not a setting or, if ``section`` is given, not a setting
+        of that section. ``where`` begins the error message."""
         known = settings_of(cls)
         here = [name for name, item in known.items() if section in (None, item.section)]
         for name in names:
@@ -177,9 +180,10 @@ class Settings:
 
 
 class Section(Generic[Parameters]):
-    """Method of a config that sets the settings of one section: ``training = Section(PPOTraining)``.
+    """Descriptor of a config class: ``training = Section(PPOTraining)`` makes the method ``training()`` of the config.
 
-    The docstring of the method begins with the first line of the docstring of the section's class.
+    The method sets the settings of the section ``PPOTraining`` that are passed to it, and returns the config. Its
+    docstring begins with the first line of the docstring of ``PPOTraining``.
     """
 
     def __init__(self, settings: Callable[Parameters, Settings]) -> None:
@@ -198,13 +202,13 @@ class Section(Generic[Parameters]):
 
 
 def sections_of(cls: type[Settings]) -> dict[str, type[Settings]]:
-    """Return the sections of a config class by the name of their method."""
+    """Return the section classes of a config class by the names of the section methods."""
     members = [(name, value) for base in reversed(cls.__mro__) for name, value in vars(base).items()]
     return {name: value.settings for name, value in members if isinstance(value, Section)}
 
 
 def section_docs(cls: type[Settings]) -> dict[str, str]:
-    """Return the first line of the docstring of each section of a config class, by section."""
+    """Return the first line of the docstring of each section class, by the name of the section method."""
     return {name: str(section.__doc__).splitlines()[0] for name, section in sections_of(cls).items()}
 
 
@@ -213,8 +217,9 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     """Return every setting of a class by name, section by section, inherited settings first.
 
     Raises:
-        TypeError: If a config has settings that are in none of its sections, or sections that it does not derive from.
-        TypeError, ValueError: If a default does not fit its setting.
+        TypeError: If a config has settings that are in none of its sections, or sections that it does not derive from,
+            or if a default is of the wrong type.
+        ValueError: If a default is out of range.
     """
     declared: dict[str, Field[Any]] = {}
     defaults: dict[str, Any] = {}
@@ -248,7 +253,8 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
 
 @functools.cache
 def _section_method(cls: type[Settings], section: str) -> Callable[..., Any]:
-    """Make the method of a section of a config class, with the defaults in its signature and docstring."""
+    """Return the method of the config class ``cls`` that sets ``section``. Its signature and docstring have the
+    defaults of ``cls``."""
     items = [item for item in settings_of(cls).values() if item.section == section]
     names = [item.name for item in items if item.positional]
 

@@ -1,4 +1,4 @@
-"""Find the leaves of nested spaces, and convert observations to batched tensors."""
+"""Functions that find the leaves of nested spaces and convert observations to tensors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ from catalog.base import Tree
 
 
 class Leaf(NamedTuple):
-    """One array of a nested space, with the Dict keys and Tuple indices that lead to it."""
+    """One array of a nested space: the Dict keys and Tuple indices that lead to it, its space and its shape."""
 
     keys: tuple[Any, ...]
     space: Space
     shape: tuple[int, ...]
 
     def of(self, obs: Tree) -> Tensor:
-        """Return this leaf of an observation with any leading dims, flattened to ``[..., entries]``."""
+        """Return this leaf of ``obs``, which may have any leading dims, flattened to ``[..., prod(shape)]``."""
         for key in self.keys:
             obs = obs[key]
         if len(self.shape) == 1:
@@ -28,7 +28,7 @@ class Leaf(NamedTuple):
 
 
 def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf]:
-    """Yield the leaves of a space of arrays, in the order of the space. A plain space is its only leaf.
+    """Yield the leaves of ``space``, in the order of the space. A space that is not nested is its only leaf.
 
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
@@ -53,7 +53,7 @@ def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
 
 
 def map_spaces(function: Callable[[Any], Any], space: Space) -> Tree:
-    """Return a tree with the structure of ``space``, made of ``function(leaf)`` for the space of each leaf."""
+    """Return a tree with the structure of ``space``, in which each leaf is the result of ``function`` for its space."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return function(space)
     parts = {key: map_spaces(function, part) for key, part in space_parts(space).items()}
@@ -63,8 +63,8 @@ def map_spaces(function: Callable[[Any], Any], space: Space) -> Tree:
 def kept_dtype(dtype: Any) -> np.dtype[Any]:
     """Return the dtype in which observations of ``dtype`` are stored, in native byte order.
 
-    Floats beyond 32 bits become float32. uint16 becomes int32, and longer unsigned integers int64: torch has hardly any
-    operations for them. All other dtypes stay the same.
+    Floats of more than 32 bits become float32. uint16 becomes int32, and longer unsigned integers become int64, because
+    torch has hardly any operations for them. All other dtypes stay the same.
     """
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype.kind == "f" and dtype.itemsize > 4:
@@ -76,18 +76,19 @@ def kept_dtype(dtype: Any) -> np.dtype[Any]:
 
 @np.errstate(over="ignore")  # a float64 beyond the range of float32 becomes infinite
 def to_tensor(array: np.ndarray) -> Tensor:
-    """Return ``array`` as a tensor of its :func:`kept_dtype`, which shares its memory if the dtype stays."""
+    """Return ``array`` as a tensor of its :func:`kept_dtype`. If the array is contiguous and the dtype does not change,
+    the tensor shares its memory."""
     array = np.asarray(array, order="C")
     return torch.from_numpy(array.astype(kept_dtype(array.dtype), copy=False))
 
 
 def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "observation_space") -> Tree:
-    """Return a batch of equal, valid observations of ``space``: every number is the valid one closest to 0.
+    """Return a batch of equal, valid observations of ``space``, in which every number is the valid one closest to 0.
 
     Args:
         space: Space of one observation.
         leading: Leading dims of the batch.
-        path: Name of ``space`` in messages.
+        path: Name of ``space`` in error messages.
 
     Raises:
         ValueError: If a leaf of ``space`` has no array form; names the path to it.

@@ -1,4 +1,4 @@
-"""Modules, sampling and learning: everything between the catalog's nets and an algorithm's loss."""
+"""Neural modules, env runners and learners: everything between the catalog's nets and an algorithm's loss."""
 
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlmodule.learning.sharding import shard_episodes, shard_rollout
     from rlmodule.learning.target_nets import TargetNets
     from rlmodule.modules.apis import (
+        ActionValueAPI,
         DistributionalQNetAPI,
         EpsilonGreedyAPI,
         ExplorationNoiseAPI,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         InferenceOnlyAPI,
         NoisyNetAPI,
         QNetAPI,
+        TemperatureAPI,
         ValueFunctionAPI,
     )
     from rlmodule.modules.policy import Policy
@@ -47,6 +49,7 @@ else:
 
 __all__ = [
     "ActionMaskFromInfo",
+    "ActionValueAPI",
     "AtariGame",
     "Batch",
     "BatchLearner",
@@ -77,6 +80,7 @@ __all__ = [
     "RLModuleSpec",
     "Rollout",
     "TargetNets",
+    "TemperatureAPI",
     "ValueFunctionAPI",
     "WorkerFailed",
     "seed_sequence",

@@ -1,7 +1,7 @@
-"""Collective operations of learners that train together, and the trivial ones of a single learner.
+"""Collective operations among learners that train together, and trivial versions for a single learner.
 
-All learners run the same program. Where the program needs the data of all learners, each one contributes its part and
-receives the whole.
+All learners run the same program. Where the program needs the data of all learners, each learner contributes its share
+and receives the whole.
 """
 
 import json
@@ -18,22 +18,24 @@ _PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
-    """Raised by a learner that waits for another learner which raised, ended or hangs."""
+    """Raised in a learner that waits for another learner, if the other learner raises an error, exits or hangs."""
 
 
 class Collective(ABC):
-    """The connection of one learner to the learners that it trains with. All call the same methods in the same order.
+    """The connection between one learner and the learners that it trains with. All learners must call the same methods
+    in the same order.
 
     Attributes:
-        rank: Number of this learner, from 0.
-        size: Number of learners.
+        rank: Index of this learner among all learners, from 0.
+        size: Number of learners, this one included.
     """
 
     rank: int
     size: int
 
     def __enter__(self) -> None:
-        """Begin a block that all learners run. If it raises, the connection closes, so that the others raise too."""
+        """Begin a block that all learners run. If the block raises an error, :meth:`close` is called on exit, so that
+        the other learners raise, too."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -41,25 +43,27 @@ class Collective(ABC):
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Sum ``tensor`` over all learners in place, and return it; all get the same bits.
+        """Replace ``tensor`` with its sum over all learners in place, and return it. The sum is bitwise equal on all
+        learners.
 
         ``tensor`` must have the same shape and dtype on every learner.
         """
 
     @abstractmethod
     def all_gather(self, rows: Tensor) -> list[Tensor]:
-        """Return the ``rows`` ``[n, ...]`` of every learner, by rank. The number ``n`` may differ."""
+        """Return the ``rows`` ``[n, ...]`` of all learners as a list in order of rank. Only ``n`` may differ between
+        learners."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection; other learners that wait for this one raise :class:`CollectiveError`."""
+        """Close the connection. Other learners that wait for this learner raise :class:`CollectiveError`."""
 
     def all_reduce_mean(self, value: Tensor, rows: int) -> Tensor:
-        """Return the mean over the rows of all learners.
+        """Return the mean of a quantity over the rows of all learners.
 
         Args:
-            value: The mean over the rows of this learner.
-            rows: Number of these rows; if 0, ``value`` is ignored.
+            value: The mean of the quantity over this learner's rows, of any shape.
+            rows: Number of this learner's rows. If it is 0, ``value`` is ignored.
         """
         if self.size == 1:
             return value
@@ -68,11 +72,11 @@ class Collective(ABC):
         return (total / count).to(value.dtype)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return the ``value`` of every learner, by rank.
+        """Return the ``value`` of all learners as a list in order of rank.
 
         Args:
-            value: A tensor, a value that JSON can hold, or a dict, list or tuple of these. Tensors arrive on the CPU,
-                and lists as tuples.
+            value: A tensor, a value that JSON can represent, or a dict, list or tuple of such values. If there are
+                several learners, the tensors returned are on the CPU, and lists have become tuples.
         """
         if self.size == 1:
             return [value]
@@ -80,7 +84,7 @@ class Collective(ABC):
 
 
 class SingleProcess(Collective):
-    """The collective of a learner that trains alone."""
+    """The collective of a learner that trains alone, which exchanges no data."""
 
     rank, size = 0, 1
 
@@ -91,13 +95,14 @@ class SingleProcess(Collective):
         return [rows]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because no other learner is connected."""
 
 
 def _packed(value: Any) -> Tensor:
-    """Return ``value`` as the bytes of a safetensors file; the plain values are JSON in one more tensor.
+    """Serialise ``value`` as a safetensors file, and return its bytes as a uint8 tensor. Values other than tensors are
+    stored as JSON in an additional tensor.
 
-    A pickle would let any program that reaches the port run code in this process.
+    The format is not pickle, because any program that can connect to the port could then run code in this process.
     """
     import safetensors.torch
 
@@ -110,7 +115,7 @@ def _packed(value: Any) -> Tensor:
 
 
 def _unpacked(data: Tensor) -> Any:
-    """Return the value that :func:`_packed` turned into ``data``."""
+    """Return the value that :func:`_packed` serialised as ``data``. Lists become tuples."""
     import safetensors.torch
 
     tensors = safetensors.torch.load(data.numpy().tobytes())

@@ -1,13 +1,13 @@
 """Convert settings to JSON and back, without loss and without pickle.
 
-A value that JSON has no form for is written as an object with a reserved key::
+A value that JSON cannot represent is written as a JSON object with a reserved key::
 
     {"__import__": "module:qualname"}                       a class or function
     {"__dataclass__": "module:qualname", "fields": {...}}   an instance of a dataclass
     {"__space__": "Box", ...}                               a Gymnasium space
     {"__tuple__": [...]}, {"__items__": [[key, value]]}     a tuple; a dict with keys that are not plain strings
-    {"__float__": "inf"}                                    a float that JSON cannot write
-    {"__pass_again__": "my_script.<lambda>"}                an object that only exists in the process that wrote it
+    {"__float__": "inf"}                                    an infinite or NaN float
+    {"__pass_again__": "my_script.<lambda>"}                an object that cannot be restored from the file
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from catalog_rl import PACKAGES
 
 
 def encode(value: Any) -> Any:
-    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
+    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this Python module
+    lists."""
     if isinstance(value, np.generic):
         value = value.item()
     # Exact types only: a subclass, such as an IntEnum, may hold more than its JSON form.
@@ -68,7 +69,7 @@ class NotReadable(ValueError):
     """Raised for a saved config that names objects which cannot be restored from the file alone.
 
     Attributes:
-        modules: The modules to allow, each with the settings that need it.
+        modules: Names of the Python modules that the user would have to allow, each with the settings that name it.
     """
 
     def __init__(self, message: str, modules: Mapping[str, Sequence[str]]) -> None:
@@ -78,14 +79,14 @@ class NotReadable(ValueError):
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of a value in a config.
+    """The place of a value in a config, with the annotation that the value must fit.
 
     Attributes:
-        setting: The setting of the config.
-        path: The setting and the keys that lead from it to the value, for errors.
-        name: The innermost setting that holds the value: a setting of the config or of the networks.
+        setting: Name of the config's setting that contains the value.
+        path: The setting and the keys that lead from it to the value, joined by dots, for error messages.
+        name: Name of the innermost setting that contains the value: a setting of the config or of the networks.
         hint: The annotation that the value must fit.
-        below: Annotations of nested values, by key at any depth.
+        below: Annotations of values nested in this value, by their keys. They apply to a key at any depth.
     """
 
     setting: str
@@ -101,12 +102,14 @@ class _Place:
 
     @property
     def bases(self) -> list[type]:
-        """The classes that ``hint`` has in ``type[...]``: a value may be a subclass of one of them."""
+        """The classes ``C`` that ``hint`` contains as ``type[C]``. A class fits if it is a subclass of one of these
+        classes."""
         named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
         return [object if base is Any else get_origin(base) or base for base in named]
 
     def item(self, key: Any = None) -> _Place:
-        """Return the place of an item of the value here: a list (``key`` is None), or the entry ``key`` of a dict."""
+        """Return the place of an item of this value: the entry ``key`` if the value is a dict, or any item if the value
+        is a list and ``key`` is None."""
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
@@ -118,14 +121,14 @@ class _Place:
 class Decoder:
     """Decodes values that :func:`encode` wrote.
 
-    A file must not run arbitrary code, so the annotation of each setting limits what the file may name there. A setting
-    of type ``type[Learner]`` takes this library's learners. Any other class needs an entry in ``allow``, and must be a
-    learner, too.
+    A file must not run arbitrary code, so the annotation of each setting limits which classes and functions the file
+    may name there. For example, a setting of type ``type[Learner]`` accepts this library's learners. A learner class
+    from another package must also be listed in ``allow``. A class that is not a learner is never accepted.
 
     Args:
-        where: Name of the config in errors.
-        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the file may use, with everything below
-            them; None trusts the file and imports whatever it names.
+        where: Name of the config in error messages.
+        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the file may name, with everything inside
+            them. None trusts the file and allows every import path.
     """
 
     def __init__(self, where: str, allow: Sequence[str] | None) -> None:
@@ -134,17 +137,21 @@ class Decoder:
         self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
 
     def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
-        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using the result.
+        """Decode the value of ``setting``, whose annotation is ``hint``.
+
+        An object that is not allowed or was not saved is None in the result. Call :meth:`refuse_missing` before using
+        the result.
 
         Raises:
-            ValueError: If a form is unknown or malformed, or an allowed import path does not exist or leads to a value
-                that does not fit ``hint``.
+            ValueError: If ``data`` contains an unknown or malformed form, or an allowed import path that does not exist
+                or leads to a value that does not fit ``hint``.
         """
         return self._read(data, _Place(setting, setting, setting, hint))
 
     @property
     def modules_to_allow(self) -> dict[str, list[str]]:
-        """The modules that were named but not allowed, each with the settings that name it."""
+        """Names of the Python modules that the data read so far names although they are not allowed, each with the
+        settings that name it."""
         found: dict[str, list[str]] = {}
         for place, text, is_path in self._missing:
             if is_path:
@@ -153,7 +160,8 @@ class Decoder:
         return found
 
     def refuse_missing(self) -> None:
-        """Raise :class:`NotReadable` if objects could not be restored; it names all of them."""
+        """Raise :class:`NotReadable` if any object read so far could not be restored. The error names all such
+        objects."""
         if not self._missing:
             return
         kinds = {True: "an import path that you allow", False: "the object itself, which could not be saved"}
@@ -210,8 +218,8 @@ class Decoder:
         return None
 
     def _text(self, text: str, place: _Place) -> str:
-        """Return ``text`` after checking the import that it names: a net, a distribution, or the module of an env
-        id."""
+        """Return ``text``. If it names something to import (a net, a distribution, or the module in an env id) that is
+        not allowed, note it as missing."""
         if self._allow is None:
             return text
         if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
@@ -238,7 +246,8 @@ class Decoder:
             raise self._unreadable(place, f"the fields of {cls.__name__}", str(error)) from error
 
     def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
-        """Import the class or function at ``path``; if that is not allowed, note it as missing and return None."""
+        """Import and return the class or function at ``path``. If the path is not allowed, note it as missing and
+        return None. Raise ValueError if the imported object does not fit the annotation of ``place``."""
         found, kinds, allowed = None, [], self._is_allowed(path)
         if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
             found = self._imported(path, place)
@@ -273,7 +282,8 @@ class Decoder:
         return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
 
     def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
-        """Return ``build()``; raise a readable error if ``data``, from which it builds, is malformed."""
+        """Return ``build()``, which decodes ``data``. If it raises, raise a ValueError that names ``place`` and shows
+        ``data``."""
         try:
             return build()
         except Exception as error:
@@ -296,7 +306,8 @@ def _is_ours(path: str) -> bool:
 
 
 def _is_of_another_script(path: str) -> bool:
-    """Return whether ``path`` is in a script other than the running one, from which nothing can be imported."""
+    """Return whether ``path`` names an object that was defined in a script other than the running one. Such an object
+    cannot be imported."""
     module, _, qualname = path.partition(":")
     here = vars(sys.modules["__main__"]).get(qualname.partition(".")[0])
     return module == "__main__" and not (isinstance(here, _CODE) and here.__module__ == module)
@@ -304,14 +315,15 @@ def _is_of_another_script(path: str) -> bool:
 
 @functools.cache
 def _hints_of(cls: type) -> Mapping[str, Any]:
-    """Return the annotations of a dataclass's fields."""
+    """Return the annotations of a dataclass's fields, by field name."""
     dist = str | type[Distribution]  # DefaultModelConfig cannot import Distribution, so its own annotation is wider
     narrower = {"custom_action_dist": dist | Mapping[str, dist] | None} if cls is DefaultModelConfig else {}
     return get_type_hints(cls) | narrower
 
 
 def import_path(thing: Any) -> str | None:
-    """Return ``module:qualname`` of a class or function; None if that path does not lead to it, as for a lambda."""
+    """Return ``module:qualname`` of a class or function. Return None for any other object, and if the path does not
+    lead back to ``thing``, as for a lambda."""
     if not isinstance(thing, _CODE):
         return None
     found: Any = sys.modules.get(str(thing.__module__))
@@ -327,16 +339,18 @@ _SPACES: dict[str, type[gym.Space]] = {
     cls.__name__: cls
     for cls in (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 }
-"""Spaces that are saved as their constructor arguments. Subclasses are excluded, as they may hold more."""
+"""Space classes that are saved as their constructor arguments, by name. Subclasses are excluded, because they may have
+additional state."""
 
 
 def _arguments_of(cls: type[gym.Space]) -> list[str]:
-    """Return the names of a space's constructor arguments, which are also the names of its attributes."""
+    """Return the names of a space's constructor arguments except seeds. They are also the names of its attributes."""
     return [name for name in inspect.signature(cls).parameters if name not in ("seed", "spaces_kwargs")]
 
 
 def _encode_space(space: gym.Space) -> dict[str, Any]:
-    """Encode a space. Arrays become nested lists; bounds that are equal everywhere become one number."""
+    """Encode a space as its class name and constructor arguments. Arrays become nested lists, except that a bound of a
+    Box that is the same for every element becomes one number."""
     parts: dict[str, Any] = {}
     for name in _arguments_of(type(space)):
         value = getattr(space, name)

@@ -1,4 +1,4 @@
-"""Every random stream of a run, derived from its one seed by role and index."""
+"""Derive every random stream of a run from the run's one seed, by role and index."""
 
 import numpy as np
 import torch
@@ -25,22 +25,22 @@ def seed_sequence(run_seed: int, role: str, *index: int) -> np.random.SeedSequen
 
     Args:
         run_seed: Seed of the run.
-        role: Purpose of the stream, such as ``"env"``.
-        *index: Number of the stream among those of its role, such as a global env index.
+        role: Purpose of the stream, such as ``"env"``; one of the roles that this Python module lists.
+        *index: Integers that identify the stream among the streams of its role, such as the index of an env in the run.
     """
     return np.random.SeedSequence(run_seed, spawn_key=(_ROLES.index(role), *index))
 
 
 def numpy_stream(run_seed: int, role: str, *index: int) -> np.random.Generator:
-    """Return a numpy generator with the seed of :func:`seed_sequence`."""
+    """Return a numpy generator seeded with :func:`seed_sequence` of the same arguments."""
     return np.random.default_rng(seed_sequence(run_seed, role, *index))
 
 
 def int_seed(run_seed: int, role: str, *index: int) -> int:
-    """Return a 31-bit seed from :func:`seed_sequence`, for libraries that take an integer."""
+    """Return a 31-bit seed derived from :func:`seed_sequence`, for libraries that take an integer."""
     return int(seed_sequence(run_seed, role, *index).generate_state(1)[0] >> 1)
 
 
 def torch_stream(run_seed: int, role: str, *index: int) -> torch.Generator:
-    """Return a torch generator on the CPU with the seed of :func:`int_seed`."""
+    """Return a torch generator on the CPU seeded with :func:`int_seed` of the same arguments."""
     return torch.Generator().manual_seed(int_seed(run_seed, role, *index))

@@ -1,4 +1,4 @@
-"""The settings of env runners and learners, by the sections of an algorithm's config."""
+"""The settings of env runners and learners, grouped by the sections of an algorithm's config."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY
@@ -18,12 +18,13 @@ class Environment(Settings, kw_only=False):
 
     env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
         None,
-        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; with several "
-        "agents, a MultiAgentEnv class, an id of PettingZoo, or its module. Required by build().",
+        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; for "
+        "multi-agent training, a MultiAgentEnv class, a factory, a PettingZoo id, or the name of a PettingZoo module. "
+        "Required by build().",
     )
     _: KW_ONLY
     env_config: dict[str, Any] = setting(
-        {}, "Keyword arguments for a Gymnasium id or an Env class; the one argument of a factory."
+        {}, "Keyword arguments for a Gymnasium id or an Env class; the only argument of a factory, as a dict."
     )
 
 
@@ -34,20 +35,21 @@ class EnvRunners(Settings):
     num_envs_per_env_runner: int = setting(8, "Environments that each runner steps together as one vector.", ge=1)
     gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = setting(
         None,
-        "How a runner steps its environments: in turn, each in a process, or with the vector class registered for the "
-        "id; None uses that class for Atari's games, and steps all others in turn.",
+        "How a runner steps its environments: one after another ('sync'), each in its own process ('async'), or with "
+        "the vector class registered for the id ('vector_entry_point'); None uses the registered vector class for "
+        "Atari games, and 'sync' for all other environments.",
     )
     rollout_fragment_length: int | None = setting(
         None,
-        "Steps of each environment per rollout; None lets the algorithm choose: PPO follows its train batch size, DQN "
-        "takes 1, or 4 from sampling processes.",
+        "Steps of each environment per rollout; None lets the algorithm choose: PPO derives it from its train batch "
+        "size, DQN uses 1, or 4 if it has sampling processes.",
         ge=1,
     )
     num_cpus_per_env_runner: float = setting(
         1.0, "CPUs that Ray sets aside for each sampling process; may be a fraction.", ge=0
     )
     env_step_timeout_s: float = setting(
-        60.0, "Seconds without one environment step after which a sampling process counts as hung.", gt=0
+        60.0, "Seconds without an environment step after which a sampling process counts as hung.", gt=0
     )
 
 
@@ -61,7 +63,7 @@ class LearnerResources(Settings):
     num_gpus_per_learner: int = setting(0, "GPUs of each learner; 0 learns on the CPU.", ge=0, le=1)
     learner_timeout_s: float = setting(
         60.0,
-        "Seconds without one gradient step after which a learner process counts as hung; also the longest that "
+        "Seconds without a gradient step after which a learner process counts as hung; also the longest time that "
         "learners wait for each other.",
         gt=0,
     )
@@ -71,12 +73,12 @@ class LearnerResources(Settings):
     )
     torch_autocast: Literal["bfloat16"] | None = setting(
         None,
-        "Floating-point type in which the networks' layers compute the loss; None takes that of the weights.",
+        "Floating-point type that the networks' layers compute with in the loss; None uses the type of the weights.",
     )
     torch_num_threads: int | None = setting(
         None,
-        "CPU threads of torch in the process that learns; None chooses by the size of the network, and a learner "
-        "process takes one per CPU.",
+        "CPU threads of torch in the process that learns; None uses one per CPU in a learner process, and otherwise "
+        "one for networks below a million parameters and torch's default for larger networks.",
         ge=1,
     )
 
@@ -89,17 +91,18 @@ class Training(Settings):
         3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by straight lines.", ge=0
     )
     grad_clip: float | None = setting(
-        0.5, "Bound of the gradients, which grad_clip_by defines; None does not clip.", gt=0
+        0.5, "Upper bound on the gradients, in the sense of grad_clip_by; None does not clip.", gt=0
     )
     grad_clip_by: Literal["global_norm", "norm", "value"] = setting(
         "global_norm",
-        "What grad_clip bounds: the norm of all gradients together, of each tensor, or every single element.",
+        "What grad_clip bounds: the norm of all gradients together ('global_norm'), the norm of each tensor's gradient "
+        "('norm'), or the magnitude of every single element ('value').",
     )
     train_batch_size_per_learner: int = setting(2048, "Environment steps in each train batch of each learner.", ge=1)
     clip_rewards: Literal["sign"] | float | None = setting(
         None,
-        "How rewards are clipped for learning: 'sign' replaces each by -1, 0 or 1, a number is the largest magnitude, "
-        "None does not clip; reported returns are never clipped.",
+        "How rewards are clipped for learning: 'sign' replaces each with -1, 0 or 1; a number is the largest "
+        "magnitude; None does not clip. Reported returns are never clipped.",
         gt=0,
     )
 
@@ -121,22 +124,24 @@ class FaultTolerance(Settings):
     )
     restart_failed_sub_environments: bool = setting(
         False,
-        "Whether a single environment that raises is restarted, while the others continue; else it fails its runner.",
+        "Whether a single environment that raises is restarted while the runner's other environments continue; "
+        "otherwise its error makes the runner fail.",
     )
     ignore_env_runner_failures: bool = setting(
         False,
-        "Whether to continue without a sampling process that is not restarted, as long as another one is left.",
+        "Whether to continue without a failed sampling process that is not restarted, as long as at least one other is "
+        "left.",
     )
     restart_failed_learners: bool = setting(
         True, "Whether learner processes that died or hung are replaced, and their update repeated."
     )
     max_restarts_in_a_row: int = setting(
-        5, "Restarts of one process without an answer from it in between; one more failure ends the run.", ge=1
+        5, "Restarts of one process without an answer from it in between; the next failure ends the run.", ge=1
     )
     max_nonfinite_updates_in_a_row: int = setting(
         10,
-        "Updates in a row that may be skipped because their loss or gradient is NaN or infinite; the last of them "
-        "ends the run.",
+        "Number of updates in a row with a NaN or infinite loss or gradient after which the run ends; fewer are "
+        "skipped.",
         ge=1,
     )
 
@@ -145,25 +150,26 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
     """Settings of env runners and their groups."""
 
     records_action_dist: ClassVar[bool] = True
-    """Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``, which some losses compare."""
+    """Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``. Losses such as PPO's compare them
+    with the current policy's."""
 
     @property
     def records_episode_infos(self) -> bool:
-        """Whether rollouts have the last ``info`` of each episode that ended."""
+        """Whether the ``stats`` of rollouts contain the last ``info`` dict of each episode that ended."""
         return False
 
     @property
     def is_multi_agent(self) -> bool:
-        """Whether the env has several agents."""
+        """Whether the env is a multi-agent env."""
         return False
 
     @property
     def num_envs(self) -> int:
-        """Number of environments, over all runners."""
+        """Total number of environments over all env runners."""
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
 
     def for_runners(self) -> Any:
-        """Return a plain copy of the settings that an env runner reads, to send to another process."""
+        """Return the settings that an env runner reads as a plain namespace, to send to another process."""
         names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
@@ -172,13 +178,14 @@ class LearnerSettings(Training, LearnerResources, FaultTolerance):
     """Settings of learners and their groups."""
 
     def is_trained(self, module_id: str) -> bool:
-        """Return whether a module is trained; False if it only acts."""
+        """Return whether module ``module_id`` is trained; False if it only acts."""
         return True
 
     def for_module(self, module_id: str) -> Self:
-        """Return the settings with which a module is trained: these, with the overrides of that module."""
+        """Return the settings with which module ``module_id`` is trained: these settings, changed by the module's
+        overrides if it has any."""
         return self
 
 
 class EpisodeLearnerSettings(EpisodeTraining, LearnerSettings):
-    """Settings of learners that divide rollouts into minibatches."""
+    """Settings of learners that train on rollouts in epochs of minibatches."""

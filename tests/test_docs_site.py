@@ -85,6 +85,7 @@ def ids_of(page: Path) -> set[str]:
     return set(re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text(encoding="utf-8")))
 
 
+@pytest.mark.site
 def test_every_link_and_picture_of_the_site_is_there(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # whose links begin at the root
     assert len(pages) > 50
@@ -100,6 +101,7 @@ def test_every_link_and_picture_of_the_site_is_there(site: Path) -> None:
             assert not wanted or anchor in ids_of(file), f"{page.relative_to(site)}: {target}"
 
 
+@pytest.mark.site
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -107,6 +109,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"<link[^>]* href=\"?(https?:)?//(?![^>]*rel=\"?canonical)", text), page
 
 
+@pytest.mark.site
 def test_the_search_works_in_files_too(site: Path) -> None:
     assert (site / "search" / "search_index.js").stat().st_size > 10_000
     for page in (site / "index.html", site / "reference" / "ppo.html"):  # the worker comes before what uses it
@@ -115,11 +118,13 @@ def test_the_search_works_in_files_too(site: Path) -> None:
         assert "assets/javascripts/bundle" in scripts[1]
 
 
+@pytest.mark.site
 def test_the_text_stands_at_the_same_place_on_every_page(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.search(r'data-md-type="navigation"[^>]* hidden', page.read_text(encoding="utf-8")), page
 
 
+@pytest.mark.site
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     listed = set(re.findall(r'<a href="([^"#]+)" class="md-nav__link', home)) | {"index.html"}
@@ -129,6 +134,7 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
         assert name in listed or f'href="{name}"' in home, name
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("package", OFFERED)
 def test_the_reference_has_every_name_that_a_package_offers(site: Path, package: str) -> None:
     documented = set().union(*(ids_of(page) for page in (site / "reference").glob("*.html")))
@@ -136,6 +142,7 @@ def test_the_reference_has_every_name_that_a_package_offers(site: Path, package:
     assert {f"{package}.{name}" for name in names} <= documented
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_reference_shows_the_methods_of_a_config_with_their_settings(site: Path, name: str) -> None:
     config = config_class(name)
@@ -150,6 +157,7 @@ def test_the_reference_shows_the_methods_of_a_config_with_their_settings(site: P
             assert re.search(rf"\b{setting}\b", signature), f"{config.__name__}.{section}: {setting}"
 
 
+@pytest.mark.site
 def test_long_code_may_break_and_short_code_may_not(site: Path) -> None:
     page = (site / "coming-from-rllib.html").read_text(encoding="utf-8")
     assert "<code>config.rl_module(<wbr>rl_module_spec=<wbr>RLModuleSpec(<wbr>catalog_class=<wbr>...))</code>" in page
@@ -157,6 +165,7 @@ def test_long_code_may_break_and_short_code_may_not(site: Path) -> None:
     assert "<code>config.build_algo()</code>" in page
 
 
+@pytest.mark.site
 def test_docstrings_are_shown_without_their_markup(site: Path) -> None:
     pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
     assert not [found for text in pages for found in re.findall(r":(?:meth|class|func|attr|data|mod):\S+", text)]
@@ -164,6 +173,7 @@ def test_docstrings_are_shown_without_their_markup(site: Path) -> None:
     assert re.search(r'<a [^>]*href="[^"]*#rlmodule[\w.]*\.get_state"[^>]*><code>get_state\(\)</code></a>', rlmodule)
 
 
+@pytest.mark.site
 def test_a_name_in_the_text_leads_to_its_line_in_the_source(site: Path) -> None:
     lines = (ROOT / "rlmodule" / "data" / "rollout.py").read_text(encoding="utf-8").splitlines()
     line = lines.index("class Rollout:") + 1

@@ -128,7 +128,7 @@ def no_main_guard(folder: Path, patch: Patch) -> None:
         "multiprocessing.set_start_method('spawn', force=True)\n"  # as macOS and Windows do
         "from algorithms.ppo import PPOConfig\n"
         "config = PPOConfig().environment('CartPole-v1')\n"
-        "config.env_runners(num_envs_per_env_runner=2, gym_env_vectorize_mode='async').build()\n",
+        "config.env_runners(num_envs_per_env_runner=1, gym_env_vectorize_mode='async').build()\n",
     )
 
 

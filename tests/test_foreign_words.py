@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,23 @@ HOOKS = [
 def test_a_hook_that_nothing_calls_is_refused(base: type, name: str, remedy: str) -> None:
     with pytest.raises(TypeError, match=rf"^Mine\.{name}\(\): .*one that nothing calls\. .*{re.escape(remedy)}"):
         type("Mine", (base,), {name: with_config})
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "hook"),
+    [
+        (PPOCatalog, "build_encodr", "build_encoder"),
+        (PPOLearner, "compute_loss_for_modules", "compute_loss_for_module"),
+        (RLModule, "forward_explore", ""),
+        (RLModule, "_step", ""),
+    ],
+)
+def test_a_hook_that_is_misspelt_by_a_letter_is_told(base: type, name: str, hook: str) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        type("Mine", (base,), {name: with_config})
+    expected = f"Mine.{name}(): expected the name of a hook, got one that nothing here calls. Did you mean {hook}()?"
+    assert [str(warning.message) for warning in told] == [expected] * bool(hook)
 
 
 class Positional(PPOCatalog):

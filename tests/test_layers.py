@@ -25,19 +25,22 @@ def is_for_type_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def imports(source: str) -> Iterator[tuple[int, str, bool]]:
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+@functools.cache
+def imports(source: str) -> list[tuple[int, str, bool]]:
     """(line, top-level name, run when the module is imported) of every absolute import, also by `import_module`."""
-    tree = ast.parse(source)
-    inside = {
-        id(node)
-        for later in ast.walk(tree)
-        if isinstance(later, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_for_type_checkers(later)
-        for node in ast.walk(later)
-    }
-    for node in ast.walk(tree):
+    return [*found(parsed(source), top=True)]
+
+
+def found(tree: ast.AST, top: bool) -> Iterator[tuple[int, str, bool]]:
+    for node in ast.iter_child_nodes(tree):
+        later = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_for_type_checkers(node)
+        yield from found(node, top and not later)
         names: list[str] = []
-        if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
-            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
@@ -47,7 +50,7 @@ def imports(source: str) -> Iterator[tuple[int, str, bool]]:
             if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
                 names = [node.args[0].value]
         for name in names:
-            yield node.lineno, name.split(".")[0], id(node) not in inside
+            yield node.lineno, name.split(".")[0], top
 
 
 def sources(package: str) -> list[Path]:
@@ -169,7 +172,7 @@ def modules() -> dict[str, Path]:
 
 def imported_at_run_time(file: Path) -> Iterator[tuple[int, str]]:
     """(line, module) of each import in ``file``, also within functions; those for type checkers alone left out."""
-    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    pending: list[ast.AST] = [parsed(file.read_text())]
     while pending:
         node = pending.pop()
         if is_for_type_checkers(node):

@@ -108,7 +108,8 @@ QUICK = {
     "minibatch_size": None,
     "num_epochs": 1,
     "num_steps_sampled_before_learning_starts": 256,
-    "num_env_steps_per_iteration": 512,
+    "num_env_steps_per_iteration": 320,
+    "training_intensity": 4.0,
     "evaluation_duration": 2,
 }
 """Settings, of those a config has, with which a snippet takes a moment."""
@@ -172,7 +173,7 @@ COMMANDS_ALONE = [command for command in COMMANDS if command not in COMMANDS_OF_
 
 def execute(code: str, path: Path, line: int, module: ModuleType) -> str:
     """Run ``code`` in ``module`` as if it stood at ``line`` of ``path``; returns what it printed."""
-    code = re.sub(r"num_env_steps=[\d_]+", "num_env_steps=64", code)
+    code = re.sub(r"num_env_steps( ?)=( ?)[\d_]+", r"num_env_steps\1=\g<2>64", code)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile("\n" * line + code, str(path), "exec"), vars(module))
     return out.getvalue()

@@ -13,12 +13,16 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
+import rlmodule
 from algorithms import AlgorithmConfig
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner, DQNModule
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
+from algorithms.sac import SACConfig, SACModule
+from algorithms.td3 import TD3Config, TD3Module
 from catalog import Catalog
 from examples.curiosity import icm
-from rlmodule import Columns, DistributionalQNetAPI, EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
+from rlmodule import Columns, DistributionalQNetAPI, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
+from rlmodule.modules import apis
 from rlmodule.testing.learner_contract import LearnerContract
 
 ID = "default_policy"
@@ -60,10 +64,14 @@ def test_abilities_build_on_one_another() -> None:
     assert isinstance(built(dqn()), QNetAPI)
     assert not isinstance(built(dqn()), ValueFunctionAPI)
     assert not isinstance(built(ppo()), QNetAPI)
-    apis: tuple[Any, ...] = (ValueFunctionAPI, QNetAPI, DistributionalQNetAPI, EpsilonGreedyAPI)
-    for api in apis:
+    for api in abilities():
+        assert getattr(rlmodule, api.__name__) is api  # errors say to derive from it
         with pytest.raises(TypeError, match="abstract"):
             api()
+
+
+def abilities() -> list[Any]:
+    return [value for name, value in vars(apis).items() if name.endswith("API")]
 
 
 def test_embeddings_of_the_training_pass_give_the_same_values() -> None:
@@ -109,6 +117,21 @@ def test_one_class_with_both_abilities_trains_under_both_learners(config: Algori
     assert type(module) is ActorOfValues
     assert learned["vf_loss" if isinstance(config, PPOConfig) else "qf_loss"] > 0
     assert all(not torch.equal(before[name], parameter) for name, parameter in module.named_parameters())
+
+
+@pytest.mark.parametrize(("config_class", "module_class"), [(SACConfig, SACModule), (TD3Config, TD3Module)])
+def test_critics_read_rows_where_the_training_pass_returns_no_embeddings(config_class: Any, module_class: Any) -> None:
+    class FromRows(module_class):
+        def _forward_train(self, batch: Mapping[str, Any]) -> Any:
+            return self._forward(batch)
+
+    def learned(module: Any) -> dict[str, Any]:
+        quick: dict[str, Any] = {"train_batch_size_per_learner": 16, "num_steps_sampled_before_learning_starts": 16}
+        quick |= {"num_env_steps_per_iteration": 32, "replay_capacity": 64, "num_envs_per_env_runner": 2, "seed": 1}
+        config = config_class(**quick).environment("Pendulum-v1")
+        return trained(config.rl_module(rl_module_spec=RLModuleSpec(module_class=module)))[2]
+
+    assert learned(FromRows) == pytest.approx(learned(module_class))
 
 
 @pytest.mark.parametrize(

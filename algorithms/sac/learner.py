@@ -112,7 +112,7 @@ class SACLearner(ActionCriticLearner):
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
         """
-        module, latents = self.module[module_id], fwd_out[Columns.EMBEDDINGS]
+        module, latents = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
         taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
@@ -170,7 +170,7 @@ class SACLearner(ActionCriticLearner):
         assert isinstance(module, TemperatureAPI)
         rows, seen = valid_rows(batch), following(target, batch)
         actions = Actions.of(target, seen[Columns.ACTION_DIST_INPUTS], rows.get(Columns.NEXT_NOISE))
-        values = target.compute_action_values(seen, actions.drawn, seen[Columns.EMBEDDINGS]).amin(0)
+        values = target.compute_action_values(seen, actions.drawn, seen.get(Columns.EMBEDDINGS)).amin(0)
         value = actions.mean(values - module.log_temperature().exp() * actions.logp)
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 

@@ -105,7 +105,7 @@ class TD3Learner(ActionCriticLearner):
         actions = policy_actions(target, seen)
         if Columns.NEXT_NOISE in rows:
             actions = with_noise(actions, rows[Columns.NEXT_NOISE])
-        value = target.compute_action_values(seen, actions, seen[Columns.EMBEDDINGS]).amin(0)
+        value = target.compute_action_values(seen, actions, seen.get(Columns.EMBEDDINGS)).amin(0)
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 
     def after_gradient_step(self, module_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Converters from samples of a distribution to actions of the env, always inside the action space."""
+"""Modules that convert samples of a distribution to actions for the env, which always lie in the action space."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from catalog.spaces import space_parts
 
 
 class ActionConverter(nn.Module):
-    """Base of modules that map sampled actions ``[..., *shape]`` into the action space, on any device and without
-    state.
+    """Base of modules that map sampled actions ``[..., *shape]`` into the action space. They have no state and
+    work on any device.
 
     Attributes:
-        is_identity: Whether it returns actions unchanged.
+        is_identity: Whether the module returns actions unchanged.
     """
 
     is_identity = False
@@ -37,7 +37,12 @@ class ActionConverter(nn.Module):
 
 class Offset(ActionConverter):
     """Adds the smallest number of the space to sampled choices, which count from 0, and casts to the dtype of the
-    space."""
+    space.
+
+    Args:
+        start: The smallest number of each choice.
+        dtype: The dtype of the space.
+    """
 
     start: Tensor
 
@@ -54,9 +59,11 @@ class Offset(ActionConverter):
 
 
 class FitBox(ActionConverter):
-    """Scales [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the finite bounds.
+    """Fits sampled actions to the bounds of a Box of floats.
 
-    Computes in float64 for a float64 Box, whose bounds may lie between two float32 numbers, else in float32.
+    If ``stretch``, the module first scales [-1, 1] to the bounds of each number that has two finite bounds. Then it
+    clips to all finite bounds. It computes in float64 for a float64 Box, because its bounds may lie between two float32
+    numbers, and otherwise in float32.
     """
 
     low: Tensor
@@ -90,7 +97,7 @@ class FitBox(ActionConverter):
 
 
 class Nested(ActionConverter):
-    """Converts each part of a Dict or Tuple action."""
+    """Converts each part of a Dict or Tuple action with the converter of that part."""
 
     def __init__(self, children: Mapping[Any, ActionConverter], as_tuple: bool) -> None:
         super().__init__()
@@ -104,11 +111,11 @@ class Nested(ActionConverter):
 
 
 def check_reach(dist_cls: type[Distribution], space: Space, model_config: DefaultModelConfig) -> None:
-    """Raise unless samples of ``dist_cls`` can reach all of ``space``.
+    """Check that converted samples of ``dist_cls`` can reach all of ``space``.
 
     Raises:
-        ValueError: If samples lie in (-1, 1) and ``normalize_actions=False`` leaves other bounds out of reach; names
-            the path.
+        ValueError: If samples lie in (-1, 1) and are not scaled (``normalize_actions=False``), but a Box has bounds
+            other than -1 and 1; names the path to the Box.
     """
     if model_config.normalize_actions:
         return
@@ -129,7 +136,7 @@ def _torch_dtype(dtype: Any) -> torch.dtype:
 
 
 action_converter_rules: RuleTable[ActionConverter] = RuleTable("action converter")
-"""Action space → converter for actions of the env."""
+"""The rules that choose an :class:`ActionConverter` for an action space."""
 
 
 @action_converter_rules.register(spaces.Box, name="integer Box → add low", when=is_integer_box)

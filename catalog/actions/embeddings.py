@@ -1,4 +1,5 @@
-"""Actions described by vectors in the observation: a logit is the product of such a vector and the head's output."""
+"""Actions described by vectors in the observation. The logit of an action is the dot product of its vector and the
+output of the head."""
 
 from gymnasium import Space, spaces
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from catalog.model_config import DefaultModelConfig
 
 
 class ActionEmbeddings(nn.Module):
-    """Computes action logits: dot products of the actions' vectors in the observation and the head's output (intent).
+    """Computes action logits as dot products of the actions' vectors, which the observation has, and the output of the
+    head, which is called the intent.
 
     :func:`find_action_embeddings` describes the vectors. The only parameters are those of ``net``.
 
@@ -29,7 +31,7 @@ class ActionEmbeddings(nn.Module):
         return self.products(intents.unsqueeze(-1), obs).squeeze(-1)
 
     def products(self, intents: Tensor, obs: Tree) -> Tensor:
-        """Return the dot products of each action's vector and ``K`` intents, ``[..., E, K] → [..., n, K]``."""
+        """Return the dot products of each action's vector and each of ``K`` intents, ``[..., E, K] → [..., n, K]``."""
         vectors = obs[self.key].to(intents.dtype)
         return (vectors if self.net is None else self.net(vectors)) @ intents
 
@@ -37,20 +39,20 @@ class ActionEmbeddings(nn.Module):
 def find_action_embeddings(
     key: str, field: Space, action_space: Space, dist_cls: type[Distribution]
 ) -> ActionEmbeddings:
-    """Make the module that computes logits from the vectors of the actions.
+    """Return the module that computes logits from the vectors of the actions.
 
-    The field is an array ``[n, E]`` for a Discrete of ``n`` actions: row ``i`` describes action ``start + i`` in this
-    observation. The values are used as they are. They do not forbid actions: a row of zeros has the logit 0. Use an
-    action mask to forbid one.
+    The field is an array ``[n, E]`` for a Discrete of ``n`` actions. Its entry ``i`` is the vector of action
+    ``start + i`` in this observation, and is used unchanged. A vector of zeros does not forbid the action, but gives it
+    the logit 0. Use an action mask to forbid actions.
 
     Args:
-        key: Name of a field of the observation.
-        field: Its space.
+        key: Name of the field of the observation that has the vectors.
+        field: Space of the field.
         action_space: Space of the described actions.
         dist_cls: Distribution of the actions.
 
     Raises:
-        ValueError: If the field does not fit the action space or its distribution; names the path to it.
+        ValueError: If the field does not fit the action space or the distribution; names the path to the field.
     """
     if not isinstance(action_space, spaces.Discrete):
         expected = "a Discrete action space, whose actions it describes"
@@ -79,9 +81,11 @@ Field = tuple[str, Space]
 
 
 def action_fields(observation_space: Space, model_config: DefaultModelConfig) -> list[Field | None]:
-    """Return the field with the action mask and the field with the action vectors; None for a field that is missing.
+    """Return the field with the action mask and the field with the action vectors, in this order; None for a field that
+    is missing.
 
-    A field that the settings name must exist, unless the name is the default.
+    A field that ``action_mask_key`` or ``action_embeddings_key`` names must exist, unless the name is the default. If
+    both name the same field, it is the mask.
 
     Raises:
         ValueError: If a field that must exist does not; names the closest field.

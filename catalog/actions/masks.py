@@ -1,4 +1,4 @@
-"""Action masks: a field of the observation that says which choices the distribution may make."""
+"""Action masks: fields of the observation that say which choices a distribution may make."""
 
 import itertools
 import math
@@ -20,8 +20,9 @@ from catalog.errors import closest
 from catalog.spaces import Leaf, space_parts
 
 MASKED = -1e9
-"""Logit of a forbidden choice: its probability is exactly 0, also in bfloat16, and no noise lifts it above an allowed
-one. It is finite, so that differences, sums and squares of log-probabilities are finite, too."""
+"""Logit of a forbidden choice. It gives the choice a probability of exactly 0, also in bfloat16, and no noise lifts it
+above the logit of an allowed choice. It is finite, so that differences, sums and squares of log-probabilities are
+finite, too."""
 
 
 class ActionMask(nn.Module):
@@ -34,7 +35,7 @@ class ActionMask(nn.Module):
         key: Field of the observation with the mask.
         leaves: The arrays in that field.
         source: For each logit, the index of its entry in the concatenated leaves; -1 for logits without a mask.
-        groups: For each logit, the number of its categorical part.
+        groups: For each logit, the index of its categorical part. A leaf without choices counts as one part.
     """
 
     masked: Tensor
@@ -54,7 +55,7 @@ class ActionMask(nn.Module):
         self.register_buffer("group", torch.tensor(groups), persistent=False)
 
     def allowed(self, obs: Tree) -> Tensor:
-        """Return which of the ``D`` logits are allowed, bool ``[..., D]``; logits without a mask always are."""
+        """Return which of the ``D`` logits are allowed, bool ``[..., D]``. Logits without a mask are always allowed."""
         allowed = [leaf.of(obs[self.key]).bool() for leaf in self.leaves]
         allowed = allowed[0] if len(allowed) == 1 else torch.cat(allowed, dim=-1)
         if self.is_in_order:
@@ -63,11 +64,11 @@ class ActionMask(nn.Module):
         return F.pad(allowed, (0, 1), value=True).index_select(-1, self.source)
 
     def forward(self, logits: Tensor, obs: Tree) -> Tensor:
-        """Replace forbidden ``logits`` ``[..., D]`` by :data:`MASKED`, which has no gradient."""
+        """Return ``logits`` ``[..., D]`` with :data:`MASKED`, which has no gradient, in place of the forbidden ones."""
         return torch.where(self.allowed(obs), logits, self.masked)
 
     def rows_without_choice(self, obs: Tree) -> Tensor:
-        """Return which rows have a categorical part without an allowed choice, bool ``[...]``."""
+        """Return which of the observations forbid all choices of some categorical part, bool ``[...]``."""
         allowed = self.allowed(obs)
         if self.num_groups == 1:
             return ~allowed.any(-1)
@@ -76,9 +77,9 @@ class ActionMask(nn.Module):
 
 
 def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type[Distribution]) -> ActionMask:
-    """Make the mask that a field of the observation describes.
+    """Return the module that forbids actions as a field of the observation says.
 
-    An entry of the field allows its choice unless it is 0. The field has one of two forms:
+    An entry of the field allows a choice unless it is 0. The field has one of two forms:
 
     - One array with an entry for each choice, in the order of the logits: the choices of all categorical parts, in the
       order of the space.
@@ -89,13 +90,13 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
     per choice.
 
     Args:
-        key: Name of a field of the observation.
-        field: Its space.
+        key: Name of the field of the observation.
+        field: Space of the field.
         action_space: Space of the actions to mask.
         dist_cls: Distribution of the actions.
 
     Raises:
-        ValueError: If the field does not fit the action space; names the path to it.
+        ValueError: If the field does not fit the action space or the distribution; names the path to the field.
     """
     path, context_dim = f"observation_space[{key!r}]", 0
     if issubclass(dist_cls, AutoregressiveDistribution):
@@ -124,9 +125,10 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
 ) -> Iterator[tuple[Leaf | None, tuple[int, ...], int]]:
-    """Yield, for each leaf of ``action``, the array that masks it and the result of :func:`_parts`.
+    """Yield, for each leaf of the space ``action``, the array that masks it, the sizes of its categorical parts and its
+    number of logits.
 
-    The array is None if the leaf has no choices or no mask. Its keys are relative to the field of the mask.
+    The array is None if the leaf has no choices or no mask. Its keys lead to it from the field of the mask.
     """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts, leaf = _parts(action, dist_cls), None
@@ -154,14 +156,15 @@ def _pieces(
 
 
 def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a mask, or the part of it at ``keys``, that does not fit the action."""
+    """Return the error for a mask, or for the part of a mask at ``keys``, that does not fit the action."""
     where = path + "".join(f"[{key!r}]" for key in keys)
     ordinary = "or set action_mask_key=None to treat it as an ordinary observation."
     return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
 
 def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:
-    """Return the sizes of the categorical parts (empty if none) and the number of logits of each leaf of ``action``."""
+    """Return, for each leaf of the space ``action``, the sizes of its categorical parts (empty if it has none) and its
+    number of logits."""
     parts = []
     for keys, leaf_cls in leaf_classes(dist_cls):
         leaf = at(action, keys)
@@ -180,7 +183,7 @@ def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
     """Return the Dict ``space`` without the fields ``keys``.
 
     Raises:
-        ValueError: If no field is left.
+        ValueError: If this leaves no field.
     """
     assert isinstance(space, spaces.Dict)
     rest = [(name, child) for name, child in space.spaces.items() if name not in keys]

@@ -1,4 +1,4 @@
-"""Checks that try action embeddings and action models on samples when a module is built."""
+"""Checks that call action embeddings and action models with samples when a module is built."""
 
 import torch
 from gymnasium import Space
@@ -12,18 +12,18 @@ from catalog.spaces import zero_batch
 
 
 def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
-    """Raise unless ``embeddings`` maps intents ``[2, width]`` and two observations to logits ``[2, count]``.
+    """Check that ``embeddings`` maps intents ``[2, width]`` and two observations to logits ``[2, count]``.
 
-    The batch has two rows, since a module that loses the batch dim would pass with one, by broadcasting.
+    The batch size is 2 because with a batch of 1 a module that drops the batch dim would pass by broadcasting.
 
     Args:
         embeddings: The module, whose train or eval mode does not change.
         observation_space: Space of one observation of the env.
         count: Number of actions.
-        where: The function that made the module, for messages.
+        where: The function that made the module, for error messages.
 
     Raises:
-        ValueError: If the module does not take these inputs, or returns another shape.
+        ValueError: If the module does not accept these inputs, or returns a wrong shape.
     """
     intents = torch.zeros(2, embeddings.width)
     takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
@@ -34,18 +34,18 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
 
 
 def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
-    """Raise unless the inputs that an action model computes for a part depend on earlier parts only.
+    """Check that the inputs which an action model computes for a part of an action depend on earlier parts only.
 
-    Tries the model with its current weights on one action: on its partial codes while it is sampled, and on its full
-    code. The inputs of each part must be the same in both.
+    The check calls the model with its current weights for one action: with the code of the whole action, and with the
+    partial codes that the model gets while it samples that action. The inputs of each part must be the same in both.
 
     Args:
-        dist_cls: The distribution, bound to a module, whose train or eval mode does not change.
-        where: Name of the model in messages.
+        dist_cls: The distribution, bound to a module. The train or eval mode of its action model does not change.
+        where: Name of the model in error messages.
 
     Raises:
-        ValueError: If the model does not take inputs, context and code, returns another shape, or if the inputs of a
-            part depend on that part or on later ones; names the part.
+        ValueError: If the model does not accept inputs, context and code, if it returns a wrong shape, or if the inputs
+            of a part depend on that part or on later ones; names the part.
     """
     model, parts = dist_cls.model, dist_cls.parts
     if model is None or type(model) is MADE:  # MADE's masks guarantee the independence
@@ -73,7 +73,7 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
 
 
 def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
-    """Return the code ``[E]`` of an action in which no part is coded as 0."""
+    """Return the code ``[E]`` of an action in which the code of no part is zero."""
     code = torch.zeros(dist_cls.code_dim)
     for part in dist_cls.parts:
         if part.nvec:

@@ -22,7 +22,7 @@ from catalog.past import sampled_space
 
 
 class ActionModel(nn.Module, ABC):
-    """Base of nets that compute the inputs of the parts of an :class:`AutoregressiveDistribution`. To use a custom one,
+    """Base of nets that compute the inputs of each part of an :class:`AutoregressiveDistribution`. To use a custom net,
     return it from ``build_action_model`` of a catalog.
 
     Args:
@@ -41,24 +41,25 @@ class ActionModel(nn.Module, ABC):
     def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
         """Compute the inputs ``[..., D]`` of all parts, each given the parts before it.
 
-        The inputs of a part may depend on the code of earlier parts only: the rest is 0 while an action is sampled.
-        Building a module tests this with the initial weights. Add to ``inputs``, do not replace them: the logits of
-        masked actions must stay as low as they are.
+        The inputs of a part may depend on the code of earlier parts only, because the code of all other parts is still
+        0 when the part is sampled. Building a module tests this with the initial weights. Add to ``inputs`` instead of
+        replacing them, because the logits of masked actions must stay as low as they are.
 
         Args:
             inputs: Inputs of independent parts, ``[..., D]``, from the policy head.
-            context: Further outputs of the policy head, ``[..., C]``.
+            context: Additional outputs of the policy head, ``[..., C]``.
             code: Code of an action from :meth:`encode`, ``[..., E]``.
         """
 
 
 class MADE(ActionModel):
     """Masked dense layers (Germain et al. 2015, "MADE: Masked Autoencoder for Distribution Estimation"): one net for
-    all parts, in which no connection leads from a part to itself or to an earlier part.
+    all parts, in which no connection leads from the code of a part to the inputs of that part or of an earlier part.
 
-    Every hidden unit has a number from 1 to the number of parts minus 1. It reads the context and the code of the parts
-    up to that number, and only later parts read it (eq. 12 and 13). Codes are also connected to later parts directly
-    (eq. 10). The net starts by adding 0, so that the parts start independent.
+    Every hidden unit has a number from 1 to the number of parts minus 1. The unit reads the context and the code of the
+    parts up to that number, and only the inputs of later parts read the unit (eq. 12 and 13). Codes are also connected
+    to the inputs of later parts directly (eq. 10). With its initial weights the net adds 0 to the inputs, so that the
+    parts are independent.
 
     Args:
         dist_cls: The distribution, bound to ``action_space``.
@@ -66,11 +67,11 @@ class MADE(ActionModel):
         hidden_dims: Widths of the hidden layers.
         activation: Activation of the hidden layers.
         init: Initialisers of the hidden layers.
-        fixed: Indices of the inputs that stay as they are.
-        bounds: Indices of the inputs to clamp to ``±bound``, and the bound.
+        fixed: Indices of the inputs that the net does not change.
+        bounds: Indices of the inputs that the net clamps to ``±bound``, and the bound.
 
     Raises:
-        ValueError: If ``activation`` reads several units at once, as softmax does: it would connect parts that
+        ValueError: If ``activation`` reads several units at once, as softmax does, because it would connect parts that
             the masks separate.
     """
 
@@ -112,9 +113,9 @@ class MADE(ActionModel):
     def of(
         cls, dist_cls: type[AutoregressiveDistribution], action_space: Space, model_config: DefaultModelConfig
     ) -> MADE:
-        """Build the net that the settings describe.
+        """Build the net that the settings ``autoregressive_hiddens`` and ``head_fcnet_*`` describe.
 
-        Log standard deviations depend on earlier parts only if they also depend on the state.
+        Log standard deviations depend on earlier parts only if they also depend on the state (``free_log_std=False``).
         """
         log_stds = dist_cls.log_std_indices(action_space)
         return cls(
@@ -134,8 +135,8 @@ class MADE(ActionModel):
 
 
 class _MaskedStack(DenseStack):
-    """Dense layers, each with a mask ``[outputs, inputs]`` for its weights. The last layer starts at 0. Norm layers are
-    not supported, since they connect every unit to every other."""
+    """Dense layers, each with a mask ``[outputs, inputs]`` for its weights. The initial weights and biases of the last
+    layer are 0. Norm layers are not supported, because they connect every unit to every other."""
 
     def __init__(self, masks: Sequence[Tensor], activation: Activation, init: Init) -> None:
         super().__init__(
@@ -166,9 +167,9 @@ def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation:
     """Raise ``ValueError`` if a change of the first of ``width`` inputs of ``made`` changes any output but the first.
 
     Args:
-        made: The activation.
-        width: Number of units to try it with.
-        activation: The setting that named it, for the message.
+        made: The activation as a function or module.
+        width: Number of units to call it with.
+        activation: The activation as the setting gives it, for the error message.
     """
     tried = copy.deepcopy(made)
     if isinstance(tried, nn.Module):

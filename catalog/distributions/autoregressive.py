@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from catalog.distributions.action_models import ActionModel
 
 MOST_PREFIXES = 32
-"""Most combinations of the parts before the last one for which entropy and KL are exact sums over all of them. Each
-combination costs as much as a log-probability."""
+"""Largest number of combinations of values of the parts before the last one for which entropy and KL are computed
+exactly, as sums over all combinations. Each combination costs as much as a log-probability."""
 
 
 class Span(NamedTuple):
-    """A range of neighbouring entries of a vector."""
+    """A range of neighbouring entries of a vector: the index of the first entry, and the number of entries."""
 
     start: int
     width: int
@@ -53,13 +53,13 @@ class Part(NamedTuple):
         leaf: Keys that lead to the leaf.
         shape: Shape of the leaf.
         component: Index of the component in the leaf; None for the whole leaf.
-        name: Name in messages, such as ``grip`` or ``arm.0[2]``.
-        dist_cls: Its distribution, given the earlier parts.
-        inputs: Its range among the inputs of all parts.
-        noise: Its range among the noise of all parts, if all sample from noise.
-        code: Its range in the code of an action.
-        nvec: Sizes of its choices, coded one-hot; empty if it consists of numbers.
-        num_values: Number of its values; more than ``MOST_PREFIXES`` if they cannot be enumerated.
+        name: Name of the part in error messages, such as ``grip`` or ``arm.0[2]``.
+        dist_cls: Distribution of the part, given the earlier parts.
+        inputs: Range of the part among the inputs of all parts.
+        noise: Range of the part in the noise of all parts. It is used only if all parts sample from noise.
+        code: Range of the part in the code of an action.
+        nvec: Sizes of the choices in the part, which are coded one-hot; empty if the part consists of numbers.
+        num_values: Number of values of the part; more than ``MOST_PREFIXES`` if they cannot be enumerated.
     """
 
     leaf: tuple[Any, ...]
@@ -76,25 +76,26 @@ class Part(NamedTuple):
 
 class AutoregressiveDistribution(Distribution):
     """P(a₁) · P(a₂ | a₁) · P(a₃ | a₁, a₂) · …: each part of an action depends on the parts before it, in the order of
-    the space. :meth:`bind` sets the space, and :meth:`for_module` the action model of a module.
+    the space. :meth:`bind` sets the space, and :meth:`for_module` sets the action model of a module.
 
     The parts are the leaves of a Dict or Tuple, nested ones included. Each number of a MultiDiscrete or integer Box and
     each bit of a MultiBinary is a part, unless the leaf has a custom distribution. A Box of floats is one part.
 
-    The inputs of the distribution are the inputs of independent parts, followed by a context. From both and the earlier
-    parts, the action model of the module (:class:`ActionModel`) computes the inputs of each part. Sampling calls the
-    model once per part. The log-probability of a given action takes one call, since all parts are known.
+    The inputs of the distribution are the inputs of independent parts, followed by a context. From these and the code
+    of the earlier parts, the action model of the module (:class:`ActionModel`) computes the inputs of each part.
+    Sampling calls the model once per part. The log-probability of a given action takes one call, because all parts are
+    known.
 
-    Entropy and KL are exact if the parts before the last one are choices or bits with at most ``MOST_PREFIXES``
-    combinations: they sum over all combinations. If not, they are estimates from one action, drawn from torch's global
-    generator. The estimates are unbiased, and so are their gradients (by the score function), but they have variance.
+    Entropy and KL are exact, as sums over all combinations, if the parts before the last one are choices or bits with
+    at most ``MOST_PREFIXES`` combinations. Otherwise they are estimates from one action, drawn from torch's global
+    generator. The estimates and their gradients (by the score function) are unbiased, but have variance.
 
     :meth:`to_deterministic` takes the most likely value part by part, which is not always the most likely action.
 
     Attributes:
         independent: The distribution of independent parts.
         parts: The parts, in the order of the space.
-        context_dim: Number of further inputs, for the action model.
+        context_dim: Number of inputs in the context.
         width: Number of inputs of the independent parts.
         num_prefixes: Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``.
         code_dim: Width of the code of an action.
@@ -138,12 +139,12 @@ class AutoregressiveDistribution(Distribution):
 
         Args:
             space: A space with at least two parts.
-            independent: The distribution of independent parts; None asks the table.
-            context_dim: Number of further inputs, for the action model.
-            path: Name of ``space`` in messages.
+            independent: The distribution of independent parts; None asks ``action_distribution_rules``.
+            context_dim: Number of inputs in the context.
+            path: Name of ``space`` in error messages.
 
         Raises:
-            ValueError: If ``space`` has only one part.
+            ValueError: If ``space`` has only one part, or if no distribution supports it.
         """
         if cls.parts and independent is None:
             cls.check(space, path)
@@ -192,7 +193,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
-        """Return the number of inputs of independent parts plus the context."""
+        """Return the number of inputs of independent parts plus the width of the context."""
         return cls.independent.required_input_dim(space) + cls.context_dim
 
     @classmethod
@@ -203,9 +204,9 @@ class AutoregressiveDistribution(Distribution):
 
     @torch.no_grad()
     def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> tuple[Tree, list[Tensor]]:
-        """Make an action part by part, and return it with the value of each part.
+        """Choose the parts of an action one after another. Return the action and the list of the values of its parts.
 
-        ``choose`` picks the value of a part from its distribution given earlier parts.
+        ``choose`` picks the value of a part from the distribution of that part given earlier parts.
         """
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((*leading, self.code_dim))
@@ -228,7 +229,8 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw noise as for independent parts: parts that do not depend on others get the same actions as there."""
+        """Draw the noise that independent parts use, so that parts that do not depend on others get the same actions as
+        from a distribution of independent parts."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -259,8 +261,12 @@ class AutoregressiveDistribution(Distribution):
         return _mean_over_prefixes([dist.entropy() for dist in given], given, values)
 
     def kl(self, other: Self) -> Tensor:
-        """Return KL(self ‖ other). ``other`` may belong to another module; the class docstring says when it is
-        exact."""
+        """Return KL(self ‖ other) in nats, ``[...]``. The class docstring says when it is exact.
+
+        Raises:
+            TypeError: If ``other`` is not an autoregressive distribution over the same parts. It may belong to a
+                different module.
+        """
         if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
             raise incomparable(self, other)
         if self.num_prefixes is not None:
@@ -273,12 +279,12 @@ class AutoregressiveDistribution(Distribution):
         return _mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, values)
 
     def _conditionals(self, inputs: Tensor) -> list[Distribution]:
-        """Make the distributions of the parts from the inputs that :meth:`_given` returns."""
+        """Return the distribution of each part, from the inputs that :meth:`_given` returns."""
         return [part.dist_cls.from_logits(part.inputs.of(inputs)) for part in self.parts]
 
     def _prefixes(self, count: int) -> tuple[list[Tensor], Tensor]:
-        """Return all ``K`` combinations of the parts before the last: the values ``[K, ...]`` of each part, and the
-        codes ``[K, ..., E]``."""
+        """Return all ``K = count`` combinations of values of the parts before the last: the values ``[K, ...]`` of each
+        part, and the codes ``[K, ..., E]``."""
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((count, *leading, self.code_dim))
         sizes = tuple(part.num_values for part in self.parts[:-1])
@@ -290,14 +296,15 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
+        """Return the log-probability ``[K, ...]`` of each of the ``K`` prefixes, and the distribution of the last part
+        given each prefix. The arguments are the result of :meth:`_prefixes`."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
 
 
 def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: list[Tensor]) -> Tensor:
-    """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
+    """Estimate the sum of the expectations of ``terms`` over actions, without bias in value or gradient.
 
     Args:
         terms: One term of each part, given the earlier parts of a sampled action.
@@ -353,7 +360,7 @@ def _flat(value: Tensor, dims: int) -> Tensor:
 
 
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
-    """Write the code of ``value`` into the range of ``part`` in ``code``, which must be 0 so far."""
+    """Write the code of ``value`` in place into the range of ``part`` in ``code``, where all numbers must be 0."""
     flat = _flat(value, code.dim())
     if part.nvec:
         if len(part.nvec) > 1:
@@ -366,12 +373,12 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
 @functools.cache
 @torch.inference_mode(False)  # the first call may be in inference mode, but training uses the cached tensor too
 def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return all combinations of choices of these sizes, ``[K, len(sizes)]``."""
+    """Return all ``K`` combinations of choices of these ``sizes``, ``[K, len(sizes)]``."""
     return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
-    """Arrange ``leaves`` in the structure of an action."""
+    """Arrange the next of ``leaves`` in the structure of an action of ``dist_cls``."""
     if not issubclass(dist_cls, MultiDistribution):
         return next(leaves)
     return dist_cls.tree([_nested(child, leaves) for child in dist_cls.children])

@@ -1,4 +1,4 @@
-"""The base classes of action distributions, and the table that chooses one."""
+"""The base classes of action distributions, and the table that chooses a distribution for an action space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ D = TypeVar("D", bound="Distribution")
 
 
 class Distribution(Hooks, ABC):
-    """Base of batches of action distributions over one action space.
+    """Base of action distributions. An instance is a batch of distributions over one action space.
 
     Override points:
         Every abstract method: always.
@@ -34,12 +34,12 @@ class Distribution(Hooks, ABC):
 
     Attributes:
         inputs_suffice: Whether the inputs alone determine the distribution. If it also depends on parameters of a
-            module, stored inputs do not restore it after an update: algorithms that compare with an older policy refuse
-            such a class.
+            module, stored inputs do not restore it after an update. Algorithms that compare with an older policy
+            therefore raise an error for such a class.
         bounded: Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so
-            the catalog refuses ``normalize_actions=False`` unless the bounds are -1 and 1.
+            the catalog raises an error for ``normalize_actions=False`` unless the bounds are -1 and 1.
         noise: The standard distribution of the numbers that :meth:`draw_noise` returns: "gumbel", "logistic" or
-            "normal"; empty if they follow another distribution, or none are drawn.
+            "normal"; empty if they follow a different distribution, or if none are drawn.
     """
 
     inputs_suffice: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
-        """Raise unless the class supports ``space``; by default it supports all spaces.
+        """Check that the class supports ``space``. By default a class supports all spaces.
 
         Raises:
             ValueError: If the class does not support ``space``; names ``path``.
@@ -75,8 +75,8 @@ class Distribution(Hooks, ABC):
     def for_module(cls, module: nn.Module) -> type[Distribution]:
         """Return the class for actions of ``module``: this class, or a subclass that refers to the module.
 
-        Called when the module is constructed, and for every copy by ``copy.deepcopy``. Refer to the module, not to
-        its tensors: a copy may replace its tensors later, to share another module's tensors.
+        The constructor of a module calls this method, and so does ``copy.deepcopy`` for the copy. Refer to the module
+        and not to its tensors, because a copy may replace its tensors later, to share those of another module.
         """
         return cls
 
@@ -85,13 +85,13 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Self:
-        """Make the distributions with the inputs ``logits`` ``[..., D]``."""
+        """Return the batch ``[...]`` of distributions with the inputs ``logits`` ``[..., D]``."""
         return cls(logits)
 
     @classmethod
     @abstractmethod
     def required_input_dim(cls, space: Space) -> int:
-        """Return ``D``: the number of outputs a head must have for actions of ``space``.
+        """Return ``D``, the number of outputs that a head must have for actions of ``space``.
 
         Raises:
             ValueError: If the class does not support ``space``.
@@ -109,8 +109,8 @@ class Distribution(Hooks, ABC):
     def rsample(self, generator: torch.Generator | None = None) -> Tree:
         """Draw actions with a gradient: reparameterised, or straight-through for discrete actions.
 
-        Pass the returned tensor itself, not a copy, to :meth:`logp` of the same object: squashing loses digits, and
-        the object keeps the exact number for that tensor only.
+        Pass the returned tensor itself, not a copy, to :meth:`logp` of the same object, because squashing loses digits
+        and the object keeps the exact numbers before squashing for that tensor only.
 
         Raises:
             TypeError: If samples of the class have no gradient.
@@ -122,7 +122,7 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def logp(self, actions: Tree) -> Tensor:
-        """Return the log-probability (or density) of ``actions``, summed over action dims: ``[...]``."""
+        """Return the log-probability or log-density of ``actions``, summed over action dims: ``[...]``."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
@@ -130,7 +130,11 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def kl(self, other: Any) -> Tensor:
-        """Return KL(self ‖ other) in nats, for an ``other`` of the same class: ``[...]``."""
+        """Return KL(self ‖ other) in nats, for an ``other`` of the same class: ``[...]``.
+
+        Raises:
+            TypeError: If ``other`` has a different class.
+        """
 
     @abstractmethod
     def to_deterministic(self) -> Deterministic:
@@ -148,7 +152,8 @@ class Distribution(Hooks, ABC):
         return None
 
     def sample_from(self, noise: Tensor) -> Tree:
-        """Make actions from ``noise``, one row of :meth:`draw_noise` per batch entry, without gradient.
+        """Return the actions that ``noise`` ``[..., W]`` gives, without gradient. Each distribution of the batch uses
+        one sample of :meth:`draw_noise`.
 
         Raises:
             NotImplementedError: If the class cannot sample from noise.
@@ -156,11 +161,10 @@ class Distribution(Hooks, ABC):
         raise NotImplementedError
 
     def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
-        """Make actions from ``noise`` as :meth:`sample_from` does, but with a gradient. Return their log-probabilities,
-        too.
+        """Return the actions of :meth:`sample_from`, but with a gradient, and their log-probabilities.
 
         Discrete parts are one-hot codes with a straight-through gradient, as in :meth:`rsample`. Their log-probability
-        has the gradient of the negative entropy, since the gradient for a fixed sample would average to 0.
+        has the gradient of the negative entropy, because the gradient for a fixed sample would average to 0.
 
         Returns:
             Actions ``[..., *action_shape]``, with choices as codes ``[..., inputs]``, and log-probabilities ``[...]``.
@@ -175,39 +179,38 @@ class Distribution(Hooks, ABC):
 
 
 class Deterministic:
-    """Fixed actions in the form of a distribution, for greedy acting."""
+    """Fixed actions with the ``sample`` method of a distribution, for greedy acting."""
 
     def __init__(self, actions: Tree) -> None:
         self.actions = actions
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        """Return the actions."""
+        """Return the fixed actions; ``generator`` is ignored."""
         return self.actions
 
 
 action_distribution_rules: RuleTable[type[Distribution]] = RuleTable("action distribution")
-"""Action space → distribution class. Register a branch with ``@action_distribution_rules.register(SpaceClass, …)``."""
+"""The rules that choose a distribution class for an action space. Register another rule with
+``@action_distribution_rules.register(SpaceClass, name=...)``."""
 
 
 @functools.cache
 def bound(cls: type[Any], **attributes: Any) -> type[Any]:
-    """Return the subclass of ``cls`` with these ``attributes``; equal attributes give the same class.
-
-    Distributions of equal spaces then have one class, and their KL is defined.
-    """
+    """Return the subclass of ``cls`` with these class ``attributes``. Equal attributes give the same class, so that the
+    distributions of equal spaces have one class and their KL is defined."""
     return subclass(cls, **attributes)
 
 
 def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
-    """Make a new subclass of ``cls`` with its name and docstring."""
+    """Return a new subclass of ``cls`` with these class ``attributes``, and with the name and docstring of ``cls``."""
     return type(cls.__name__, (cls,), {**attributes, "__doc__": cls.__doc__})
 
 
 def same_class(mine: D, other: Any) -> D:
-    """Return ``other`` if it has the class of ``mine``.
+    """Return ``other``, which must have the class of ``mine``.
 
     Raises:
-        TypeError: If ``other`` has another class.
+        TypeError: If ``other`` has a different class.
     """
     if type(other) is not type(mine):
         raise incomparable(mine, other, f"another {type(mine).__name__}")
@@ -215,7 +218,8 @@ def same_class(mine: D, other: Any) -> D:
 
 
 def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
-    """Return the error for ``mine.kl(other)`` if it is not defined; ``expected`` describes a valid ``other``."""
+    """Return the error for ``mine.kl(other)`` with an ``other`` for which the KL is not defined. ``expected`` describes
+    the distributions for which it is."""
     return TypeError(
         f"{type(mine).__name__}.kl: expected {expected}, got {type(other).__name__}. "
         "Compare distributions of one class."
@@ -223,13 +227,13 @@ def incomparable(mine: Distribution, other: Any, expected: str = "another one of
 
 
 class ArrayDistribution(Distribution):
-    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape.
+    """Base of distributions over arrays of one shape. :meth:`bind` returns the subclass for a shape.
 
     Attributes:
-        expected: The supported spaces in words, for messages.
-        space_type: The class of these spaces.
-        shape: Shape of one action; None fits any vector.
-        inputs_per_entry: Number of inputs for each number of an action.
+        expected: The supported spaces in words, for error messages.
+        space_type: Class of the supported spaces.
+        shape: Shape of one action; None stands for a vector of any width.
+        inputs_per_entry: Number of inputs for each number in an action.
     """
 
     expected: ClassVar[str]
@@ -255,7 +259,12 @@ class ArrayDistribution(Distribution):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return the subclass for the shape of ``space``; for ``[n]`` or the shape of this class, the class itself."""
+        """Return the subclass for the shape of ``space``. Return this class itself if actions are vectors, or if the
+        class already has that shape.
+
+        Raises:
+            ValueError: If the class does not support ``space``; names ``path``.
+        """
         cls.check(space, path)
         shape = tuple(space.shape or ())
         return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
@@ -285,6 +294,10 @@ def choose(
     when: When | None = None,
     settings: tuple[str, ...] = (),
 ) -> None:
-    """Register the rule ``name``: for spaces of ``space_type``, bind ``dist_cls`` to the space."""
+    """Register the rule ``name``, which binds ``dist_cls`` to spaces of ``space_type``.
+
+    ``when`` is an additional condition on ``(space, model_config)``. ``settings`` are the names of the model settings
+    that shape the inputs of the distribution.
+    """
     rule = action_distribution_rules.register(space_type, name=name, when=when, settings=settings)
     rule(lambda space, model_config, node: dist_cls.bind(space, path=node.path))

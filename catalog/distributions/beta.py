@@ -14,7 +14,8 @@ from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
 _TRIES = 6
-"""Candidates per gamma variate. Each is accepted with probability 0.95 or more: all fail once in 80 million draws."""
+"""Number of candidates per gamma variate. Each is accepted with a probability of at least 0.95, so that all of them
+fail about once in 80 million draws."""
 _LOG_2 = math.log(2)
 
 
@@ -24,8 +25,8 @@ class Beta(BoxDistribution):
     policy gradients in continuous control with deep reinforcement learning using the Beta distribution").
 
     Samples are scaled from (0, 1) to (-1, 1), the range of all bounded actions. The inputs ``[..., 2 · prod(shape)]``
-    give ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so that each has one peak. Inputs of 0
-    give ``α = β = 1.69``, nearly uniform.
+    give ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so that each distribution has a single
+    peak. Inputs of 0 give ``α = β = 1.69``, which is nearly uniform.
     """
 
     bounded = True
@@ -35,8 +36,8 @@ class Beta(BoxDistribution):
         self.alpha, self.beta = (1 + self._over_one).chunk(2, dim=-1)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw actions with the gradient through both gamma variates (implicit reparameterisation, Figurnov et al.
-        2018)."""
+        """Draw actions, computed from two gamma variates each, with the gradient through both variates (implicit
+        reparameterisation, Figurnov et al. 2018)."""
         # torch.distributions.Beta takes no generator, so compute the variate from two gamma variates
         shapes = torch.stack([self.alpha, self.beta])
         gammas = torch._standard_gamma(shapes, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
@@ -52,7 +53,8 @@ class Beta(BoxDistribution):
         return self._shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))))
 
     def _doubles(self) -> tuple[Tensor, ...]:
-        """Return ``α - 1`` and ``β - 1`` in float64: densities are small differences of terms that may be large."""
+        """Return ``α - 1`` and ``β - 1`` in float64, because log-densities are small differences of terms that may be
+        large."""
         return self._over_one.double().chunk(2, dim=-1)
 
     def logp(self, actions: Tree) -> Tensor:
@@ -91,10 +93,10 @@ def _stretched(gammas: Tensor) -> Tensor:
 
 
 def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
-    """Draw gamma variates with the parameters ``shape`` ``[..., D]``, which must be at least 1.
+    """Return gamma variates ``[..., D]`` with the shape parameters ``shape`` ``[..., D]``, which must be at least 1.
 
-    Each variate is the first accepted one of its candidates, which come from ``normal`` and ``uniform`` noise
-    ``[..., tries, D]`` (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
+    Each variate is the first accepted one of several candidates, which are computed from ``normal`` and ``uniform``
+    noise ``[..., tries, D]`` (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
     """
     d = shape.unsqueeze(-2) - 1 / 3
     v = (1 + normal / (9 * d).sqrt()) ** 3
@@ -104,5 +106,5 @@ def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _log_beta(a: Tensor, b: Tensor) -> Tensor:
-    """Compute ``log B(a, b)`` of float64 tensors; float32 would lose the difference of large terms."""
+    """Compute ``log B(a, b)`` for float64 tensors, because float32 would lose the difference of large terms."""
     return a.lgamma() + b.lgamma() - (a + b).lgamma()

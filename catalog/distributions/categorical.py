@@ -1,6 +1,6 @@
 """Distributions over one choice, several choices, or bits.
 
-Logits may be ``-inf``: choices of probability 0 add 0 to entropy and KL.
+Logits may be ``-inf``. Choices of probability 0 add 0 to entropy and KL.
 """
 
 import functools
@@ -21,17 +21,18 @@ from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 
 MOST_CHOICES = 10_000
-"""Most choices of an integer Box, summed over its entries."""
+"""Largest number of choices of an integer Box that is an action space, summed over its numbers."""
 # lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN
 _TINY = float(np.finfo(np.float32).tiny)
 
 
 class Scored(ArrayDistribution):
-    """Base of distributions that pick the best score: logits with noise give a sample, logits alone the mode."""
+    """Base of distributions that choose the actions with the largest scores. Logits plus noise as scores give a sample,
+    and logits alone give the mode."""
 
     @abstractmethod
     def _best(self, scores: Tensor) -> Tensor:
-        """Return the actions with the largest scores."""
+        """Return the actions ``[..., *shape]`` with the largest ``scores`` ``[..., D]``."""
 
     def sample_from(self, noise: Tensor) -> Tensor:
         return self._best(self.logits + noise)
@@ -66,12 +67,13 @@ class Choices(Scored):
         return self._log_probs
 
     def _log_softmax(self) -> Tensor:
-        """Normalise the logits of one choice; subclasses with several choices override this."""
+        """Return the normalised log-probabilities of one choice. Subclasses with several choices override this
+        method."""
         return self.logits.log_softmax(-1)
 
     @abstractmethod
     def _positions(self, actions: Tensor) -> Tensor:
-        """Return the index of each choice among the logits, ``[..., choices]``."""
+        """Return the index among all logits of each choice in ``actions``, ``[..., choices]``."""
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return self.sample_from(_gumbel(self.logits, generator))
@@ -87,7 +89,7 @@ class Choices(Scored):
         return code, (code * _finite(self.log_probs.detach())).sum(-1)
 
     def _code(self, actions: Tensor) -> Tensor:
-        """Return the one-hot codes of ``actions``, with the gradient of the probabilities."""
+        """Return the one-hot codes ``[..., D]`` of ``actions``, with the gradient of the probabilities."""
         probs = self.log_probs.exp()
         return torch.zeros_like(probs).scatter_(-1, self._positions(actions), 1.0) + (probs - probs.detach())
 
@@ -131,7 +133,8 @@ class Categorical(Choices):
 @register_distribution("MultiCategorical")
 class MultiCategorical(Choices):
     """Independent categoricals, one per part of a MultiDiscrete or per number of an integer Box, from their
-    concatenated logits ``[..., sum(nvec)]``. :meth:`bind` sets the sizes. Choices count from 0."""
+    concatenated logits ``[..., sum(nvec)]``. :meth:`bind` sets ``nvec``, the sizes of the choices. Choices count
+    from 0."""
 
     expected = "a MultiDiscrete or a bounded Box of integers"
     nvec: ClassVar[tuple[int, ...]] = ()
@@ -156,7 +159,11 @@ class MultiCategorical(Choices):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return the subclass with the sizes and the shape of ``space``."""
+        """Return the subclass with the numbers of choices and the shape of ``space``.
+
+        Raises:
+            ValueError: If the class does not support ``space``; names ``path``.
+        """
         cls.check(space, path)
         if cls.nvec:
             return cls
@@ -165,7 +172,7 @@ class MultiCategorical(Choices):
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
 
     def _split(self, x: Tensor) -> list[Tensor]:
-        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run of parts of equal size."""
+        """Split ``x`` ``[..., sum(nvec)]`` into a view ``[..., count, size]`` for each run of parts of equal size."""
         if len(self.runs) == 1:
             return [x.unflatten(-1, self.runs[0])]
         pieces = x.split([count * size for count, size in self.runs], dim=-1)
@@ -237,7 +244,8 @@ class Bernoulli(Scored):
 
 
 def choice_counts(space: Space) -> tuple[int, ...]:
-    """Return the number of choices of each part of ``space``, in the order of their logits; empty if it has none."""
+    """Return the number of choices of each part of ``space``, in the order of their logits; empty if ``space`` is not
+    Discrete, MultiDiscrete or an integer Box."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
@@ -249,12 +257,13 @@ def choice_counts(space: Space) -> tuple[int, ...]:
 
 
 def is_integer_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
-    """Return whether the numbers of ``space`` are integers of any kind, or bools."""
+    """Return whether the numbers of ``space`` are integers of any kind, or bools. This is a condition for rules, which
+    ignores ``model_config``."""
     return space.dtype is not None and space.dtype.kind in "iub"
 
 
 def _finite(log_probs: Tensor) -> Tensor:
-    """Replace ``-inf`` by the least float, whose product with 0 is 0 and not NaN."""
+    """Replace ``-inf`` with the lowest finite float, whose product with 0 is 0 and not NaN."""
     return log_probs.clamp_min(torch.finfo(log_probs.dtype).min)
 
 
@@ -270,7 +279,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 @functools.cache
 @torch.inference_mode(False)  # the first call may be in inference mode, but training uses the cached tensor too
 def part_starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the index of the first logit of each part."""
+    """Return the index of the first logit of each part, for parts with ``nvec`` choices."""
     return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 

@@ -17,7 +17,8 @@ SCALE = 0.1
 
 
 class ExplorationNoise(nn.Module):
-    """Holds the standard deviation of a module's exploration noise, in units of half the range of an action."""
+    """The standard deviation of a module's exploration noise, as the scalar buffer ``scale``, in units of half the
+    action range."""
 
     scale: Tensor
 
@@ -31,9 +32,9 @@ class DeterministicAction(DiagGaussian):
     """The action ``tanh(inputs)`` for Boxes of floats with finite bounds, from inputs ``[..., prod(shape)]`` (Lillicrap
     et al. 2016, "Continuous control with deep reinforcement learning", section 7).
 
-    Samples add independent normal noise and are clipped to [-1, 1], the range of all bounded actions. Its standard
-    deviation is that of ``module.exploration_noise``, an :class:`ExplorationNoise`, or 0.1 if the module has none.
-    Densities, entropy and KL are those of the normal distribution before clipping.
+    Samples add independent Gaussian noise and are clipped to [-1, 1], the range of all bounded actions. The standard
+    deviation of the noise is that of ``module.exploration_noise``, an :class:`ExplorationNoise`, or 0.1 if the module
+    has none. Densities, entropy and KL are those of the Gaussian before clipping.
     """
 
     inputs_suffice = False
@@ -56,7 +57,7 @@ class DeterministicAction(DiagGaussian):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type["DeterministicAction"]:
-        """Return a subclass with the exploration noise of ``module``."""
+        """Return a subclass that uses the exploration noise of ``module``."""
         return subclass(cls, module=module)
 
     @classmethod
@@ -68,7 +69,7 @@ class DeterministicAction(DiagGaussian):
         return torch.from_numpy(rng.standard_normal((steps, input_dim), dtype=np.float32))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw actions with the gradient of the mean; clipped numbers have no gradient."""
+        """Draw actions with the gradient of the mean. Numbers that are clipped have no gradient."""
         return super().rsample(generator).clamp(-1, 1)
 
     def sample_from(self, noise: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Normal distributions over Boxes of floats, plain and squashed."""
+"""Gaussian distributions over Boxes of floats, plain and squashed."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class BoxDistribution(ArrayDistribution):
-    """Base of distributions over a Box of floats with two inputs for each number."""
+    """Base of distributions over a Box of floats that have two inputs for each number of the Box."""
 
     noise = "normal"
     expected = "a Box of floats"
@@ -43,7 +43,7 @@ class BoxDistribution(ArrayDistribution):
 
 @register_distribution("DiagGaussian")
 class DiagGaussian(BoxDistribution):
-    """Independent normals over a Box, from means and log standard deviations ``[..., 2 · prod(shape)]``.
+    """Independent Gaussians over a Box, from means followed by log standard deviations, ``[..., 2 · prod(shape)]``.
 
     Samples are unbounded. The :class:`ActionConverter` scales and clips them to the Box.
     """
@@ -73,7 +73,8 @@ class DiagGaussian(BoxDistribution):
         return self._shaped(actions), self._logp_of(noise)
 
     def _logp_of(self, noise: Tensor) -> Tensor:
-        """Return the log-density of ``mean + std · noise``, which depends on the noise and the log-stds alone."""
+        """Return the log-density of ``mean + std · noise``, which depends on the noise and the log-stds but not on the
+        means."""
         return (-0.5 * noise.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
 
     def logp(self, actions: Tree) -> Tensor:
@@ -98,13 +99,13 @@ class SquashedGaussian(DiagGaussian):
     """A :class:`DiagGaussian` squashed by tanh into (-1, 1) (Haarnoja et al. 2018, appendix C), for Boxes with finite
     bounds.
 
-    The KL is that of the Gaussians before squashing, which is exact: an invertible map does not change the KL. The
-    entropy has no closed form. It is the entropy of the Gaussian plus the expected log-slope of tanh, by Gauss-Hermite
-    quadrature with 32 points. Its error is at most 1e-4 nats per dimension for standard deviations up to 1.6, 0.002 up
-    to 2.7 and 0.1 up to 7.
+    The KL is exactly that of the Gaussians before squashing, because an invertible map does not change it. The entropy
+    has no closed form. It is the entropy of the Gaussian plus the expected log-slope of tanh, by Gauss-Hermite
+    quadrature with 32 points. The error of the entropy is at most 1e-4 nats per dimension for standard deviations up to
+    1.6, 0.002 up to 2.7 and 0.1 up to 7.
 
     An action at ±1 has the log-density of the last float before the bound. For the tensor that :meth:`rsample`
-    returned, log-density and gradient are exact, since the number before squashing is kept.
+    returned, log-density and gradient are exact, because the object keeps the numbers before squashing.
     """
 
     bounded = True
@@ -148,7 +149,8 @@ class SquashedGaussian(DiagGaussian):
 
 
 def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
-    """Return whether the numbers of ``space`` are floats of at most 64 bits, the longest that torch has."""
+    """Return whether the numbers of ``space`` are floats of at most 64 bits, the longest that torch has. This is a
+    condition for rules, which ignores ``model_config``."""
     return space.dtype is not None and space.dtype.kind == "f" and space.dtype.itemsize <= 8
 
 

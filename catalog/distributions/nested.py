@@ -1,4 +1,4 @@
-"""The distribution over Dict and Tuple actions."""
+"""The distribution over Dict and Tuple actions with independent parts."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Children = Mapping[Any, type[Distribution]] | Sequence[type[Distribution]]
 
 class MultiDistribution(Distribution):
     """Independent distributions, one per part of a Dict or Tuple, from their concatenated inputs in the order of the
-    space. :meth:`bind` sets the space and the classes of the parts.
+    space. :meth:`bind` sets the space and the distribution classes of the parts.
 
     Actions are dicts or tuples. Log-probabilities, entropies and KL are sums over the parts.
 
     Attributes:
         keys: Keys of a Dict, or indices of a Tuple.
-        as_tuple: Whether actions are tuples.
-        children: The distribution of each part.
+        as_tuple: Whether actions are tuples and not dicts.
+        children: The distribution class of each part.
         widths: Number of inputs of each part.
-        noise_widths: Width of the noise of each part; 0 if it cannot sample from noise.
+        noise_widths: Width of the noise of each part; 0 for a part that cannot sample from noise.
     """
 
     keys: ClassVar[tuple[Any, ...]] = ()
@@ -77,8 +77,12 @@ class MultiDistribution(Distribution):
 
         Args:
             space: A Dict or Tuple.
-            children: Class of each part, by key or index; None asks the table.
-            path: Name of ``space`` in messages.
+            children: Distribution class of each part, by key or index; None asks ``action_distribution_rules``.
+            path: Name of ``space`` in error messages.
+
+        Raises:
+            ValueError: If ``space`` is not a Dict or Tuple with at least one part, or if a distribution does not
+                support its part; names the path.
         """
         cls.check(space, path)
         if cls.children and children is None:
@@ -119,7 +123,7 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def tree(cls, values: Sequence[Tree]) -> Tree:
-        """Arrange the ``values`` of the parts in the structure of an action."""
+        """Return the ``values`` of the parts as an action, which is a dict or a tuple."""
         return tuple(values) if cls.as_tuple else dict(zip(cls.keys, values, strict=True))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
@@ -130,7 +134,8 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw the noise of each part and concatenate it to ``[steps, W]``; None if a part has none."""
+        """Draw the noise of each part, and return all of it as ``[steps, W]``; return None if a part cannot sample from
+        noise."""
         drawn = [child.draw_noise(rng, steps, width) for child, width in zip(cls.children, cls.widths, strict=True)]
         noises = [noise for noise in drawn if noise is not None]
         return torch.cat(noises, dim=-1) if len(noises) == len(drawn) else None
@@ -161,7 +166,7 @@ class MultiDistribution(Distribution):
 
 
 def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]) -> dict[str, Any]:
-    """Return the class attributes that depend on the classes of the parts."""
+    """Return, by name, the class attributes of a :class:`MultiDistribution` that depend on the classes of its parts."""
     return {
         "children": children,
         "noise_widths": tuple(noise_width(child, width) for child, width in zip(children, widths, strict=True)),
@@ -170,7 +175,8 @@ def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]
 
 
 def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
-    """Return the width of the noise that ``dist_cls`` draws for ``input_dim`` inputs; 0 if it uses no noise."""
+    """Return the width of the noise that ``dist_cls`` draws for ``input_dim`` inputs; 0 if the class cannot sample from
+    noise."""
     noise = dist_cls.draw_noise(np.random.default_rng(0), 1, input_dim)
     return 0 if noise is None else noise.shape[-1]
 
@@ -183,7 +189,8 @@ def total(terms: Iterable[Tensor]) -> Tensor:
 def leaf_classes(
     dist_cls: type[Distribution], keys: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], type[Distribution]]]:
-    """Yield the keys that lead to each leaf of the action, and its distribution."""
+    """Yield, for each leaf of an action of ``dist_cls``, the keys that lead to it and its distribution class. Each path
+    begins with ``keys``."""
     if issubclass(dist_cls, MultiDistribution):
         for key, child in zip(dist_cls.keys, dist_cls.children, strict=True):
             yield from leaf_classes(child, (*keys, key))

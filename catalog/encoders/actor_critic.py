@@ -1,4 +1,4 @@
-"""The actor-critic encoder: one encoder for policy and value function, or one for each."""
+"""The actor-critic encoder, which is one encoder for both policy and value function, or one for each."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,8 @@ from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig,
 from catalog.encoders.memory import encode_steps
 
 _call = nn.Module.__call__
-"""Calls an inner encoder with its hooks, but without the explanation of errors that ``Encoder.__call__`` adds."""
+"""Function that calls an inner encoder with its forward hooks, but without the explanation of errors that
+``Encoder.__call__`` adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,8 @@ class ActorCriticEncoderConfig(ModelConfig):
     """Config of an actor and a critic encoder. ``output_dims`` are those of the actor.
 
     Attributes:
-        base_encoder_config: Config of the actor's encoder, and of the critic's unless that has its own.
+        base_encoder_config: Config of the actor's encoder, and of a separate critic's encoder unless
+            ``critic_encoder_config`` is set.
         shared: Whether policy and value function share one encoder.
         critic_encoder_config: Config of a separate critic's encoder, if it differs from the actor's.
 
@@ -62,8 +64,8 @@ class ActorCriticEncoder(nn.Module):
 
     Attributes:
         is_stateful: Whether at least one of two separate encoders has a state; False for a shared encoder.
-        critic_is_stateful: Whether a separate critic has a state. If so, it also runs in acting, and inference-only
-            copies keep ``critic_encoder``.
+        critic_is_stateful: Whether a separate critic has a state. If so, the critic's encoder also runs when the policy
+            acts, and inference-only copies keep ``critic_encoder``.
     """
 
     def __init__(self, actor: Encoder, critic: Encoder | None) -> None:
@@ -95,13 +97,15 @@ class ActorCriticEncoder(nn.Module):
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> ActorCriticOutput:
-        """Return both latents; ``critic`` is None in an inference-only copy without critic encoder.
+        """Return the latents of actor and critic, and the next state.
+
+        The critic's latent is None in an inference-only copy that has no critic encoder.
 
         Args:
-            obs: Observations.
-            state: The recurrent state before the first step; None for the initial one.
-            starts: Steps that start an episode, bool ``[T, B]``; None for none.
-            critic_obs: Observations for a separate critic; None for ``obs``.
+            obs: Observations, with the leading dims that :class:`Encoder` describes.
+            state: The recurrent state before the first step, ``[B, ...]``; None for the initial state.
+            starts: Steps that start an episode, bool ``[T, B]``; None for no such step.
+            critic_obs: Observations for a separate critic; None gives it ``obs``.
         """
         if self.shared:
             latent, state = _call(self.actor_encoder, obs, state, starts=starts)
@@ -117,8 +121,8 @@ class ActorCriticEncoder(nn.Module):
     ) -> EncoderOutput:
         """Return the actor's latent and the next state of both encoders; arguments as in :meth:`forward`.
 
-        The critic runs only if it is stateful. The actor's forward hooks do not run: checking for them takes as long
-        as a small layer.
+        The critic's encoder runs only if it is separate and stateful. The actor's forward hooks do not run, because
+        checking for them takes as long as a small layer.
         """
         if self.shared:
             encoder = self._modules["actor_encoder"]  # faster than self.actor_encoder, which searches three dicts
@@ -134,7 +138,7 @@ class ActorCriticEncoder(nn.Module):
         """Return the critic's latent without running a separate actor.
 
         Raises:
-            RuntimeError: In an inference-only copy without critic encoder.
+            RuntimeError: In an inference-only copy that has no critic encoder.
         """
         if self.shared:
             return _call(self.actor_encoder, obs, state, starts=starts).latent
@@ -143,10 +147,10 @@ class ActorCriticEncoder(nn.Module):
     def _run(
         self, function: str, obs: Tree, state: Tree | None, starts: Tensor | None, with_hooks: bool = True
     ) -> EncoderOutput:
-        """Run one of two separate encoders.
+        """Run one of two separate encoders: that of ``function``, which is "actor" or "critic".
 
-        A stateful encoder gets its part of the state. A stateless encoder next to a stateful one gets ``[T, B, ...]``
-        as one batch of steps.
+        A stateful encoder gets its own part of ``state``. If only the other encoder is stateful, this encoder gets the
+        sequences ``[T, B, ...]`` as one batch of steps. ``with_hooks`` says whether its forward hooks run.
         """
         encoder = self._modules[function + "_encoder"]
         if encoder is None:
@@ -162,7 +166,7 @@ class ActorCriticEncoder(nn.Module):
         return run(obs, None if state is None else state[function], starts=starts)
 
     def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
-        """Join the states of both encoders into one."""
+        """Join the states of both encoders into one dict; return None if neither is stateful."""
         states = {"actor": actor} if self.actor_is_stateful else {}
         if self.critic_is_stateful:
             states["critic"] = critic

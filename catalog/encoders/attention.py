@@ -22,12 +22,13 @@ class AttentionEncoderConfig(MemoryEncoderConfig):
 
     Attributes:
         dim: Width of the inputs and outputs of the layers.
-        num_layers: Number of layers. Each further layer lets a step see ``memory`` steps further back.
+        num_layers: Number of layers. Each layer after the first lets a step see ``memory`` steps further back.
         num_heads: Number of attention heads of each layer.
         head_dim: Width of the queries, keys and values of a head.
         memory: Number of earlier steps that a step sees in each layer.
         mlp_dim: Width of the hidden layer of the MLP in each layer.
-        gate_bias: Initial bias of the gates: half open at 0; the larger, the closer a new layer is to the identity.
+        gate_bias: Initial bias of the gates. At 0 they are half open. The larger the bias, the closer a new layer is to
+            the identity.
     """
 
     dim: int = 64
@@ -50,13 +51,13 @@ class AttentionEncoder(MemoryEncoder):
     """The net of an :class:`AttentionEncoderConfig`: a tokenizer, and layers of :class:`AttentionLayer` over a linear
     projection of its latents.
 
-    In each layer, a step sees itself and the ``memory`` steps before it, as far as they belong to its episode. This
-    does not depend on where sequences are cut: outputs are the same step by step and in one pass over a sequence. Only
-    the distance between steps counts, not their position in a run.
+    In each layer, a step sees itself and the ``memory`` steps before it, as far as they belong to its episode. It does
+    not matter where sequences are cut: outputs are the same step by step and in one pass over a sequence. Only the
+    distance between steps matters, not their position in an episode.
 
     The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps, as
-    in Transformer-XL (Dai et al. 2019), and the number of these steps. The newest step is the last one, and slots
-    without a step are zeros. The layers never wait for a GPU.
+    in Transformer-XL (Dai et al. 2019), and the number of these steps. The newest step comes last, and the slots of
+    missing steps are zeros. The layers never wait for a GPU.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:
@@ -77,11 +78,12 @@ class AttentionEncoder(MemoryEncoder):
 
         Args:
             obs: Observations; the tokenizer gets all steps as one batch ``[T * B, ...]``.
-            state: The state before them; None for the initial one.
-            starts: ``[T, B]`` bool: steps that start an episode, which see no earlier step; None for none.
+            state: The state before the first step, ``[B, ...]``; None for the initial state.
+            starts: Steps that start an episode, and therefore see no earlier step, bool ``[T, B]``; None for no such
+                step.
 
         Raises:
-            ValueError: If the shapes do not fit.
+            ValueError: If observations, state and starts do not have these shapes.
         """
         x = self.tokens(obs, starts)
         before = self.state_before(x, state, starts)  # zeros, since hidden steps must be finite, too
@@ -100,16 +102,16 @@ class AttentionEncoder(MemoryEncoder):
 
 
 class _Window:
-    """Determines which steps see which other steps, the same in each layer.
+    """Determines which steps see which other steps. This is the same in each layer.
 
-    Attention runs in blocks of ``C`` of the ``T`` queries, each with the ``M + C`` keys that any of them may see. So
-    time and memory grow linearly with the length of sequences.
+    Attention cuts the ``T`` queries into blocks of ``C``, each with the ``M + C`` keys that any query of the block may
+    see. So time and memory grow linearly with the length of sequences.
 
     Args:
         x: Inputs ``[B, T, D]`` of the first layer.
         length: ``[B]``: number of filled slots of the memory before the first step.
-        starts: ``[T, B]`` bool: steps that start an episode; None for none.
-        memory: Number of slots, ``M``.
+        starts: ``[T, B]`` bool: steps that start an episode; None for no such step.
+        memory: ``M``, the number of slots of the memory.
 
     Attributes:
         filled_after: ``[B, M]`` bool: the filled slots of the memory after the last step.
@@ -151,8 +153,8 @@ class _Window:
         return y.unflatten(0, (-1, self.num_blocks)).flatten(1, 2)[:, : self.num_steps]
 
     def scores(self, by_distance: Tensor) -> Tensor:
-        """Return the mask to add to the scores ``[B * blocks, heads, C, M + C]``: the bias ``by_distance``
-        ``[heads, M + 1]``, and minus infinity for steps that are not seen."""
+        """Return the mask to add to attention scores ``[B * blocks, heads, C, M + C]``: the bias for the distance of
+        two steps, from ``by_distance`` ``[heads, M + 1]``, and minus infinity for steps that are not seen."""
         heads, width = len(by_distance), self.memory + self.block
         # Equal rows of width + 1, flattened and cut at width, shift by one place from row to row: so each diagonal has
         # one distance.
@@ -161,7 +163,7 @@ class _Window:
         return rows[:, : self.block * width].view(heads, self.block, width).masked_fill(self._hidden, -math.inf)
 
     def _filled_up(self, x: Tensor) -> Tensor:
-        """Pad steps at the end to whole blocks."""
+        """Pad ``x`` with zero steps at the end, so that its steps fill whole blocks."""
         missing = self.num_blocks * self.block - self.num_steps
         return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
@@ -169,14 +171,15 @@ class _Window:
 class AttentionLayer(nn.Module):
     """A GTrXL layer (Parisotto et al. 2020, "Stabilizing Transformers for Reinforcement Learning", section 3).
 
-    Attention and then an MLP each read a layer norm of their input, and a gate joins their output with that input. The
-    gate is torch's GRU cell, ``(1 - z) * n + z * input``, and the bias of z starts at ``gate_bias``.
+    The layer runs attention and then an MLP. Each of them reads a layer norm of its input, and a gate joins its output
+    with that input. The gate is torch's GRU cell, ``(1 - z) * n + z * input``, and the bias of z starts at
+    ``gate_bias``.
 
     Two things differ from the paper. Instead of Transformer-XL's position encoding, each head adds a learned bias by
-    distance to its scores. It starts at minus the distance in the first head, at a quarter of that in the second, and
-    so on, so that each head first looks further back than the one before. And values are computed from the input, not
-    from its norm, since a norm removes the magnitude: two observed numbers, such as angle and position, would leave
-    only their ratio.
+    distance to its scores. This bias starts at minus the distance in the first head, at a quarter of that in the second
+    head, and so on, so that each head at first looks further back than the head before. And values are computed from
+    the input instead of its norm, because a norm removes the magnitude: of two observed numbers, such as angle and
+    position, only the ratio would remain.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:
@@ -195,7 +198,8 @@ class AttentionLayer(nn.Module):
         self.attention_gate, self.mlp_gate = (_gate(dim, config.gate_bias, init) for _ in range(2))
 
     def forward(self, seen: Tensor, window: _Window) -> Tensor:
-        """Return outputs ``[B, T, dim]`` at the last ``T`` steps of ``seen`` ``[B, M + T, dim]``."""
+        """Return outputs ``[B, T, dim]`` for the last ``T`` steps of ``seen`` ``[B, M + T, dim]``, which is the memory
+        of this layer followed by its inputs."""
         x = seen[:, window.memory :]
         attend = self._one_step if window.num_steps == 1 else self._steps
         y = self.attended(attend(seen, self.attention_norm(seen), window))
@@ -204,7 +208,8 @@ class AttentionLayer(nn.Module):
         return _gated(self.mlp_gate, x, torch.relu(y))
 
     def _steps(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """Attend from the last ``T`` steps; return ``[B, T, heads * head_dim]``."""
+        """Attend from the last ``T`` steps of ``seen`` ``[B, M + T, dim]``, whose layer norm is ``normed``. Return
+        ``[B, T, heads * head_dim]``."""
         query = self._heads(window.blocks(self.query(normed[:, window.memory :])))
         key = self._heads(window.blocks_of_keys(self.key(normed)))
         value = self._heads(window.blocks_of_keys(self.value(seen)))
@@ -213,8 +218,8 @@ class AttentionLayer(nn.Module):
         return window.steps(y.transpose(1, 2).flatten(2))
 
     def _one_step(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """Do the same as :meth:`_steps` for one step, ``[B, 1, heads * head_dim]``, without computing all keys and
-        values.
+        """Return the result of :meth:`_steps` for ``T = 1``, ``[B, 1, heads * head_dim]``, without computing all keys
+        and values.
 
         Since ``q · (W_k x) = (W_kᵀ q) · x`` and ``Σ aᵢ W_v xᵢ = W_v Σ aᵢ xᵢ``, the weights multiply one query and one
         weighted sum instead of ``M + 1`` steps.
@@ -245,7 +250,8 @@ def _linear(input_dim: int, output_dim: int, init: Init, *, bias: bool = True) -
 
 
 def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
-    """Make a gate, with each part initialised separately; a larger ``bias`` passes more of the layer's input."""
+    """Return a new gate, with the weights of each GRU gate initialised separately. A larger ``bias`` passes more of the
+    layer's input."""
     cell = nn.GRUCell(dim, dim)
     start_gates(init, (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh), dim)
     with torch.no_grad():
@@ -254,7 +260,7 @@ def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
 
 
 def attention_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> AttentionEncoderConfig:
-    """Make the config of the attention (``use_attention``) that follows ``tokenizer_config``."""
+    """Return the config of an encoder in which attention (``use_attention``) follows ``tokenizer_config``."""
     return AttentionEncoderConfig(
         tokenizer_config=tokenizer_config,
         dim=model_config.attention_dim,

@@ -33,10 +33,10 @@ NATURE: tuple[Filter, ...] = (
 def default_filters(height: int, width: int, padding: Literal["same", "valid"] = "same") -> tuple[Filter, ...]:
     """Return convolutions that shrink an image of any size to at most 7 on its shorter and 28 on its longer side.
 
-    The first has 32 channels: 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with stride 2. All others
-    are 4×4 with stride 2 and 64 channels. Once the shorter side is at most 7, it keeps its size: the kernel then is 3
-    along it, with stride 1, or 1 without padding. An image of at most 7 × 28 gets one 3×3 with stride 1 and 32
-    channels.
+    The first convolution has 32 channels. It is 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with
+    stride 2. All other convolutions are 4×4 with stride 2 and 64 channels. Once the shorter side is at most 7, it keeps
+    its size: along that side the stride is 1 and the kernel 3, or 1 for padding "valid". An image of at most 7 × 28
+    gets one 3×3 convolution with stride 1 and 32 channels.
 
     =========  ========================  ========================
     image      sizes, padding "same"     sizes, padding "valid"
@@ -66,7 +66,7 @@ def default_filters(height: int, width: int, padding: Literal["same", "valid"] =
 
 
 def _shrunk(size: int, kernel: int, stride: int, padding: str) -> int:
-    """Return the size of one side after a convolution."""
+    """Return the length of one side of an image after a convolution, given its length ``size`` before."""
     return -(-size // stride) if padding == "same" else (size - kernel) // stride + 1
 
 
@@ -77,13 +77,13 @@ class ImageEncoderConfig(ModelConfig):
     Attributes:
         input_dims: Shape of an observation: ``[H, W, C]`` or ``[C, H, W]``, a stack of these ``[K, ...]`` whose frames
             become channels, or a grey image ``[H, W]``.
-        channels: Whether the channels of an image are "first" or "last"; None guesses from the shape: the reading with
-            a square image wins, else the one with fewer channels, else "last".
+        channels: Whether the channels of an image are "first" or "last". None guesses from the shape: it takes the
+            reading with a square image, else the reading with fewer channels, else "last".
         activation: Activation after every convolution and after the dense layer.
         dense_dim: Width of a dense layer after the convolutions; None only flattens their output.
         init: Initialisers of the convolutions and of the dense layer.
-        scale: Factor for the numbers of an image.
-        where: Name of the image in messages.
+        scale: Factor by which the numbers of an image are multiplied.
+        where: Name of the image in error messages.
 
     Raises:
         ValueError: If ``input_dims`` is not the shape of an image.
@@ -136,9 +136,9 @@ def _guessed_channels(dims: tuple[int, ...]) -> Literal["first", "last"]:
 
 
 class ImageEncoder(Encoder):
-    """Base of image encoders: converts observations to float images, and features to a latent.
+    """Base of image encoders, which converts observations to float images, and features to a latent.
 
-    Takes any leading dims. Images are channels-last in memory, which makes convolutions on CPUs faster.
+    Observations may have any leading dims. Images are channels-last in memory, which makes convolutions on CPUs faster.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -148,7 +148,8 @@ class ImageEncoder(Encoder):
         self.scale = config.scale
 
     def finish(self, config: ImageEncoderConfig) -> None:
-        """Add the dense layer and initialise all layers. Subclasses call it at the end of ``__init__``."""
+        """Add the dense layer if the config has one, and initialise all layers. Subclasses call this method at the end
+        of ``__init__``."""
         self.dense = None
         if config.dense_dim is not None:
             self.dense = nn.Linear(math.prod(config.feature_dims), config.dense_dim)
@@ -187,14 +188,15 @@ class ImageEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class CNNEncoderConfig(ImageEncoderConfig):
-    """Config of convolution (→ LayerNorm) → activation per filter, then a dense layer if ``dense_dim`` is not None.
+    """Config of a CNN: convolution (→ LayerNorm) → activation per filter, then a dense layer and its activation if
+    ``dense_dim`` is not None.
 
     Attributes:
         filters: ``[[channels, kernel, stride], …]`` with the padding as an optional fourth entry; kernels and strides
             are numbers or pairs (height, width). "nature" stands for :data:`NATURE`, None for
             :func:`default_filters`. Stored as a tuple of :data:`Filter`.
-        padding: Padding of filters that name none. "same" gives ``ceil(size / stride)``, where an odd number of zeros
-            has the extra one at the right or the bottom; "valid" adds no padding.
+        padding: Padding of filters that name none. "same" adds zeros so that the size becomes ``ceil(size / stride)``.
+            If their number is odd, the extra zero is at the right or the bottom. "valid" adds no zeros.
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:
@@ -224,7 +226,7 @@ class CNNEncoderConfig(ImageEncoderConfig):
 
     @property
     def layers(self) -> tuple[Filter, ...]:
-        """The filters as :data:`Filter`."""
+        """The convolutions, as a tuple of :data:`Filter`."""
         return self.filters  # type: ignore[return-value]  # __post_init__ made it so
 
     @property
@@ -286,10 +288,10 @@ class ImpalaEncoderConfig(ImageEncoderConfig):
     weighted actor-learner architectures", for images of any size.
 
     Each section is a 3×3 convolution, a 3×3 max-pool that halves the image (rounding up) and two residual blocks of two
-    3×3 convolutions each. An activation and the dense layer follow.
+    3×3 convolutions each. An activation and the dense layer follow the last section.
 
     Attributes:
-        section_channels: Channels of each section.
+        section_channels: Number of channels of each section.
     """
 
     section_channels: tuple[int, ...] = (16, 32, 32)

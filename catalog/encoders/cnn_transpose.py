@@ -18,24 +18,26 @@ from catalog.encoders.mlp import require_width
 
 @dataclass(frozen=True, kw_only=True)
 class CNNTransposeHeadConfig(ModelConfig):
-    """A head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer and transposed convolutions.
+    """Config of a head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer and transposed
+    convolutions.
 
-    The transposed convolutions reverse those of a :class:`CNNEncoderConfig`, and restore exactly the size before each
-    of them, even if a convolution rounded it. The filters are the encoder's, in the same order: the first filter is
-    next to the image. After the last layer comes only the ``output_activation``.
+    The transposed convolutions reverse the convolutions of a :class:`CNNEncoderConfig`. Each restores exactly the size
+    before its convolution, even if the convolution rounded it. The filters are those of the encoder in the same order,
+    so that the first filter is next to the image. Only the ``output_activation`` follows the last layer.
 
     Attributes:
         input_dims: Width of the latent, as a tuple of one.
-        image_dims: Shape of one image, as :attr:`CNNEncoderConfig.input_dims`.
+        image_dims: Shape of one image, with the forms of :attr:`CNNEncoderConfig.input_dims`.
         channels, filters, padding: As in :class:`CNNEncoderConfig`.
         activation: Activation of the dense layer and of every transposed convolution but the last.
         use_layernorm: Whether a LayerNorm stands before each of these activations.
         output_activation: Activation of the image; "sigmoid" keeps it in (0, 1), the range of bytes divided by 255.
-        init, output_init: Initialisers of the layers, and of the last one.
+        init: Initialisers of all layers but the last.
+        output_init: Initialisers of the last layer.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width, or if :class:`CNNEncoderConfig` refuses shape or
-            filters.
+        ValueError: If ``input_dims`` is not one positive width, or if :class:`CNNEncoderConfig` would raise for this
+            shape or for these filters.
     """
 
     input_dims: tuple[int, ...]
@@ -55,15 +57,16 @@ class CNNTransposeHeadConfig(ModelConfig):
 
     @classmethod
     def mirror(cls, encoder: CNNEncoderConfig, input_dims: tuple[int, ...] | None = None, **changed: Any) -> Self:
-        """Make the decoder of ``encoder``, with its shape, filters, activation, LayerNorms and initialisers.
+        """Return the config of a decoder with the shape, filters, activation, LayerNorms and initialisers of
+        ``encoder``.
 
         Args:
             encoder: Config of the encoder.
-            input_dims: Width of the latent; None takes the encoder's width.
-            **changed: Further fields, or other values than the encoder's.
+            input_dims: Width of the latent, as a tuple of one; None takes that of the encoder.
+            **changed: Fields that the encoder does not give, or values that replace those of the encoder.
 
         Raises:
-            ValueError: For a padding without filters: each filter of the encoder has its own padding.
+            ValueError: For a ``padding`` without ``filters``, because each filter of the encoder has its own padding.
         """
         if "padding" in changed and "filters" not in changed:
             raise ValueError(
@@ -134,11 +137,11 @@ class CNNTransposeHead(nn.Module):
 def _transposed(
     before: tuple[int, int, int], after: tuple[int, int, int], layer: Filter
 ) -> tuple[nn.ConvTranspose2d, tuple[int, int]]:
-    """Return the layer from ``before`` back to ``after`` (channels, height, width), and the offset (top, left) of the
-    image in its output.
+    """Return the layer from shape ``before`` back to shape ``after`` (channels, height, width), and the offset (top,
+    left) of the image in its output.
 
-    An output larger than ``after``, because of padding, is cropped at the offset. A smaller one, because the stride
-    skipped the last rows or columns, grows by ``output_padding``.
+    If padding makes the output larger than ``after``, the caller crops it at the offset. If the output would be
+    smaller, because the stride of the convolution skipped the last rows or columns, ``output_padding`` extends it.
     """
     _, kernel, stride, _ = layer
     sizes = zip(before[1:], after[1:], kernel, stride, strict=True)

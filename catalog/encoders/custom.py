@@ -1,4 +1,4 @@
-"""Custom encoders by setting, for the whole observation or a part of it."""
+"""Custom encoders that a setting names, for the whole observation or a part of it."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,17 +19,17 @@ from catalog.rules import Node
 
 @dataclass(frozen=True, kw_only=True)
 class CustomEncoderConfig(ModelConfig):
-    """Config of a custom encoder: ``model(space, **options)`` makes an :class:`Encoder`, or any module from batched raw
-    observations to latents.
+    """Config of a custom encoder. ``model(space, **options)`` returns an :class:`Encoder`, or any other module from
+    batched raw observations to latents.
 
     Attributes:
-        space: Space of its observations.
-        model: Class or function that makes the module.
-        options: Keywords for ``model``.
-        where: Name of the model in messages.
+        space: Space of one observation.
+        model: Class or function that returns the module.
+        options: Keyword arguments for ``model``.
+        where: Name of the model in error messages.
 
     Raises:
-        ValueError: If ``model`` does not take these arguments.
+        ValueError: If ``model`` does not accept these arguments.
     """
 
     space: Space
@@ -49,10 +49,11 @@ class CustomEncoderConfig(ModelConfig):
 
     @cached_property
     def output_dims(self) -> tuple[int, ...]:  # type: ignore[override]  # a property, computed once
-        """Shape of one latent, found by building and trying the model; torch's random state stays as it was.
+        """Shape of one latent. To find it, the property builds the model and calls it once, but leaves torch's random
+        state as it was.
 
         Raises:
-            ValueError: If the model does not take observations, or does not return one latent for each.
+            ValueError: If the model does not accept observations, or does not return one latent for each.
         """
         with torch.random.fork_rng(devices=[]):
             return check_encoder(self.build(), self.space, self.where, path=self.where)
@@ -61,7 +62,7 @@ class CustomEncoderConfig(ModelConfig):
         """Build a new encoder.
 
         Raises:
-            TypeError: If ``model`` does not make a module.
+            TypeError: If ``model`` does not return a module.
         """
         return as_encoder(self.model(self.space, **self.options), self.where)
 

@@ -13,19 +13,19 @@ from torch.nn import functional
 from catalog.activations import Activation, Blocks, Init, Norm, activation_by_name
 
 EXPANSION = 4
-"""Width of the hidden layer of a SimBa block, relative to its input and output."""
+"""Width of the hidden layer of a SimBa block, as a multiple of the width of its input and output."""
 
 
 class Layer(NamedTuple):
-    """One step of a :class:`DenseStack`: linear, norm and activation, in this order, each of which may be None.
+    """One layer of a :class:`DenseStack`: linear, norm and activation, in this order, each of which may be None.
 
     Attributes:
-        linear: Weights of the linear layer.
-        norm: Weights of the norm.
-        activation: The activation; None also stands for "linear".
-        drops: Whether dropout follows.
-        keeps: Whether to keep the input of this layer, for the next layer with ``adds``.
-        adds: Whether to add the kept input to the output, as residual blocks do.
+        linear: Weights and biases of the linear part, by parameter name.
+        norm: Weights and biases of the norm, by parameter name.
+        activation: The activation; None for none, or for "linear".
+        drops: Whether dropout follows the activation.
+        keeps: Whether to keep the input of this layer for the next layer with ``adds``.
+        adds: Whether to add the kept input to the output of this layer, as residual blocks do.
     """
 
     linear: dict[str, Any] | None
@@ -38,19 +38,30 @@ class Layer(NamedTuple):
 
 class DenseStack(nn.Module):
     """Base of dense nets: linear (→ norm) → activation (→ dropout) per hidden width, then a bare linear layer if
-    there is an ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
+    there is an ``output_dim``. A subclass writes ``forward``, which calls :meth:`run`.
 
     With ``blocks``, each hidden width after the first is that of a residual block. SimBa has the blocks ``x +
-    linear(activation(linear(norm(x))))``, four times as wide in the middle, and a norm after the last one. BRO has the
-    blocks ``x + norm(linear(activation(norm(linear(x)))))`` after a plain first layer.
+    linear(activation(linear(norm(x))))``, four times as wide in the middle, and a norm after the last block. BRO has
+    the blocks ``x + norm(linear(activation(norm(linear(x)))))`` after a plain first layer.
 
-    Maps ``[..., input_dim] → [..., width of the last layer]``; without layers, it is the identity. Layers are ordinary
-    modules, but run as functions of their parameters: calling a module takes as long as a small matrix product. So
-    forward hooks run for the whole net, not for its layers. Each layer has its own instance of an activation that is a
-    module.
+    The net maps ``[..., input_dim] → [..., width of the last layer]``. Without layers it is the identity. Its layers
+    are ordinary modules, but run as functions of their parameters, because calling a module takes as long as a small
+    matrix product. So forward hooks run for the whole net but not for its layers. If the activation is a module, each
+    layer has its own instance.
+
+    Args:
+        input_dim: Width of the input.
+        hidden_dims: Widths of the hidden layers; with ``blocks``, of the first layer and of the output of each block.
+        activation: Activation of the hidden layers.
+        init: Initialisers of the hidden layers, and of the output layer if ``output_init`` is None.
+        norm: Norm before each activation; None for no norm or, with ``blocks``, for LayerNorm.
+        blocks: Kind of the residual blocks; None stacks plain layers.
+        dropout: Share of the activations that dropout sets to 0 in training.
+        output_dim: Width of the output layer; None for no such layer.
+        output_init: Initialisers of the output layer.
 
     Raises:
-        ValueError: If activation or initialiser is unknown; names the closest.
+        ValueError: If the activation or an initialiser is unknown; names the closest.
     """
 
     low: Tensor
@@ -94,7 +105,7 @@ class DenseStack(nn.Module):
         """Map ``[..., input_dim] → [..., width of the last layer]`` through ``layers``; None uses ``self.layers``.
 
         Raises:
-            ValueError: If ``x`` has another width or dtype than the first layer.
+            ValueError: If ``x`` does not have the width and the dtype that the first layer expects.
         """
         given = kept = x
         dropout = self.dropout if self.training else 0.0
@@ -118,7 +129,7 @@ class DenseStack(nn.Module):
         return x
 
     def _check_input(self, given: Tensor, error: RuntimeError) -> None:
-        """Raise a ValueError from ``error`` unless ``given`` has the width and the dtype of the first layer."""
+        """Raise ``ValueError`` from ``error`` unless ``given`` has the width and dtype that the first layer expects."""
         dtype = self.linears[0].weight.dtype
         if given.shape[-1:] != (self.input_dim,) or given.dtype != dtype:
             raise ValueError(
@@ -128,13 +139,13 @@ class DenseStack(nn.Module):
             ) from error
 
     def take_members(self) -> None:
-        """Apply each layer as a :class:`DenseEnsemble` does from now on. The caller then replaces the weights by
-        stacks ``[members, ...]``."""
+        """From now on apply each layer as a :class:`DenseEnsemble` does: to stacked inputs, with stacked weights. The
+        caller must replace the weights with stacks ``[members, ...]``."""
         self._linear = DenseEnsemble._linear
         self._norm = partial(_norm_of_members, self.normalize)  # pyright: ignore[reportAttributeAccessIssue]
 
     def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
-        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
+        """Make :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
         outputs = self.layers[-1].linear
         assert outputs is not None  # only blocks end with a norm
         high = torch.full((len(outputs["weight"]),), torch.inf)
@@ -145,14 +156,15 @@ class DenseStack(nn.Module):
         self.register_buffer("high", high, persistent=False)
 
     def bounded(self, out: Tensor) -> Tensor:
-        """Clamp the outputs ``[..., D]`` that :meth:`bound_outputs` named."""
+        """Return the outputs ``out`` ``[..., D]``, clamped as :meth:`bound_outputs` asked for."""
         return torch.clamp(out, self.low, self.high) if self.has_bounds else out
 
 
 def _widths(
     input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the numbers of inputs and outputs of each linear layer except the last, and the width of each norm."""
+    """Return the numbers of inputs and outputs of each linear layer except the output layer, and the width of each
+    norm."""
     if blocks is None:
         return [*pairwise((input_dim, *hidden_dims))], [*hidden_dims] if norm else []
     first, *others = hidden_dims
@@ -165,7 +177,7 @@ def _widths(
 def _hidden_layers(
     linears: Sequence[nn.Module], norms: Sequence[nn.Module], blocks: Blocks | None, activation: Activation
 ) -> Iterator[Layer]:
-    """Return all layers except the output layer, each with its own activation."""
+    """Yield all layers except the output layer, each with its own activation."""
     weights, scales = iter([net._parameters for net in linears]), iter([net._parameters for net in norms])
     plain = len(linears) if blocks is None else 0 if blocks == "simba" else 1
     for _ in range(plain):
@@ -186,14 +198,15 @@ def _hidden_layers(
 
 
 class DenseEnsemble(DenseStack):
-    """Several equal dense nets with separate weights, computed together: one batched product for each layer.
+    """Several dense nets of the same widths with separate weights, computed together with one batched product per
+    layer.
 
-    Maps ``[members, B, input_dim] → [members, B, width of the last layer]``. Each member starts with its own draws of
-    the initialisers. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.
+    The ensemble maps ``[members, B, input_dim] → [members, B, width of the last layer]``. The initialisers draw the
+    weights of each member separately. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.
 
     Args:
         members: Number of nets.
-        **layers: As for :class:`DenseStack`.
+        **layers: Arguments of :class:`DenseStack` for each net.
     """
 
     def __init__(self, members: int, **layers: Any) -> None:
@@ -215,7 +228,7 @@ class DenseEnsemble(DenseStack):
         return _norm_of_members(self.normalize, x, **weights)
 
     def frozen(self) -> list[Layer]:
-        """Return the layers with weights that get no gradient, for :meth:`run`."""
+        """Return the layers with detached weights, which get no gradient, for :meth:`run`."""
         return [layer._replace(linear=_detached(layer.linear), norm=_detached(layer.norm)) for layer in self.layers]
 
 
@@ -233,7 +246,8 @@ LARGE = 10_000_000
 
 
 def warn_if_large(net: nn.Module, where: str) -> None:
-    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely intended."""
+    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, because this is rarely intended. ``where`` is
+    the name of the net in the warning."""
     # from its features: a lazy layer has no weights before the first batch
     ends = [(layer.in_features, layer.out_features) for layer in net.modules() if isinstance(layer, nn.Linear)]
     weights, inputs, outputs = max(((a * b, a, b) for a, b in ends), default=(0, 0, 0))

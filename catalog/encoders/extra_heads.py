@@ -1,4 +1,4 @@
-"""Further outputs of a module, such as a curiosity head, each on its own encoder or on another function's encoder."""
+"""Additional outputs of a module, such as a curiosity head, each on its own encoder or on that of a function."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,13 +9,14 @@ from catalog.encoders.memory import encode_steps
 
 
 class ExtraOutputs(nn.Module):
-    """Further heads by name, and the encoders of the heads that do not share one. The order of names does not matter.
+    """Additional heads by name, and the encoders of the heads that do not share one. The order of the names has no
+    effect.
 
     Args:
         heads: Nets from latents to outputs, by name.
         trunks: For each head, the function whose encoder it shares, or its own name if it has its own encoder.
         encoders: Encoders of the heads that do not share one, by name of the head.
-        raw: Names of heads whose encoder reads observations of the env that are not standardised.
+        raw: Names of heads whose own encoder reads observations before standardisation.
     """
 
     def __init__(
@@ -31,11 +32,11 @@ class ExtraOutputs(nn.Module):
         self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
 
     def forward(self, obs: Tree, latents: Mapping[str, Tensor], raw_obs: Tree | None = None) -> dict[str, Tensor]:
-        """Compute every output ``[..., output_dim]`` by name.
+        """Return every output ``[..., output_dim]`` by name.
 
         Args:
             obs: Observations ``[..., *obs_shape]``, for heads with their own encoder.
-            latents: Latent of each function, ``[B, D]``, or ``[T, B, D]`` for sequences.
+            latents: Latent of each function by name, ``[B, D]``, or ``[T, B, D]`` for sequences.
             raw_obs: The observations before standardisation; None if ``obs`` are not standardised.
         """
         sequences = next(iter(latents.values())).dim() == 3
@@ -58,6 +59,6 @@ class ExtraOutputs(nn.Module):
 
 
 def _key(name: str) -> str:
-    """Return ``name`` as a key of a ModuleDict: without dots, and in quotes, since a ModuleDict refuses names such as
-    "values"."""
+    """Return ``name`` as a key of an ``nn.ModuleDict``: without dots, which are not allowed, and in quotes, because
+    names of its methods such as "values" are not allowed."""
     return f"'{name.replace('%', '%25').replace('.', '%2E')}'"

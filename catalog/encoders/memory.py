@@ -27,7 +27,8 @@ class MemoryEncoderConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltEncoderConfig(ModelConfig):
-    """Config around a module that is already built, with the width of its latents."""
+    """Config of an encoder ``net`` that is already built and returns latents of this ``width``. :meth:`build` returns
+    ``net`` itself."""
 
     net: nn.Module
     width: int
@@ -41,10 +42,10 @@ class BuiltEncoderConfig(ModelConfig):
 
 
 class MemoryEncoder(Encoder):
-    """Base of encoders with a memory: a tokenizer encodes single steps, and a subclass reads its latents.
+    """Base of encoders with a memory. A tokenizer encodes single steps, and a subclass reads the sequence of latents.
 
     Raises:
-        ValueError: If the tokenizer has a state, or latents of several dims.
+        ValueError: If the tokenizer has a state, or if its latents are not vectors.
     """
 
     def __init__(self, config: MemoryEncoderConfig) -> None:
@@ -71,10 +72,10 @@ class MemoryEncoder(Encoder):
         return {name: tuple(part.shape) for name, part in self.get_initial_state().items()}
 
     def tokens(self, obs: Tree, starts: Tensor | None) -> Tensor:
-        """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, encoded as one batch.
+        """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, encoded by the tokenizer as one batch.
 
         Raises:
-            ValueError: If the shapes do not fit.
+            ValueError: If observations, ``starts`` ``[T, B]`` or the latents of the tokenizer have a wrong shape.
         """
         leading = tuple(tree.flatten(obs)[0].shape[:2])
         if len(leading) < 2 or (starts is not None and starts.shape != leading):
@@ -88,11 +89,11 @@ class MemoryEncoder(Encoder):
         return latents.view(*leading, self.input_dim)
 
     def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:
-        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed where ``starts[0]`` is
-        True.
+        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``: zeros if ``state`` is None, else
+        ``state``, zeroed where ``starts[0]`` is True.
 
         Raises:
-            ValueError: If the shapes do not fit.
+            ValueError: If ``state`` has a wrong structure or shape.
         """
         shapes = {name: (x.shape[1], *shape) for name, shape in self._state_shapes.items()}
         if state is None:
@@ -114,14 +115,15 @@ class MemoryEncoder(Encoder):
 
 
 def start_gates(init: Init, weights: tuple[Tensor, ...], size: int) -> None:
-    """Initialise input weights, recurrent weights and the biases of both, each gate of ``size`` units separately."""
+    """Initialise ``weights`` in place: input weights, recurrent weights and the biases of both, in this order. Each
+    gate of ``size`` units is initialised separately."""
     w_ih, w_hh, b_ih, b_hh = (weight.detach().split(size) for weight in weights)
     for weight, bias in zip(w_ih + w_hh, b_ih + b_hh, strict=True):
         init.fill(weight, bias)
 
 
 def encode_steps(encoder: Callable[[Tree], EncoderOutput], obs: Tree) -> Tensor:
-    """Return latents ``[T, B, D]`` of sequences ``[T, B, ...]``, which a stateless encoder reads as one batch."""
+    """Return latents ``[T, B, D]`` of sequences ``[T, B, ...]``, which the stateless ``encoder`` reads as one batch."""
     return encoder(_merged(obs)).latent.unflatten(0, tree.flatten(obs)[0].shape[:2])
 
 

@@ -1,4 +1,4 @@
-"""The MLP encoder, the heads, and the rules that choose the encoder."""
+"""The MLP encoder, the dense heads, and the rules that choose the encoder."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -19,13 +19,26 @@ from catalog.rules import Node, When, of_rank
 
 @dataclass(frozen=True, kw_only=True)
 class MLPEncoderConfig(ModelConfig):
-    """An MLP from ``[..., *input_dims]`` to ``[..., hidden_layer_dims[-1]]``, with an activation after every layer.
-    Without layers the latent is the input. With ``hidden_layer_blocks``, the widths after the first are those of
+    """Config of an MLP from ``[..., *input_dims]`` to ``[..., hidden_layer_dims[-1]]``, with an activation after every
+    layer. Without layers the latent is the input. With ``hidden_layer_blocks``, the widths after the first are those of
     residual blocks; see :class:`DenseStack`.
 
-    With an ``input_space`` it takes observations of that space, which :class:`Vectorize` turns into one vector, and
-    ``input_dims`` follow from the space. With an ``embedding_dim``, for a Discrete, it learns a vector for each value
-    instead, as an ``nn.Embedding``.
+    With an ``input_space``, the MLP reads observations of that space, which :class:`Vectorize` turns into one vector,
+    and ``input_dims`` follow from the space. With an ``embedding_dim``, the space must be Discrete, and an
+    ``nn.Embedding`` turns each value into a learned vector instead.
+
+    Attributes:
+        input_dims: Width of the input, as a tuple of one.
+        hidden_layer_dims: Widths of the layers.
+        hidden_layer_activation, hidden_layer_dropout: Activation, and share of the activations that dropout sets to 0
+            in training.
+        hidden_layer_norm: Norm before each activation; None for none, unless ``hidden_layer_use_layernorm`` is set or
+            there are residual blocks.
+        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        hidden_layer_blocks: Kind of the residual blocks; None stacks plain layers.
+        init: Initialisers of the layers.
+        input_space: Space of one observation; None for inputs that are vectors.
+        embedding_dim: Width of the learned vector of each value; None for one-hot codes.
 
     Raises:
         ValueError: If ``input_dims`` is not one positive width, if the widths do not fit residual blocks, or if there
@@ -89,14 +102,25 @@ class DiscreteEmbedding(nn.Embedding):
 
 @dataclass(frozen=True, kw_only=True)
 class MLPHeadConfig(ModelConfig):
-    """A head from ``[..., *input_dims]`` to ``[..., output_layer_dim]``; the output layer is linear.
+    """Config of a head from ``[..., *input_dims]`` to ``[..., output_layer_dim]``. The output layer is linear.
 
-    With ``clip_log_std``, the log standard deviations among the outputs are clamped to ``±log_std_clip_param``. They
-    are at ``log_std_indices``; None stands for the second half.
+    With ``clip_log_std``, the log standard deviations among the outputs are clamped to ``±log_std_clip_param``. These
+    are the outputs at ``log_std_indices``, or the second half of the outputs if that is None.
+
+    Attributes:
+        input_dims: Width of the latent, as a tuple of one.
+        output_layer_dim: Number of outputs.
+        hidden_layer_dims: Widths of the hidden layers.
+        hidden_layer_activation: Activation of the hidden layers.
+        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        init, output_init: Initialisers of the hidden layers, and of the output layer.
+        clip_log_std: Whether to clamp the log standard deviations.
+        log_std_clip_param: Bound on the magnitude of the log standard deviations.
+        log_std_indices: Indices of the outputs that are log standard deviations.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width, or if there is no output. On building, also if half of
-            an odd number of outputs would be log standard deviations.
+        ValueError: If ``input_dims`` is not one positive width, or if there is no output. :meth:`build` also raises it
+            if half of an odd number of outputs would be log standard deviations.
     """
 
     input_dims: tuple[int, ...]
@@ -123,8 +147,12 @@ class MLPHeadConfig(ModelConfig):
 
     @property
     def log_stds(self) -> tuple[int, ...]:
-        """Indices of the outputs that are log standard deviations, for heads that clip them or learn them as free
-        parameters."""
+        """Indices of the outputs that are log standard deviations. Only heads that clip them or learn them as free
+        parameters read this property.
+
+        Raises:
+            ValueError: If ``log_std_indices`` is None and the number of outputs is odd.
+        """
         if self.log_std_indices is not None:
             return self.log_std_indices
         half, odd = divmod(self.output_layer_dim, 2)
@@ -133,12 +161,12 @@ class MLPHeadConfig(ModelConfig):
         return tuple(range(half, 2 * half))
 
     def with_log_stds(self, indices: tuple[int, ...], model_config: DefaultModelConfig) -> "MLPHeadConfig":
-        """Return this head with log standard deviations at ``indices``, as the settings describe them.
+        """Return the config of this head with log standard deviations at ``indices``.
 
         Args:
-            indices: From ``Distribution.log_std_indices``; if empty, the head stays as it is.
-            model_config: Its ``free_log_std`` says whether they depend on the state, its ``log_std_clip_param`` is
-                their bound.
+            indices: The result of ``Distribution.log_std_indices``; if it is empty, return this config.
+            model_config: The settings. ``log_std_clip_param`` bounds the log standard deviations. With
+                ``free_log_std`` they are learned parameters that do not depend on the state.
         """
         if not indices:
             return self
@@ -170,8 +198,8 @@ class MLPHead(DenseStack):
 
 @dataclass(frozen=True, kw_only=True)
 class FreeLogStdMLPHeadConfig(MLPHeadConfig):
-    """An :class:`MLPHeadConfig` with free log standard deviations: each is one learned parameter, the same in every
-    state. They start at 0 and are clamped to ``±log_std_clip_param``."""
+    """An :class:`MLPHeadConfig` with free log standard deviations: each is a learned parameter that does not depend on
+    the state. The parameters start at 0, and the outputs are clamped to ``±log_std_clip_param``."""
 
     def build(self) -> "FreeLogStdMLPHead":
         return FreeLogStdMLPHead(self)
@@ -202,19 +230,20 @@ class FreeLogStdMLPHead(DenseStack):
 
 
 def encoder_layers(config: MLPEncoderConfig) -> dict[str, Any]:
-    """Return the arguments of the :class:`DenseStack` of an encoder."""
+    """Return, by name, the arguments of the :class:`DenseStack` of an encoder."""
     layers = hidden_layers(config) | {"input_dim": config.input_dims[0], "dropout": config.hidden_layer_dropout}
     return layers | {"norm": config.hidden_layer_norm or layers["norm"], "blocks": config.hidden_layer_blocks}
 
 
 def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
-    """Return the arguments of the :class:`DenseStack` of a head."""
+    """Return, by name, the arguments of the :class:`DenseStack` of a head with ``output_dim`` outputs."""
     ends = {"input_dim": config.input_dims[0], "output_dim": output_dim, "output_init": config.output_init}
     return hidden_layers(config) | ends
 
 
 def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
-    """Return the arguments of the :class:`DenseStack` that encoders and heads share."""
+    """Return, by name, the arguments of a :class:`DenseStack` that follow from the same fields for encoders and
+    heads."""
     return {
         "hidden_dims": config.hidden_layer_dims,
         "activation": config.hidden_layer_activation,
@@ -224,11 +253,7 @@ def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
 
 
 def require_width(config: Any) -> None:
-    """Raise unless ``config.input_dims`` is one positive width.
-
-    Raises:
-        ValueError: If ``input_dims`` is anything else.
-    """
+    """Raise ``ValueError`` unless ``config.input_dims`` is one positive width, such as ``(64,)``."""
     if len(config.input_dims) != 1 or config.input_dims[0] < 1:
         raise ValueError(
             f"{type(config).__name__}.input_dims: expected one positive width, such as (64,), got "
@@ -246,7 +271,7 @@ def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[Model
 
 
 def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
-    """Return the arguments of an :class:`MLPEncoderConfig` that follow from the ``fcnet_*`` settings."""
+    """Return, by name, the arguments of an :class:`MLPEncoderConfig` that follow from the ``fcnet_*`` settings."""
     return {
         "hidden_layer_dims": model_config.fcnet_hiddens,
         "hidden_layer_activation": model_config.fcnet_activation,
@@ -259,7 +284,8 @@ def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
 
 
 def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:
-    """Register the rule ``name``: an MLP reads spaces of ``space_type``. ``settings`` are those that ``when`` reads."""
+    """Register the rule ``name``, by which an MLP encodes spaces of ``space_type``. ``settings`` are the names of the
+    settings that the rule reads in addition to ``fcnet_*``."""
     settings += settings_about("fcnet_")
     encoder_rules.register(space_type, name=name, when=when, settings=settings)(_mlp_config)
 

@@ -1,4 +1,4 @@
-"""Encoders of nested observations: an encoder per part of a Dict or Tuple, joined by dense layers."""
+"""Encoders of nested observations, with an encoder per part of a Dict or Tuple and dense layers that join them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class MultiStreamEncoderConfig(ModelConfig):
     """Config of an encoder per part of a dict or tuple, and an MLP over their concatenated latents.
 
     Attributes:
-        encoders: Config of the encoder of each part, by key or index. Other parts are not read.
-        fusion_hidden_dims: Widths of the MLP, with an activation after each layer; () only concatenates.
-        where: Path to the dict or tuple, for messages.
+        encoders: Config of the encoder of each part, by key or index. Parts that it does not name are ignored.
+        fusion_hidden_dims: Widths of the MLP, with an activation after each layer; () only concatenates the latents.
+        fusion_activation, init: Activation and initialisers of the MLP.
+        where: Path to the dict or tuple, for error messages.
 
     Raises:
         ValueError: If ``encoders`` is empty.
@@ -57,7 +58,7 @@ class MultiStreamEncoderConfig(ModelConfig):
 
 
 class MultiStreamEncoder(DenseStack, Encoder):
-    """The net of a :class:`MultiStreamEncoderConfig`. Takes any leading dims that its parts take.
+    """The net of a :class:`MultiStreamEncoderConfig`. It accepts any leading dims that the encoders of its parts do.
 
     Raises:
         ValueError: If a part's encoder has a state.

@@ -19,11 +19,11 @@ class NoisyHeadConfig(MLPHeadConfig):
     """An :class:`MLPHeadConfig` with factorised Gaussian noise of learned scale on the weights and biases of every
     layer.
 
-    Means start uniform within ``±1/√inputs``, as in ``nn.Linear``, and scales at ``sigma0/√inputs`` (section 3.2). So
-    ``init`` and ``output_init`` cannot be set.
+    The initial means are uniform within ``±1/√inputs``, as in ``nn.Linear``, and the initial scales are
+    ``sigma0/√inputs`` (section 3.2). So ``init`` and ``output_init`` cannot be set.
 
     Raises:
-        ValueError: As :class:`MLPHeadConfig`; also for an ``init``, an ``output_init`` or ``clip_log_std``.
+        ValueError: As :class:`MLPHeadConfig`; also if ``init``, ``output_init`` or ``clip_log_std`` is set.
     """
 
     sigma0: float = 0.5
@@ -39,7 +39,7 @@ class NoisyHeadConfig(MLPHeadConfig):
 
     @classmethod
     def of(cls, head: MLPHeadConfig, sigma0: float) -> NoisyHeadConfig:
-        """Return ``head`` with noise, and with the initial values of noisy layers."""
+        """Return the config of ``head`` with noise. Initial values of noisy layers replace its initialisers."""
         return cls(**vars(head) | {"init": Init(), "output_init": Init(), "sigma0": sigma0})
 
     def build(self) -> NoisyHead:
@@ -49,8 +49,8 @@ class NoisyHeadConfig(MLPHeadConfig):
 class NoisyHead(DenseStack):
     """The net of a :class:`NoisyHeadConfig`, with layers ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
 
-    The noise ε is neither parameter nor buffer: copies that share tensors each have their own noise, and checkpoints do
-    not contain it. Call :meth:`resample_noise` before the first forward pass that needs it.
+    The noise ε is neither a parameter nor a buffer, so that copies which share tensors each have their own noise, and
+    checkpoints contain none. Call :meth:`resample_noise` before the first forward pass that needs noise.
     """
 
     def __init__(self, config: NoisyHeadConfig) -> None:
@@ -66,19 +66,19 @@ class NoisyHead(DenseStack):
         draw."""
 
     def forward(self, latent: Tensor) -> Tensor:
-        """Map ``[..., latent] → [..., output_layer_dim]`` with the noise drawn last, or with the means before any
-        draw."""
+        """Map ``[..., latent] → [..., output_layer_dim]`` with the noise that :meth:`resample_noise` drew last, or with
+        the means alone before any draw."""
         return self.run(latent, self._noisy_layers() if self._noise else None)
 
     def forward_mean(self, latent: Tensor) -> Tensor:
-        """Map like :meth:`forward`, without noise."""
+        """Map ``[..., latent] → [..., output_layer_dim]`` with the means alone, without noise."""
         return self.run(latent)
 
     @torch.no_grad()
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Draw the noise that :meth:`forward` uses from now on, the same for all rows of a batch.
+        """Draw the noise that :meth:`forward` uses from now on. It is the same for all latents of a batch.
 
-        The noise is factorised: each layer draws one normal number per input and one per output, transforms each by
+        The noise is factorised: each layer draws one Gaussian number per input and one per output, transforms each by
         ``f(x) = sgn(x)√|x|``, and multiplies the pairs (eq. 10 and 11).
         """
         means = self._means()
@@ -97,7 +97,7 @@ class NoisyHead(DenseStack):
             bias.copy_(of_outputs)
 
     def _means(self) -> list[dict[str, Any]]:
-        """Return the mean weights and biases of each layer."""
+        """Return the mean weights and biases of each layer, by parameter name."""
         return [layer.linear for layer in self.layers if layer.linear is not None]
 
     def _noisy_layers(self) -> list[Layer]:

@@ -1,4 +1,4 @@
-"""Preprocessing inside the net: observations as vectors, and running statistics in buffers."""
+"""Preprocessing inside the net, which turns observations into vectors and standardises them by running statistics."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
 
 
 def is_byte_box(space: Space) -> bool:
-    """Return whether ``space`` is a uint8 Box from 0 to 255, which nets read divided by 255."""
+    """Return whether ``space`` is a uint8 Box from 0 to 255. Nets divide the numbers of such a Box by 255."""
     return isinstance(space, spaces.Box) and space == spaces.Box(0, 255, space.shape, np.uint8)
 
 
 class Vectorize(nn.Module):
-    """Turns observations of any space of arrays into one float32 vector ``[..., vector_width(space)]``.
+    """Turns each observation of a space of arrays into one float32 vector, ``[..., vector_width(space)]``.
 
     ========================  =========================================================
     Box                       flattened; divided by 255 if it holds bytes from 0 to 255
@@ -38,11 +38,11 @@ class Vectorize(nn.Module):
     Dict, Tuple               the vectors of the parts, in the order of the space
     ========================  =========================================================
 
-    Takes any leading dims. Ignores fields that a Dict space does not name. Does not check values.
+    Observations may have any leading dims. Fields that a Dict space does not name are ignored. Values are not checked.
 
     Args:
         space: Space of one observation.
-        path: Name of the space in messages.
+        path: Name of the space in error messages.
 
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
@@ -68,7 +68,7 @@ def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
 
 
 class _Numbers(nn.Module):
-    """Flattens a Box or MultiBinary leaf."""
+    """Flattens a Box or MultiBinary leaf of an observation to a vector of floats. Divides bytes by 255."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Numbers(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Encodes Discrete and MultiDiscrete leaves as one concatenated one-hot code."""
+    """Encodes Discrete and MultiDiscrete leaves of an observation as one vector: their concatenated one-hot codes."""
 
     shift: Tensor
 
@@ -123,12 +123,14 @@ class RunningMoments(nn.Module):
     Args:
         shape: Shape of one sample.
         decay: None gives all samples the same weight (Chan et al. 1979, "Updating formulae and a pairwise algorithm
-            for computing sample variances", eq. 2.1). A number follows a moving target such as returns: each update
-            multiplies the weight of all earlier batches by it, with bias correction at the start.
+            for computing sample variances", eq. 2.1). With a number, the statistics follow a moving target such as
+            returns, because each update multiplies the weight of all earlier batches by the number. The statistics of
+            the first batches are corrected for the bias towards the initial values.
 
     Attributes:
-        pool: Function that sums a tensor over processes in place, if each process sees a part of every batch; None for
-            one process. All processes must update together, also with an empty part. A copy or pickle has None.
+        pool: Function that sums a tensor over processes in place and returns it, if each process has a part of every
+            batch; None for one process. All processes must update together, even those whose part is empty. In a copy
+            or pickle it is None.
     """
 
     mean: Tensor
@@ -145,7 +147,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Add the samples ``batch`` ``[B, *shape]``, without synchronisation with the device."""
+        """Update the statistics with the samples ``batch`` ``[B, *shape]``, without synchronisation with the device."""
         if self.pool is None and batch.shape[0] == 0:
             return
         count, batch_mean, batch_var = self._moments(batch.double())
@@ -165,7 +167,7 @@ class RunningMoments(nn.Module):
         self.mean.copy_(mean + weight * delta)
 
     def _moments(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the number, mean and variance of the samples of all processes."""
+        """Return the number, mean and variance of the samples ``batch`` of all processes."""
         count = batch.new_full((1,), batch.shape[0])
         if (pool := self.pool) is None:
             return count[0], batch.mean(0), batch.var(0, unbiased=False)
@@ -182,8 +184,8 @@ class ObservationNormalizer(nn.Module):
     """Standardises the float Boxes of observations by running moments, and clips them to ±10.
 
     The moments describe training data. They are updated after each update of the weights, so that acting and
-    training see the same numbers within an iteration. All other leaves stay as they are, and so do fields of a Dict
-    that the space does not name. Observations are not changed in place.
+    training use the same moments within an iteration. All other leaves stay unchanged, and so do fields of a Dict that
+    the space does not name. Observations are not changed in place.
 
     Args:
         space: A float Box, or a Dict or Tuple that contains one; see :func:`can_normalize`.
@@ -209,7 +211,7 @@ class ObservationNormalizer(nn.Module):
         return tuple(changed.get(i, part) for i, part in enumerate(obs))
 
     def update(self, obs: Tree) -> None:
-        """Add observations ``[B, ...]`` to the moments."""
+        """Update the moments with observations ``[B, ...]``."""
         if self.moments is not None:
             self.moments.update(obs)
         for key, part in zip(self.keys, self.parts, strict=True):

@@ -16,7 +16,7 @@ from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node, of_rank
 
 Hidden = tuple[Tensor, ...]
-"""State of one layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
+"""State of one recurrent layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
 
 # input that opens a gate to the last bit, or closes it if negative; float16 can hold it
 _SATURATING = 1e4
@@ -47,9 +47,9 @@ class RecurrentEncoderConfig(MemoryEncoderConfig):
 class RecurrentEncoder(MemoryEncoder):
     """The net of a :class:`RecurrentEncoderConfig`: a tokenizer, and recurrent layers over its latents.
 
-    The state is ``{"h": [B, layers, hidden], "c": ...}``, with "c" for an LSTM only. Each row is zeroed before every
-    step that starts an episode. Starts anywhere in a sequence cost little: each layer is still one fused call, see
-    :class:`_Timeline`.
+    The state is ``{"h": [B, layers, hidden], "c": ...}``, with "c" for an LSTM only. The state of a sequence is zeroed
+    before every step that starts an episode. Starts within a sequence cost little, because each layer still takes one
+    fused call; see :class:`_Timeline`.
     """
 
     def __init__(self, config: RecurrentEncoderConfig) -> None:
@@ -71,13 +71,13 @@ class RecurrentEncoder(MemoryEncoder):
 
         Args:
             obs: Observations; the tokenizer gets all steps as one batch ``[T * B, ...]``.
-            state: The state before them; None for the initial one.
-            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. For several steps they
-                cost one synchronisation with a GPU. Where that is an error (in torch's sync debug mode, or while a
-                CUDA graph is captured), the net runs step by step instead.
+            state: The state before the first step, ``[B, ...]``; None for the initial state.
+            starts: Steps before which the state is zeroed, bool ``[T, B]``; None for no such step. If ``T > 1``, they
+                cost one synchronisation with a GPU. Where a synchronisation is an error (in torch's sync debug mode,
+                or while a CUDA graph is captured), the net runs step by step instead.
 
         Raises:
-            ValueError: If the shapes do not fit.
+            ValueError: If observations, state and starts do not have these shapes.
         """
         x = self.tokens(obs, starts)
         before = self.state_before(x, state, starts).values()
@@ -93,7 +93,11 @@ class RecurrentEncoder(MemoryEncoder):
         return EncoderOutput(x, dict(zip(self.state_names, merged, strict=True)))
 
     def _step(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
-        """Run one step ``[1, B, D]`` with cells, which on small batches take half the time of the fused call."""
+        """Run all layers for one step ``[1, B, D]`` from ``hidden``, the state of each layer. Return outputs
+        ``[1, B, H]`` and the states after the step.
+
+        This uses cells, which take half the time of a fused call on small batches.
+        """
         x, after = x[0], []
         for before, layer in zip(hidden, self.layers, strict=True):
             weights = _weights(layer)
@@ -103,7 +107,8 @@ class RecurrentEncoder(MemoryEncoder):
         return x.unsqueeze(0), after
 
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
-        """Run steps ``[T, B, D]`` one by one: slow except in a CUDA graph, but without synchronisation."""
+        """Run steps ``[T, B, D]`` one by one with :meth:`_step`. This is slow except in a CUDA graph, but needs no
+        synchronisation."""
         outputs = []
         for tokens, fresh in zip(x.split(1), starts.unsqueeze(-1), strict=True):
             hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
@@ -112,7 +117,8 @@ class RecurrentEncoder(MemoryEncoder):
         return torch.cat(outputs), hidden
 
     def _sequence(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline | None") -> tuple[Tensor, list[Hidden]]:
-        """Run steps ``[T, B, D]`` in one call per layer; ``timeline`` is None if no later step starts an episode."""
+        """Run steps ``[T, B, D]`` with one fused call per layer. ``timeline`` is None if no step after the first starts
+        an episode."""
         after = []
         if timeline is None:
             for before, layer in zip(hidden, self.layers, strict=True):
@@ -131,14 +137,14 @@ class RecurrentEncoder(MemoryEncoder):
 class _Timeline:
     """Layout of sequences with an additional step before each step that starts an episode, to reset the state.
 
-    Fused recurrent calls cannot zero the state within a sequence. Cutting sequences at every start would take a call
-    per cut. With additional steps, one call over ``L`` instead of ``T`` steps is enough. In an additional step, an
-    input that is 0 in ordinary steps saturates the gates: the state becomes zero, and neither values nor gradients
-    pass. Sequences with fewer starts end with steps that hold the state, so that all have the same length.
+    Fused recurrent calls cannot zero the state within a sequence, and cutting sequences at every start would take a
+    call per cut. With additional steps, one call over ``L`` instead of ``T`` steps is enough. In an additional step, an
+    input that is 0 in ordinary steps saturates the gates, so that the state becomes zero and neither values nor
+    gradients pass. Sequences with fewer starts end with steps that hold the state, so that all have the same length.
 
     Attributes:
         places: ``[T, B]``: index of each ordinary step among the ``L * B`` steps.
-        forces: ``[L, B, 2]`` bool: the steps that forget and the steps that hold.
+        forces: ``[L, B, 2]`` bool: the steps that forget the state and the steps that hold it.
     """
 
     places: Tensor
@@ -160,29 +166,31 @@ class _Timeline:
         return cls(places, torch.stack([forgets, holds], 2))
 
     def spread(self, x: Tensor) -> Tensor:
-        """Lay out inputs, ``[T, B, D] → [L, B, D]``, with zeros in additional steps."""
+        """Return inputs ``[T, B, D]`` in this layout, ``[L, B, D]``, with zeros in additional steps."""
         spread = x.new_zeros(self.forces[..., 0].numel(), x.shape[2])
         return spread.index_copy(0, self.places.flatten(), x.flatten(0, 1)).view(*self.forces.shape[:2], -1)
 
     def gather(self, y: Tensor) -> Tensor:
-        """Take the outputs of ordinary steps, ``[L, B, H] → [T, B, H]``."""
+        """Return the outputs of the ordinary steps, ``[L, B, H] → [T, B, H]``."""
         return y.flatten(0, 1).index_select(0, self.places.flatten()).view(*self.places.shape, -1)
 
     def last(self, y: Tensor) -> Tensor:
-        """Take the output of the last ordinary step, ``[L, B, H] → [B, H]``."""
+        """Return the output of the last ordinary step, ``[L, B, H] → [B, H]``."""
         return y.flatten(0, 1).index_select(0, self.places[-1])
 
 
 def _must_not_wait(x: Tensor) -> bool:
-    """Return whether a synchronisation with the device of ``x`` is an error now."""
+    """Return whether a synchronisation with the device of ``x`` would raise an error now."""
     return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == 2)
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights of a layer extended by two inputs: one makes the layer forget its state, the other keep it.
+    """Return the weights of a layer extended by two inputs. The first makes the layer forget its state. The second
+    makes an LSTM hold its c.
 
     An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
-    closed and a candidate of tanh(b - b) = 0. The h of an LSTM is not held, but read at the last ordinary step.
+    closed and a candidate of tanh(b - b) = 0. No layer needs to hold h, because the caller reads h at the last ordinary
+    step.
     """
     size = w_hh.shape[1]
     closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)
@@ -194,12 +202,14 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
-    """Return weights and biases of an ``nn.LSTM`` or ``nn.GRU``. ``_flat_weights`` would miss replaced parameters."""
+    """Return input weights, recurrent weights and the biases of both of an ``nn.LSTM`` or ``nn.GRU``. Do not use its
+    ``_flat_weights``, which would miss parameters that were replaced."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
 
 
 def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
-    """Run one layer over ``[L, B, D]`` from ``hidden``; return outputs ``[L, B, H]`` and the state after them."""
+    """Run one layer over ``x`` ``[L, B, D]`` from the state ``hidden``. Return outputs ``[L, B, H]`` and the state
+    after the last step."""
     if x.is_cuda:
         weights = _in_one_piece(weights)
     before = tuple(part.unsqueeze(0).contiguous() for part in hidden)
@@ -213,14 +223,15 @@ def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tens
 
 
 def _in_one_piece(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return ``weights`` as views of one tensor. cuDNN warns and copies if they are in separate memory."""
+    """Return ``weights`` as views of one tensor, because cuDNN warns and copies weights that are not contiguous."""
     whole = torch.cat([w.flatten() for w in weights])
     pieces = whole.split([w.numel() for w in weights])
     return tuple(piece.view_as(w) for piece, w in zip(pieces, weights, strict=True))
 
 
 def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> RecurrentEncoderConfig:
-    """Make the config of the LSTM (``use_lstm``) or GRU (``use_gru``) that follows ``tokenizer_config``."""
+    """Return the config of an encoder in which an LSTM (``use_lstm``) or GRU (``use_gru``) follows
+    ``tokenizer_config``."""
     return RecurrentEncoderConfig(
         tokenizer_config=tokenizer_config,
         recurrent_layer_type="gru" if model_config.use_gru else "lstm",
@@ -240,7 +251,7 @@ class SequenceEncoderConfig(ModelConfig):
         input_dims: Number of rows and of numbers per row, (L, F).
         hidden_dim: Width of the GRU.
         init: Initialisers of the weights, applied to each gate separately.
-        scale: Factor for the numbers.
+        scale: Factor by which the numbers of an observation are multiplied.
     """
 
     input_dims: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Checks that try new nets on samples, so that errors appear early and name the net."""
+"""Checks that call new nets with samples, so that errors appear early and name the net."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,20 +29,20 @@ def check_encoder(
     declared: tuple[int, ...] | None = None,
     path: str = "observation_space",
 ) -> tuple[int, ...]:
-    """Try ``encoder`` on observations, and return the shape of one latent.
+    """Check that ``encoder`` encodes observations of ``space``, and return the shape of one latent.
 
     Args:
-        encoder: The net, tried on a batch of 2; a stateful one on ``[T, B] = [2, 3]``, from its initial state. Its
-            mode and buffers do not change.
+        encoder: The net. The check calls it with a batch of 2, or with ``[T, B] = [2, 3]`` and its initial state if it
+            is stateful. Its train or eval mode and its buffers do not change.
         space: Space of one observation.
-        where: The function that made the net, for messages.
+        where: The function that made the net, for error messages.
         declared: The expected shape of one latent, if known.
-        path: Name of the space in messages.
+        path: Name of the space in error messages.
 
     Raises:
-        ValueError: If the encoder does not take observations of ``space``, does not return one vector for each in the
-            dtype of a new head, has an initial state that does not consist of tensors, or returns a next state of
-            another form.
+        ValueError: If the encoder does not accept observations of ``space``, does not return one vector for each in
+            torch's default dtype, has an initial state that does not consist of tensors, or returns a next state that
+            does not have the form of the initial state.
     """
     initial = encoder.get_initial_state()
     leading = (2,) if initial is None else (2, 3)
@@ -71,17 +71,17 @@ def check_encoder(
 
 
 def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
-    """Return ``head`` if it maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``.
+    """Check that ``head`` maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``, and return ``head``.
 
     Args:
         head: The net, whose train or eval mode does not change.
         input_dims: Shape of one latent.
-        output_dim: Number of outputs it must have.
-        where: The function that made the net, for messages.
+        output_dim: Number of outputs that ``head`` must have.
+        where: The function that made the net, for error messages.
 
     Raises:
         TypeError: If ``head`` is not a module.
-        ValueError: If ``head`` does not take the latent, or returns another shape.
+        ValueError: If ``head`` does not accept the latent, or returns a wrong shape.
     """
     if not isinstance(head, nn.Module):
         raise TypeError(
@@ -99,10 +99,11 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
 def check_floats(
     found: Any, shape: tuple[int, ...], where: str, expected: str, remedy: str, dtype: torch.dtype | None = None
 ) -> None:
-    """Raise unless ``found`` is a tensor of floats, or of ``dtype``, of the given ``shape``.
+    """Check that ``found`` is a tensor of floats with this ``shape`` and, unless it is None, this ``dtype``.
 
     Raises:
-        ValueError: If ``found`` is anything else; the message consists of ``where``, ``expected`` and ``remedy``.
+        ValueError: If ``found`` is anything else. The message consists of ``where``, ``expected``, what was found, and
+            ``remedy``.
     """
     shown = found.shape if isinstance(found, Tensor) else None
     if shown != shape or not found.is_floating_point() or dtype not in (None, found.dtype):
@@ -111,7 +112,7 @@ def check_floats(
 
 
 def check_state(state: Tree, where: str) -> None:
-    """Raise unless an initial state consists of tensors, dicts and tuples, as rollouts store it.
+    """Check that an initial state consists of tensors, dicts and tuples, which is what rollouts can store.
 
     Raises:
         ValueError: If ``state`` contains anything else.
@@ -129,10 +130,10 @@ def check_state(state: Tree, where: str) -> None:
 
 
 def check_next_state(before: Tree | None, after: Tree | None, where: str) -> None:
-    """Raise unless the state ``after`` a step has the form of the state ``before`` it.
+    """Check that the state ``after`` a step has the structure, shapes and dtypes of the state ``before`` it.
 
     Raises:
-        ValueError: If ``after`` has another structure, shape or dtype.
+        ValueError: If the structure, a shape or a dtype differs.
     """
     expected, got = (tree.map_structure(_form, state) for state in (before, after))
     if expected != got:
@@ -147,13 +148,13 @@ def _form(part: Any) -> Any:
 
 
 def numbers_of(width: int) -> Tensor:
-    """Return ``width`` different numbers in [-1, 1], none of them 0, without drawing random numbers."""
+    """Return a vector of ``width`` different numbers in [-1, 1], none of them 0, without drawing random numbers."""
     return torch.arange(1, width + 1, dtype=torch.float32).sin()
 
 
 @contextmanager
 def untouched(net: nn.Module) -> Iterator[None]:
-    """Put ``net`` in eval mode without gradient for a trial, and restore modes and buffers afterwards."""
+    """Put ``net`` in eval mode and turn gradients off within the context. Restore modes and buffers at its end."""
     modes = {module: module.training for module in net.modules()}
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -173,17 +174,17 @@ def untouched(net: nn.Module) -> Iterator[None]:
 
 
 def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
-    """Try ``call``, which reads ``samples``, and return its result.
+    """Return the result of ``call()``. If it raises, raise an error that says what was expected.
 
     Args:
-        call: The trial.
-        samples: Its inputs, which it must not change.
-        where: The function that made the net, for messages.
-        takes: The inputs that a net is expected to take, for messages.
-        remedy: Advice if the call fails; empty for the advice about observations.
+        call: Function that calls a net with ``samples``.
+        samples: Inputs of the net, which it must not change.
+        where: The function that made the net, for error messages.
+        takes: The inputs that the net is expected to accept, for error messages.
+        remedy: Advice if the call fails; empty for general advice about observations.
 
     Raises:
-        ValueError: If ``call`` fails, or changes the samples in place.
+        ValueError: If ``call`` fails, or if it changes the samples in place.
     """
     leaves = tree.flatten(samples)
     versions = [leaf._version for leaf in leaves]
@@ -202,6 +203,6 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """Return ``net(*samples, **memory)`` in eval mode without gradient; raise as :func:`tried` does."""
+    """Return ``net(*samples, **memory)``, called in eval mode and without gradient. Raise as :func:`tried` does."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

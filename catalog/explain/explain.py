@@ -1,4 +1,4 @@
-"""The explanation of a catalog's decisions, as text or as a flowchart."""
+"""Descriptions of how a catalog decided, as text or as a flowchart."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Built:
 
     Attributes:
         parts: Every net by name.
-        mask: The module that masks forbidden actions.
-        normalizer: The module that standardises observations.
-        module: The module that has these nets; None if the nets were only built to be measured, in which case the first
-            one is the encoder.
+        mask: The module that masks forbidden actions; None if there is none.
+        normalizer: The module that standardises observations; None if there is none.
+        module: The module that has these nets. It is None if the nets were built only to be measured, in which case the
+            first net of ``parts`` is the encoder.
     """
 
     parts: Mapping[str, nn.Module]
@@ -58,27 +58,29 @@ class Built:
 
     @classmethod
     def by(cls, catalog: Catalog) -> Built:
-        """Build the nets of ``catalog``; none if it has no encoder, since heads would need it."""
+        """Build the nets of ``catalog`` without changing torch's random state. If the catalog chose no encoder,
+        ``parts`` is empty, because heads need the width of the encoder."""
         with torch.random.fork_rng(devices=[]):
             parts = catalog._explain_parts() if catalog.decides_encoder else {}
             return cls(parts, catalog.build_action_mask(), catalog.build_observation_normalizer())
 
     @property
     def encoder(self) -> nn.Module | None:
-        """The encoder that the catalog built; None if the module has a custom one."""
+        """The encoder that the catalog built; None if the module has a custom encoder instead."""
         if self.module is None:
             return next(iter(self.parts.values()), None)
         return next(filter(is_marked, self.module.modules()), None)
 
 
 def explain(catalog: Catalog, format: Format = "text", built: Built | None = None) -> str:
-    """Describe the rules that applied or were passed over, settings and their origin, overridden hooks, and nets.
+    """Return a description of the rules that applied or were passed over, the settings and their origin, the
+    overridden hooks, and the nets.
 
     Args:
         catalog: The catalog to explain.
         format: "text" for an outline, or "mermaid" for a flowchart in the Mermaid language, which GitHub and many
             documentation sites render.
-        built: The nets to describe; None builds them once to measure them, which sets ``catalog.latent_dims`` and
+        built: The nets to describe. None builds them once to measure them, which sets ``catalog.latent_dims`` but
             leaves torch's random state as it was.
 
     Raises:
@@ -135,7 +137,7 @@ def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
 
 
 def short_space(space: Space) -> str:
-    """Describe ``space`` briefly: a Box by shape, dtype and bounds; cut long texts off."""
+    """Return a description of ``space`` of at most 160 characters, with shape, dtype and bounds of each Box."""
     if isinstance(space, spaces.Dict):
         text = f"Dict({', '.join(f'{key}: {short_space(child)}' for key, child in space.spaces.items())})"
     elif isinstance(space, spaces.Tuple):
@@ -152,7 +154,7 @@ def short_space(space: Space) -> str:
 
 
 def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterator[Line]:
-    """Describe the decisions about the encoder, with the sizes of ``net`` and its parts."""
+    """Yield lines that describe the decisions about the encoder ``net``, and the sizes of the net and its parts."""
     root, config = catalog.encoder_node, catalog.model_config
     if own := overrider(catalog, "build_encoder"):
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
@@ -185,7 +187,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
-    """Say where the encoder comes from if none was built by the catalog."""
+    """Yield lines that describe where the encoder comes from if the catalog built none."""
     name, own = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
         decider = f"none by {overrider(catalog, '_determine_components_hook')}"
@@ -232,7 +234,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """Describe the encoders of functions whose settings differ from the first function's."""
+    """Yield lines that describe the encoders of functions whose settings differ from those of the first function."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -251,7 +253,7 @@ def _decision(
     hooks: Sequence[str] = (),
     decider: str = "",
 ) -> Iterator[Line]:
-    """Describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
+    """Yield lines that describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
 
     Args:
         catalog: The catalog.
@@ -260,7 +262,7 @@ def _decision(
         depth: Indentation of the first line.
         label: Label of the first line.
         hooks: Hooks that are asked before the table.
-        decider: Hook or setting that decided in place of the tree; empty if the tree did.
+        decider: Hook or setting that decided in place of the tree; empty if the tree decided.
     """
     owners = [owner for hook in hooks if (owner := overrider(catalog, hook))]
     if decider or node.rule is None:
@@ -306,7 +308,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[
 
 
 def _order(catalog: Catalog) -> Iterator[Line]:
-    """Describe the order in which the parts of an action depend on each other."""
+    """Yield lines that describe the order in which the parts of an action depend on each other, if they do."""
     dist_cls = catalog.bound_dist_cls
     if issubclass(dist_cls, AutoregressiveDistribution):
         order = " → ".join(part.name for part in dist_cls.parts)
@@ -325,7 +327,10 @@ def _converter(catalog: Catalog) -> Iterator[Line]:
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
-    """Return the name and value of a setting, and the origin of the value unless it is the default."""
+    """Return the name and value of a setting as text, with the origin of the value unless it is the default.
+
+    The value is that of ``node``, or of the encoder's root node if that is None.
+    """
     node = node or catalog.encoder_node
     value = getattr(node.model_config, name)
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"
@@ -373,7 +378,7 @@ def _count(parameters: Iterable[Tensor]) -> str:
 
 
 def _describe(net: nn.Module) -> str:
-    """Return the class of ``net`` and the widths of its layers."""
+    """Return the name of the class of ``net`` and the widths of its layers as text."""
     widths = ""
     for before, after in _ends(net):
         widths += f" → {after}" if widths.endswith(f" → {before}") else f"  {before} → {after}"
@@ -382,8 +387,9 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; for an encoder with
-    several streams, their names and the layers that join them."""
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer. For an encoder with
+    several streams, yield the names of the streams with the width of their joint latent, and then the layers that
+    join them."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features
     elif isinstance(net, nn.Conv2d):
@@ -401,7 +407,7 @@ def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
 
 
 def _config(config: ModelConfig) -> str:
-    """Show ``config`` with the fields that differ from their defaults; inner configs only by name."""
+    """Return ``config`` as text with the fields that differ from their defaults. Inner configs appear only by name."""
     if not dataclasses.is_dataclass(config):
         return type(config).__name__
     shown = []

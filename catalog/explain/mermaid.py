@@ -22,7 +22,8 @@ class Line(NamedTuple):
 
 
 def flowchart(lines: Sequence[Line]) -> str:
-    """Draw a box for each line, with an arrow from its parent: the last line above with less depth."""
+    """Return a flowchart with a box for each line, and an arrow from its parent, which is the last line above that has
+    less depth."""
     drawn, above = ["flowchart LR"], list[tuple[int, int]]()
     for number, line in enumerate(lines):
         while above and above[-1][0] >= line.depth:
@@ -36,7 +37,7 @@ def flowchart(lines: Sequence[Line]) -> str:
 
 
 def joined(charts: Mapping[str, str]) -> str:
-    """Join flowcharts, each in a frame with its name."""
+    """Return one flowchart that has each of ``charts`` in a frame with its name."""
     drawn = ["flowchart LR"]
     for number, (name, chart) in enumerate(charts.items()):
         inside = [re.sub(r"(?<=^    )n|(?<= --> )n(?=\d+$)", f"m{number}n", line) for line in chart.splitlines()[1:]]
@@ -45,5 +46,5 @@ def joined(charts: Mapping[str, str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape ``text`` for a quoted label: on one line, without quotes and markup."""
+    """Return ``text`` on one line, with quotes and markup as entities, so that it can be a quoted label."""
     return " ".join(text.split()).translate(str.maketrans(_ENTITIES))

@@ -1,4 +1,4 @@
-"""Settings without effect: set, although nothing reads them with these spaces and other settings."""
+"""Functions that find settings without effect, which nothing reads with these spaces and other settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("catalog")
 
 RAW = "since a custom encoder gets raw observations"
-"""The reason why observations are not standardised although they would be without the custom encoder."""
+"""The reason that ``explain()`` and a warning give if observations are not standardised only because of a custom
+encoder."""
 
 FUSION = settings_about("fusionnet_")
 _RECURRENT = settings_about("use_lstm", "use_gru", "max_seq_len", "lstm_")
@@ -27,18 +28,18 @@ _ATTENTION = settings_about("use_attention", "max_seq_len", "lstm_use_prev_", "a
 
 
 def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
-    """Return the settings that shape the net with a memory; none without such a net."""
+    """Return the names of the settings that shape the net with a memory; empty if ``model_config`` has no such net."""
     if model_config.use_attention:
         return _ATTENTION
     return _RECURRENT if model_config.is_recurrent else ()
 
 
 def check_settings_are_read(catalog: Catalog) -> None:
-    """Log a warning that names the settings without effect, if any, and one if a custom encoder turns standardisation
-    off. Each text is logged once per process.
+    """Log a warning that names the settings without effect, if any. Log a second warning if a custom encoder turns
+    standardisation off. Each text is logged once per process.
 
     Raises:
-        ValueError: If nothing reads ``custom_model_config``.
+        ValueError: If ``custom_model_config`` is set but nothing reads it.
     """
     unread = unread_settings(catalog)
     if "custom_model_config" in unread:
@@ -56,14 +57,15 @@ def check_settings_are_read(catalog: Catalog) -> None:
 
 @functools.cache  # a run builds its module several times
 def warn_once(text: str) -> None:
-    """Log the warning ``text``, the same text only once per process."""
+    """Log ``text`` as a warning, unless this process has logged it before."""
     logger.warning("%s", text)
 
 
 def unread_settings(catalog: Catalog) -> dict[str, Any]:
-    """Return the settings that differ from their defaults but that no net, head or converter reads.
+    """Return, by name, the values of the settings that differ from their defaults but that no net, head or converter
+    reads.
 
-    A custom hook may read any of the settings of the part that it decides.
+    A custom hook counts as reading all settings of the part that it decides.
     """
     config, known = catalog.model_config, settings_of(type(catalog.model_config))
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
@@ -93,13 +95,15 @@ def _decides_all(view: Catalog) -> bool:
 
 
 def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
-    """Return the names of the settings that the applied rules read, and of the keywords of initialisers among them."""
+    """Return the names of the settings that the applied rules read. If such a setting is an initialiser, include the
+    name of the setting with its keyword arguments."""
     names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
     return names | {f"{name}_kwargs" for name in names}
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """Return the settings that affect what ``view`` builds; ``views`` are the views of all functions."""
+    """Return the names of the settings that affect what ``view`` builds. ``views`` are the catalog and its views of all
+    functions."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):

@@ -46,7 +46,8 @@ class QLearner(BatchLearner):
 
 runner = EnvRunner(config := PPOConfig().environment("FrozenLake-v1", env_config={"is_slippery": False}), run_seed=1)
 spec = RLModuleSpec(QModule, runner.observation_space, runner.action_space, catalog_class=QCatalog)
-learner, returns, num_env_steps = QLearner(config, spec.as_multi(), run_seed=1), [], 20_000
+learner, returns = QLearner(config, spec.as_multi(), run_seed=1), []
+num_env_steps = 20_000
 runner.set_module(learner.module["default_policy"])
 for env_steps in track(range(0, num_env_steps, 64), "Learning"):
     rollout = runner.sample(8)

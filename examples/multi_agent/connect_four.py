@@ -22,7 +22,7 @@ parser.add_argument("--num-env-steps", type=int)
 parser.add_argument("--shared", action="store_true")
 parser.add_argument("--against")
 parser.add_argument("--save")
-options, rng = parser.parse_args(), np.random.default_rng(1)
+options, rng = parser.parse_args(namespace=argparse.Namespace(num_env_steps=40_000)), np.random.default_rng(1)
 
 
 def play(players: dict[str, Callable[[Any], Any]]) -> dict[str, float]:
@@ -49,7 +49,7 @@ opponents: dict[str, Callable[[Any], Any]] = {"random moves": at_random}
 if path := options.against:
     opponents[path] = greedy(Policy.load(path, module_id="default_policy"))
 with config.build() as algo:
-    algo.learn(num_env_steps=options.num_env_steps or 40_000, progress=True)
+    algo.learn(num_env_steps=options.num_env_steps, progress=True)
     me = greedy(algo.policies["default_policy"])
     for name, other in opponents.items():
         for seat, against in (("player_0", "player_1"), ("player_1", "player_0")):

@@ -1,4 +1,4 @@
-"""Several agents: their envs, and sampling from them. Runs with one agent import nothing from this package."""
+"""Multi-agent envs, and sampling from them. Single-agent runs import nothing from this package."""
 
 from typing import TYPE_CHECKING
 

@@ -19,11 +19,11 @@ _INPUTS = Columns.ACTION_DIST_INPUTS
 
 
 class ActingStacks:
-    """Runs the modules of several policies to choose actions: modules of the same structure in one batched forward
-    pass, every other module in a pass of its own.
+    """Chooses actions with the modules of several policies. Feed-forward modules of the same structure share one
+    batched forward pass where that is possible. Every other module runs in a pass of its own.
 
     Args:
-        columns: The modules, each with the rows of its agents.
+        columns: The :class:`AgentColumns` of each module.
     """
 
     def __init__(self, columns: Iterable[AgentColumns]) -> None:
@@ -42,13 +42,14 @@ class ActingStacks:
                 self._stacks.append(_Stack(group, modules))
 
     def begin(self) -> None:
-        """Copy the current weights of the modules."""
+        """Copy the current weights of the modules into the stacks. Call it at the start of each fragment."""
         for stack in self._stacks:
             stack.modules.refresh()
 
     def act(self, explore: bool, generator: torch.Generator) -> Iterator[tuple[AgentColumns, list[int], Sequence[Any]]]:
-        """Choose the actions of all agents that are ready. Yield the rows of each module, and what
-        :meth:`AgentColumns.act` returns."""
+        """Choose the actions of all agents that are ready. For each module with such agents, yield its
+        :class:`AgentColumns` and the two results of :meth:`AgentColumns.act`: the columns of these agents, and their
+        actions."""
         alone = self._alone
         for stack in self._stacks:
             ready = [one for one in stack.columns if len(one.ready)]
@@ -63,7 +64,7 @@ class ActingStacks:
 
 
 class _Stack:
-    """Modules of one structure, which act in one forward pass."""
+    """Modules of the same structure, which act in one forward pass."""
 
     def __init__(self, columns: list[AgentColumns], modules: ModuleStack) -> None:
         self.columns, self.modules = columns, modules
@@ -73,13 +74,14 @@ class _Stack:
         map_leaves(lambda x: x.fill(0), self._obs)
 
     def size(self, ready: Sequence[AgentColumns]) -> int:
-        """Return the number of rows that a pass for the ``ready`` modules computes, with padding."""
+        """Return the number of rows that one pass computes for the ``ready`` modules. The pass includes all modules of
+        the stack, each padded to the largest number of ready agents."""
         return len(self.columns) * max(len(one.ready) for one in ready)
 
     def act(
         self, ready: Sequence[AgentColumns], explore: bool
     ) -> Iterator[tuple[AgentColumns, list[int], Sequence[Any]]]:
-        """Choose actions with the modules that are ``ready``."""
+        """Choose actions with the ``ready`` modules. Yield the same as :meth:`ActingStacks.act`."""
         module, counts = self.modules.module, [len(one.ready) for one in ready]
         for one, count in zip(ready, counts, strict=True):
             write_row(self._obs, (self._places[id(one)], slice(count)), one.observed())

@@ -1,4 +1,4 @@
-"""Several CartPoles in one env: the first task to try, ``.environment("rlmodule.agents.cartpoles")``."""
+"""A multi-agent env of CartPoles, as a first task to try: ``.environment("rlmodule.agents.cartpoles")``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rlmodule.agents.multi_agent_env import MultiAgentEnv
 
 
 class CartPoles(MultiAgentEnv):
-    """One CartPole for each agent. An agent whose pole fell waits until all have fallen.
+    """One CartPole for each agent. An agent whose pole has fallen does not act again until all agents have finished and
+    the env is reset.
 
     Args:
         num_agents: Number of agents.
@@ -23,13 +24,14 @@ class CartPoles(MultiAgentEnv):
         self.action_spaces = {agent: env.action_space for agent, env in self.envs.items()}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset all CartPoles, the one of agent ``i`` with ``seed + i``."""
+        """Reset all CartPoles, and return observations and infos. The CartPole of agent ``i`` gets the seed ``seed +
+        i``."""
         seeds = [None] * len(self.envs) if seed is None else range(seed, seed + len(self.envs))
         results = [env.reset(seed=own) for env, own in zip(self.envs.values(), seeds, strict=True)]
         return tuple(dict(zip(self.envs, part, strict=True)) for part in zip(*results, strict=True))
 
     def step(self, actions: dict[str, Any]) -> Any:
-        """Step the CartPole of each agent that acts."""
+        """Step the CartPole of each agent that acts, and return the results by agent."""
         results = [self.envs[agent].step(action) for agent, action in actions.items()]
         return tuple(dict(zip(actions, part, strict=True)) for part in zip(*results, strict=True))
 

@@ -1,8 +1,9 @@
-"""AgentColumns: the rows of one module, in one column per agent, filled while the agents act.
+"""AgentColumns: the rollout rows of one module, with one column for each of its agents in each env, filled while the
+agents act.
 
-The rows of a column are the agent's own steps, without gaps. A row opens when the agent acts, and is complete when the
-agent next observes or ends; rewards in between belong to it. A row that is open at the end of a fragment becomes row 0
-of the next one.
+The rows of a column are the steps in which its agent acted, without gaps. A row opens when the agent acts, and is
+complete when the agent next observes or ends. The rewards in between belong to that row. A row that is open at the end
+of a fragment becomes row 0 of the next fragment.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ _NONE = np.empty(0, np.int64)
 class AgentColumns:
     """Acts with one module for all its agents, and collects their rows.
 
-    Each column belongs to a slot: one agent of one env. In every step of the envs, the runner appends the observations
-    and ends of agents to the lists below, and then calls :meth:`advance` and :meth:`act`.
+    Each column belongs to a slot: one agent of one env. In every env step, the runner appends new observations to
+    ``observers`` and ``seen`` and ends of episodes to ``ended`` and ``flags``, and then calls :meth:`advance` and
+    :meth:`act`.
 
     Args:
         module: The module.
@@ -55,13 +57,14 @@ class AgentColumns:
         records_action_dist: Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``.
 
     Attributes:
-        column_of: Slot → its column.
-        cursor: Number of complete rows of each column, ``[S]``: the index of its current row.
-        began: Row at which the agent's episode began, ``[S]``; negative if in an earlier fragment.
+        column_of: Maps each slot to its column.
+        cursor: Number of complete rows of each column, ``[S]``. This is also the index of the column's current row.
+        began: Row at which the agent's current or last episode began, ``[S]``; negative if that was in an earlier
+            fragment.
         in_play: Whether the agent of each column is in play, ``[S]``.
         ready: Columns of the agents that act next.
-        observers, seen: Columns and observations of the agents that observed in this step.
-        ended, flags: Columns of the agents that end in this step, each with ``(terminated, truncated)``.
+        observers, seen: Columns and observations of the agents that observed in this env step.
+        ended, flags: Columns of the agents that end in this env step, each with ``(terminated, truncated)``.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class AgentColumns:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all agents in play, before new episodes start."""
+        """Take all agents out of play, and reset the recurrent states, before all envs start new episodes."""
         self.in_play[:] = False
         self.cursor[:] = 0
         self.ready = _NONE
@@ -110,7 +113,8 @@ class AgentColumns:
             one.clear()
 
     def begin(self, num_steps: int) -> None:
-        """Allocate ``num_steps`` rows, and carry the current rows of agents in play into row 0."""
+        """Allocate ``num_steps`` rows, and copy the current rows of agents in play, which :meth:`carry` kept, to row
+        0."""
         length, num, module = num_steps + 1, len(self.slots), self.module
         self._rows = {
             name: map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), column)
@@ -134,18 +138,21 @@ class AgentColumns:
             self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 
     def length_of(self, slot: int) -> int:
-        """Return the number of complete rows in the current or last episode of the agent of ``slot``."""
+        """Return the number of complete rows in the current episode of the agent of ``slot``. If the agent is not in
+        play, use its last episode."""
         column = self.column_of[slot]
         return int(self.cursor[column] - self.began[column])
 
     # --- step by step -------------------------------------------------------------------------------------------------
 
     def advance(self, t: int, earned: np.ndarray) -> None:
-        """Complete the rows of agents that observed, and begin their next ones.
+        """Process the observations and ends of one env step, and clear the lists that hold them. Each agent that
+        observed completes its current row and begins the next row, or starts an episode.
 
         Args:
-            t: Number of steps in this fragment so far.
-            earned: Rewards of every slot of the runner since its last complete row; set to 0 where a row is completed.
+            t: Number of env steps in this fragment so far.
+            earned: Sum of the rewards of every slot of the runner since its last complete row. Set to 0 for each slot
+                whose row is completed.
         """
         if not self.observers:
             return
@@ -174,18 +181,21 @@ class AgentColumns:
         self._empty_lists()
 
     def _at(self, who: np.ndarray) -> Any:
-        """Return an index of the current rows of the columns ``who``: a row number if all columns are at the same row,
-        so that indexing returns a view, else rows and columns."""
+        """Return the index of the current rows of the columns ``who``. It is a single row number if ``who`` is all
+        columns and all are at the same row, so that indexing returns a view. Otherwise it is a pair of row and column
+        arrays."""
         return int(self.cursor[0]) if self._is_aligned and who is self._all else (self.cursor[who], who)
 
     def _column(self, name: str) -> Tree:
-        """Return the column from which later observations copy their field ``name``, such as the last action."""
+        """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
+        ``prev_action``."""
         if name == PREV_OBS:
             return self._env_obs
         return self._rows[Columns.ACTIONS if name == PREV_ACTION else Columns.REWARDS]
 
     def _start(self, who: np.ndarray) -> None:
-        """Start episodes in the columns ``who``, at their current rows."""
+        """Start episodes in the columns ``who`` at their current rows, and set the fields for earlier steps to zero
+        there."""
         at = self.cursor[who], who
         self.in_play[who], self.began[who] = True, self.cursor[who]
         self._rows[Columns.STARTS][at] = True
@@ -194,8 +204,8 @@ class AgentColumns:
                 leaf[at] = 0
 
     def _end(self, t: int) -> None:
-        """End the episodes of the agents in ``ended`` after ``t`` steps, and keep the final observations of those that
-        were truncated."""
+        """End the episodes of the agents in ``ended`` after ``t`` steps. Keep the final observations of agents that
+        were truncated and not terminated."""
         ended, (terminated, truncated) = np.array(self.ended), np.array(self.flags).T
         self.in_play[ended] = False
         acted = self.cursor[ended] > self.began[ended]  # an agent may end in the step in which it starts
@@ -207,8 +217,9 @@ class AgentColumns:
             self._keep_finals(t, cut)
 
     def cut(self, t: int, column: int) -> None:
-        """End the episode of an agent whose env raised in step ``t``, and drop its open row. Truncate the row before
-        it, with the last observation as the final one; if that row is in the previous rollout, leave it unchanged."""
+        """End the episode of the agent in ``column``, because its env raised in step ``t``, and drop the agent's open
+        row. Mark the row before it as truncated, and keep the last observation as the final observation of the episode.
+        If that row is in the previous rollout, leave it unchanged."""
         self.in_play[column] = False
         row = self.cursor[column]
         if row > max(self.began[column], 0):
@@ -216,13 +227,14 @@ class AgentColumns:
             self._keep_finals(t, np.array([column]))
 
     def _keep_finals(self, t: int, who: np.ndarray) -> None:
-        """Store the current observations of the columns ``who`` as final ones: step ``t`` truncated their episodes."""
+        """Store the current observations of the columns ``who`` as final observations of episodes that step ``t``
+        truncated."""
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
     def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Any]]:
-        """Choose the actions of the agents that are ready. Return their columns, and for each the action to pass to its
-        env."""
+        """Choose the actions of the agents that are ready, and record them. Return the columns of these agents, and for
+        each agent the action to pass to its env."""
         who, module = self.ready, self.module
         batch = {Columns.OBS: as_tensors(self.observed())}
         if explore and isinstance(module, NoisyNetAPI):
@@ -240,17 +252,18 @@ class AgentColumns:
         return self.record(map_leaves(Tensor.numpy, action), logits.numpy()), sent
 
     def observed(self) -> Tree:
-        """Return the observations of the agents that are ready."""
+        """Return the current observations ``[k, ...]`` of the ``k`` agents that are ready."""
         at = self._at(self.ready)
         return map_leaves(lambda x: x[at], self._obs)
 
     def converted(self, action: Tree) -> Sequence[Any]:
-        """Return an action of the env for each entry of ``action``, a tree of tensors."""
+        """Convert a tree of sampled actions ``[k, ...]`` to ``k`` actions as the env expects them."""
         sent = map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action))
         return sent.tolist() if self._lists_actions else unbind_rows(sent)
 
     def record(self, action: Tree, logits: np.ndarray) -> list[int]:
-        """Write the actions of the agents that are ready, and return their columns. No agent is ready afterwards."""
+        """Write the actions of the agents that are ready and, if rollouts record them, the distribution inputs
+        ``logits``. Return the columns of these agents. No agent is ready afterwards."""
         who, at = self.ready, self._at(self.ready)
         self._write(Columns.ACTIONS, at, action)
         if self._records_action_dist:
@@ -259,15 +272,17 @@ class AgentColumns:
         return who.tolist()
 
     def _write(self, name: str, at: Any, entries: Tree) -> None:
-        """Write ``entries`` ``[k, ...]`` to the rows ``at`` of the column ``name``, which is allocated if it is new."""
+        """Write ``entries`` ``[k, ...]`` to the column ``name`` at the index ``at`` from :meth:`_at`. If the column
+        does not exist yet, allocate it."""
         if name not in self._rows:
             shape = self._rows[Columns.STARTS].shape
             self._rows[name] = map_leaves(lambda x: np.zeros((*shape, *x.shape[1:]), x.dtype), entries)
         write_row(self._rows[name], at, entries)
 
     def _step_states(self, forward: Any, batch: dict[str, Tree], who: np.ndarray) -> Tensor:
-        """Run ``forward`` of a recurrent module with the states of the columns ``who``, and keep the new states. Record
-        the states before the rows at which training sequences start."""
+        """Run ``forward`` of a recurrent module from the states of the columns ``who``, and keep the new states. At
+        rows where a training sequence starts, record the states before the row. Return the action distribution inputs
+        ``[k, ...]``."""
         is_all, index = who is self._all, torch.from_numpy(who)
         states = self._state if is_all else map_leaves(lambda x: x[index], self._state)
         rows, length = torch.from_numpy(self.cursor[who]), self.module.max_seq_len
@@ -290,8 +305,8 @@ class AgentColumns:
         return out[_INPUTS][0]
 
     def _record_states(self, rows: Tensor, who: Tensor, states: Tree) -> None:
-        """Record ``states`` ``[k, ...]`` as the initial states of the training sequences ``rows`` ``[k]`` of the
-        columns ``who`` ``[k]``."""
+        """Record ``states`` ``[k, ...]`` of the columns ``who`` ``[k]`` as the initial states of training sequences.
+        ``rows`` ``[k]`` has the number of each sequence within its column."""
         if len(who):
             map_leaves(lambda kept, new: kept.index_put_((rows, who), new), self._state_in, states)
 
@@ -299,13 +314,14 @@ class AgentColumns:
 
     def carry(self) -> None:
         """Keep the current rows of the agents in play, which still wait for an action or for its reward. The next
-        fragment begins with them."""
+        fragment begins with these rows."""
         current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def open_row(self, column: int) -> dict[str, Any]:
-        """Return the state of an agent for :meth:`resume`. Its ``row`` is empty if the agent is not in play; its
-        ``memory`` is kept, since rollouts contain it. Call :meth:`carry` first."""
+        """Return the state of the agent in ``column`` for :meth:`resume`. If the agent is not in play, its ``row`` is
+        empty. Its ``memory`` is always included, because rollouts contain the memory of all columns. Call :meth:`carry`
+        first."""
         place = int(np.count_nonzero(self.in_play[:column]))
         memory = (self._state, self._before) if self._is_stateful else ()
         return {
@@ -316,7 +332,8 @@ class AgentColumns:
         }
 
     def resume(self, agents: Mapping[int, Mapping[str, Any]]) -> None:
-        """Continue from the :meth:`open_row` of each agent, by column; agents without one are not in play."""
+        """Restore the agents whose :meth:`open_row` results ``agents`` has, by column. All other agents are not in
+        play."""
         self.clear()
         for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
             fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
@@ -336,8 +353,13 @@ class AgentColumns:
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows, and the slots of its columns; None if no row is complete. If
-        ``explore``, the actions were sampled: the rollout has their log-probabilities. Call :meth:`carry` first."""
+        """Return a rollout of the complete rows and the slots of its columns, or None if no row is complete. Call
+        :meth:`carry` first.
+
+        Args:
+            explore: Whether the actions were sampled. If so, and if the distribution inputs were recorded, the rollout
+                includes the log-probabilities of the actions.
+        """
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
@@ -367,7 +389,8 @@ class AgentColumns:
         return rollout, self.slots[used]
 
     def _fill_behind(self, valid: np.ndarray) -> None:
-        """Fill the rows after the last complete one of each column with its current observation and zeros."""
+        """Fill the rows after the last complete row of each column: observations with the column's current observation,
+        all else with zeros. ``valid`` ``[T, S]`` marks the complete rows."""
         rows, columns = (np.arange(len(valid) + 1)[:, None] > self.cursor).nonzero()
         for leaf in tree.flatten(self._obs):
             leaf[rows, columns] = leaf[self.cursor[columns], columns]
@@ -377,7 +400,7 @@ class AgentColumns:
 
     def _all_finals(self, used: np.ndarray) -> tuple[Tensor, Tree]:
         """Return the row and the column of the last step of each truncated episode, ``[K, 2]`` in ascending order, and
-        the final observations ``[K, ...]``. Columns are counted among ``used``."""
+        the final observations ``[K, ...]``. Columns are numbered by their position in ``used``."""
         if not self._finals:
             none = map_leaves(lambda x: torch.from_numpy(x[0, :0]), self._obs)
             return torch.empty(0, 2, dtype=torch.int64), none
@@ -388,12 +411,13 @@ class AgentColumns:
         return torch.from_numpy(index[order]), final_obs
 
     def check(self, first_step: int, is_finished: bool) -> None:
-        """Check that all observations of the fragment are finite, and that masks allowed an action wherever an agent
-        acted. Call it before :meth:`finish`.
+        """Raise if an observation of the fragment is not finite, or if a mask allowed no action where an agent acted.
+        Call it before :meth:`finish`.
 
         Args:
-            first_step: Number of steps before the fragment.
-            is_finished: Whether all steps are done, so that agents that are ready do not act in this fragment.
+            first_step: Number of env steps before the fragment.
+            is_finished: Whether the fragment is complete. If so, agents that are ready have not acted on their last
+                observation, and its mask is not checked.
 
         Raises:
             ValueError: If an observation is not finite, or a mask allows no action; names env, step and agent.
@@ -414,8 +438,8 @@ class AgentColumns:
             raise nothing_to_choose(where, mask)
 
     def _check_finite(self, obs: Tree, who: np.ndarray, steps: np.ndarray) -> None:
-        """Raise ValueError unless the observations ``[R, k, ...]`` of the columns ``who`` ``[k]`` are finite. The steps
-        ``[R, k]`` that returned them are for the message."""
+        """Raise ValueError unless the observations ``obs`` ``[R, k, ...]`` of the columns ``who`` ``[k]`` are finite.
+        The error text names the env step, from ``steps`` ``[R, k]``."""
         for leaf in tree.flatten(obs):
             if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
                 row, i = np.argwhere(~finite)[0][:2]

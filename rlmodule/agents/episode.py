@@ -1,4 +1,4 @@
-"""MultiAgentEpisode: the episode of one env with several agents, as mapping functions see it."""
+"""MultiAgentEpisode: an episode of a multi-agent env, as policy mapping functions see it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlmodule.agents.policy_map import PolicyMap
 
 
 class AgentEpisode(NamedTuple):
-    """The episode of one agent, which has ended.
+    """A finished episode of one agent.
 
     Attributes:
         agent: The agent.
         policy: Id of the module that it acted with.
         episode_return: Sum of its rewards.
-        length: Number of its own steps.
+        length: Number of steps in which it acted.
     """
 
     agent: AgentID
@@ -28,21 +28,21 @@ class AgentEpisode(NamedTuple):
 
 
 class MultiAgentEpisode:
-    """Shows the current episode of one env with several agents. It changes as the env advances.
+    """Shows the current episode of one multi-agent env. It changes as the env advances.
 
     Args:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env.
         agents: All agents that may be in play.
         policy_map: Maps agents to modules.
-        returns: Sum of the rewards of each agent since it last ended, or since the episode began, ``[A]``; the runner
-            updates it in place.
+        returns: Sum of the rewards of each agent since it last ended, or since the episode began, ``[A]`` for ``A``
+            agents. The runner updates it in place.
 
     Attributes:
         env_index: Index of the env in the run.
-        number: Number of earlier episodes of the env; a run that is resumed continues to count.
-        length: Number of steps of the env.
-        finished: The agents' episodes that ended in this episode of the env, in order.
+        number: Number of earlier episodes of the env, including those before the run was resumed.
+        length: Number of env steps in this episode so far.
+        finished: The episodes of agents that ended within this episode of the env, in the order in which they ended.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MultiAgentEpisode:
 
     @property
     def returns(self) -> dict[AgentID, float]:
-        """Sum of all rewards in this episode, by agent."""
+        """Sum of all rewards in this episode so far, by agent."""
         totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
         for one in self.finished:
             totals[one.agent] += one.episode_return
@@ -79,14 +79,14 @@ class MultiAgentEpisode:
 
     @property
     def policies(self) -> list[str]:
-        """Ids of all current modules."""
+        """Ids of all modules to which agents may currently be mapped."""
         return list(self._policy_map.ids)
 
     def policy_of(self, agent: AgentID) -> str:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
 
         Raises:
-            ValueError: If the mapping function returns no known id.
+            ValueError: If the mapping function returns an unknown id.
         """
         if agent not in self._policies:
             self._policies[agent] = self._policy_map.policy_of(agent, self)
@@ -105,7 +105,7 @@ class MultiAgentEpisode:
         return {**state, "returns": self._returns.tolist()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the episode that a run had when it was saved."""
+        """Restore a state from :meth:`get_state`."""
         self.length, self._in_play = state["length"], dict.fromkeys(state["in_play"])
         self._policies, self.finished = dict(state["policies"]), [AgentEpisode(*one) for one in state["finished"]]
         self._returns[:] = state["returns"]

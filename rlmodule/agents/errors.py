@@ -1,4 +1,4 @@
-"""Errors about names of agents and policies."""
+"""Errors about unknown names of agents and policies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from catalog.errors import closest
 
 
 def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) -> ValueError:
-    """Return the error for a name that is not one of ``known``; suggests the closest.
+    """Return the ValueError for a name that is not in ``known``. Its text suggests the closest known name.
 
     Args:
         where: Where the name was found.
         what: Kind of the known names, in the plural, such as "agents".
-        known: Their names.
+        known: The known names.
         got: The unknown name.
         remedy: Sentence that says what to do.
     """
@@ -25,6 +25,6 @@ def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) 
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names as a text of about 200 characters at most."""
+    """Return ``names`` as a bracketed list, cut off after 200 characters."""
     text = ", ".join(map(repr, names))
     return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"

@@ -1,4 +1,4 @@
-"""AgentEnvGuard: checks on the values that an env of several agents returns, and on the actions that it receives."""
+"""AgentEnvGuard: checks on the values that a multi-agent env returns, and on the actions that it receives."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _RESET, _STEP = ("obs", "infos"), ("obs", "rewards", "terminateds", "truncateds"
 
 
 class AgentEnvGuard(Guard):
-    """Checks the values that one env of several agents returns; errors name the env, the step and the agent.
+    """Checks the values that one multi-agent env returns. Errors name the env, the step and the agent.
 
-    Observations and `possible_agents` are checked as often as observations are by an `EnvGuard`: in the first 100
-    calls, and then in 1 of 100. Everything else is checked in every call. Errors of the env itself, including
-    ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step`` is counted before it is made.
+    Observations and `possible_agents` are checked in the first 100 calls, and then in every 100th call. Everything else
+    is checked in every call. Errors of the env itself, including ``sys.exit()``, are raised again as EnvError.
+    ``step_counter`` counts every call of the env's ``step`` before it is made.
 
     Two values are corrected: a reward that is an array with one entry becomes a number, and the final observation of an
     agent is copied, since the next reset may overwrite it.
@@ -48,13 +48,13 @@ class AgentEnvGuard(Guard):
     Attributes:
         env: The env.
         env_index: Index of the env in the run.
-        possible_agents: All agents that may ever be in play, in the order of the env.
+        possible_agents: All agents that may ever be in play, in the env's order.
         observation_spaces: Observation space of each possible agent, in the same order.
         action_spaces: Action space of each possible agent, in the same order.
         acting: Agents that act next, in the order of the observations.
-        ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
-            a flag for ``"__all__"`` applies to every agent in play.
-        is_over: Whether the episode of the env has ended, or has not begun, so that ``reset`` must be called next.
+        ended: Agents that ended in the last step, each with ``(terminated, truncated)``; a flag for ``"__all__"``
+            applies to every agent in play.
+        is_over: Whether no episode is running, so that ``reset`` must be called next.
 
     Raises:
         TypeError, ValueError: From ``__init__``, if an attribute of the env is wrong; from ``reset`` and ``step``, if a
@@ -111,7 +111,7 @@ class AgentEnvGuard(Guard):
         return {agent: given[agent] for agent in self.possible_agents}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        """Reset the env, and check the results."""
+        """Reset the env. Check the observations and infos by agent, and return them."""
         self._resets += 1
         self._set_seed(seed)
         self._actions.clear()
@@ -136,8 +136,8 @@ class AgentEnvGuard(Guard):
         self.acting, self._actors = [*obs], frozenset(obs)
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the open episode for :meth:`continue_episode`, as :meth:`EnvGuard.get_open_episode` does. ``actions``
-        has the actions of each possible agent; the env determines which agents act in a step."""
+        """Return the open episode for :meth:`continue_episode`, in the format of :meth:`EnvGuard.get_open_episode`.
+        ``actions`` has one entry per possible agent: the actions in the steps in which it acted."""
         observed = [torch.as_tensor(np.array(leaf)) for leaf in map(to_array, tree.flatten(self._seen()))]
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode, "obs": observed}
         if (state := self.env.get_episode_state()) is not None:
@@ -147,7 +147,7 @@ class AgentEnvGuard(Guard):
         return episode | {"steps": len(self._actions), "actions": actions}
 
     def _seen(self) -> list[Any]:
-        """Return the indices of the agents that observed last, followed by their observations."""
+        """Return a list of the last observations, after an array with the indices of the agents that observed them."""
         return [np.array([self.possible_agents.index(agent) for agent in self._last[0]]), *self._last[0].values()]
 
     def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:
@@ -171,13 +171,14 @@ class AgentEnvGuard(Guard):
         return self._seen()
 
     def _kept(self, actions: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
-        """Keep a copy of ``actions``. Return them in the order in which the agents observed."""
+        """Store a copy of ``actions``, to repeat the episode when the run is resumed. Return ``actions`` in the order
+        in which the agents observed."""
         in_order = {agent: actions[agent] for agent in self.acting}
         self._actions.append({agent: x if type(x) is int else own(x) for agent, x in in_order.items()})
         return in_order
 
     def step(self, actions: dict[Any, Any]) -> Step:
-        """Step the env with the actions of the agents that act, and check the results."""
+        """Step the env with the actions of the agents that act. Check the five results by agent, and return them."""
         if self.is_over or actions.keys() != self._actors:
             raise self._wrong_actions(actions)
         self._steps = step = self._steps + 1
@@ -211,8 +212,8 @@ class AgentEnvGuard(Guard):
         return obs, rewards, terminateds, truncateds, infos
 
     def _checked(self, where: str, call: str, names: Sequence[str], result: Any) -> Any:
-        """Return the ``result`` of a call, after checking that it is a tuple with a dict by agent for each of
-        ``names``."""
+        """Raise unless the ``result`` of ``call`` is a tuple with a dict by agent for each of ``names``, and all its
+        agents are known. Return ``result``."""
         if not isinstance(result, tuple) or len(result) != len(names):
             got = f"{describe(result)}. Return {'two' if names is _RESET else 'five'} dicts by agent."
             raise TypeError(f"{where}, {call}: expected a tuple ({', '.join(names)}), got {got}")
@@ -238,7 +239,8 @@ class AgentEnvGuard(Guard):
             )
 
     def check_last(self) -> None:
-        """Check the last observations even if no check was due, for callers that failed on them."""
+        """Raise ValueError if the last observations are wrong, even if no check was due. Call it after code that used
+        these observations failed."""
         observations, where = self._last
         for agent, value in observations.items():
             check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
@@ -247,7 +249,7 @@ class AgentEnvGuard(Guard):
         """Update ``ended``, ``acting`` and ``is_over`` from the observations and flags that a step returned.
 
         Raises:
-            TypeError, ValueError: If a flag is not a bool, or the dicts do not agree on which agents end or act.
+            TypeError, ValueError: If a flag is not a bool, or the dicts disagree on which agents end or act.
         """
         flagged: list[AgentID] = []
         for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):

@@ -1,4 +1,4 @@
-"""Function that makes envs of several agents from a class, a factory, or a name from PettingZoo."""
+"""Function that makes multi-agent envs from a class, a factory, or a name from PettingZoo."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlmodule.envs.pettingzoo import is_of_gymnasium, maker_of
 from rlmodule.envs.shared_counter import SharedCounter
 
 AgentEnvSource: TypeAlias = str | Callable[..., Any]
-"""A class that is called as ``cls(**env_config)``; a factory ``fn(env_config)``; an id of ``pettingzoo.make``
-(``"butterfly/pistonball-v6"``); or an import path of a module with ``parallel_env`` or ``env``
-(``"mpe2.simple_spread_v3"``). Each makes a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
+"""Source of multi-agent envs: a class that is called as ``cls(**env_config)``; a factory ``fn(env_config)``; an id of
+``pettingzoo.make`` (``"butterfly/pistonball-v6"``); or an import path of a Python module with ``parallel_env`` or
+``env`` (``"mpe2.simple_spread_v3"``). Each makes a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
 
 _EXTRA = ("pettingzoo", "mpe2")
 """Packages that the extra "multiagent" of catalog-rl installs."""
@@ -32,7 +32,7 @@ def make_agent_envs(
     step_counter: SharedCounter | None = None,
     like: AgentEnvGuard | None = None,
 ) -> list[AgentEnvGuard]:
-    """Make `num_envs` envs of several agents, each in a guard, and in an adapter if it is an env of PettingZoo.
+    """Make `num_envs` multi-agent envs, each wrapped in a guard. A PettingZoo env is first wrapped in an adapter.
 
     Args:
         source: See `AgentEnvSource`. It is called once per env, each time with a new deep copy of ``env_config``.
@@ -40,12 +40,12 @@ def make_agent_envs(
         num_envs: Number of envs.
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of the envs.
-        like: Env whose agents and spaces all envs must have; None compares with the first one made.
+        like: Env whose agents and spaces all envs must have. None compares with the first env that is made.
 
     Raises:
         ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
             lacks the space of an agent.
-        TypeError: If `source` made anything but an env of several agents.
+        TypeError: If `source` made anything but a multi-agent env.
         ImportError: If the env needs a package that is not installed; names the command that installs it.
         RuntimeError: If making the env raised; the text has the type and message of that error.
     """
@@ -68,7 +68,7 @@ def make_agent_envs(
 
 
 def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
-    """Raise ValueError unless two envs have the same agents and spaces."""
+    """Raise ValueError unless both envs have the same agents and spaces."""
     for name in ("possible_agents", "observation_spaces", "action_spaces"):
         expected, got = getattr(first, name), getattr(other, name)
         if expected != got:

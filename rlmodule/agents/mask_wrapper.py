@@ -1,4 +1,4 @@
-"""AgentMasksFromInfo: moves the action masks of several agents from their infos into their observations."""
+"""AgentMasksFromInfo: moves the action masks of agents from their infos into their observations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlmodule.envs.mask_wrapper import OBSERVATIONS
 
 
 class AgentMasksFromInfo(AgentEnvWrapper):
-    """Replaces each observation by ``{"observations": obs, "action_mask": infos[agent]["action_mask"]}``. A dict
-    observation gets the mask as an additional field. Infos stay as they are.
+    """Replaces each observation with ``{"observations": obs, "action_mask": infos[agent]["action_mask"]}``. If the
+    observation is a dict, adds the mask to it as another field instead. Infos stay unchanged.
 
     Args:
-        env: A `MultiAgentEnv`, or an env of PettingZoo, such as Shimmy's games of OpenSpiel. The actions of its agents
-            must be Discrete, and an agent's info must have its mask whenever the agent observes.
+        env: A `MultiAgentEnv`, or an env of PettingZoo, such as an OpenSpiel game from Shimmy. The actions of its
+            agents must be Discrete, and an agent's info must have its mask whenever the agent observes.
         mask_key: Name of the mask in the infos and in the observations.
 
     Raises:

@@ -1,4 +1,4 @@
-"""MultiAgentEnv: the interface of an env with several agents."""
+"""MultiAgentEnv: the interface of a multi-agent env."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AgentID: TypeAlias = str | int
 """Name of an agent."""
 
 ALL = "__all__"
-"""Key of ``terminateds`` and ``truncateds`` that ends the episode of the env, for all agents in play."""
+"""Key of ``terminateds`` and ``truncateds`` whose flag ends the episode of the env, for all agents in play."""
 
 # keys are Any, so that a subclass may declare dict[str, ...] or dict[int, ...]: type checkers treat dict as invariant
 Start: TypeAlias = tuple[dict[Any, Any], dict[Any, dict[str, Any]]]
@@ -23,16 +23,16 @@ Step: TypeAlias = tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], dict[
 
 
 class MultiAgentEnv(ABC):
-    """Base class of envs with several agents, whose actions and results are dicts by agent.
+    """Base class of multi-agent envs, whose actions and results are dicts by agent.
 
-    The agents in the observations that ``reset`` and ``step`` return act next, except those whose flags say that they
-    ended. An agent is *in play* from its first observation to its end. It may pause: one that is in play and not in the
-    observations does not act, keeps its memory, and may receive rewards.
+    The agents in the observations that ``reset`` and ``step`` return act next, except agents whose flags say that they
+    ended. An agent is *in play* from its first observation to its end. An agent may pause: while it is in play but not
+    in the observations, it does not act, keeps its memory, and may receive rewards.
 
-    A flag of an agent ends its own episode. A flag ``"__all__"`` ends the episode of the env for all agents in play,
-    and so does a step after which no agent is in play. The observations of a step include the final one of each agent
-    that ends in it. An agent that ended may return in a later step of the same episode of the env; that starts another
-    episode of the agent.
+    A flag of an agent ends the episode of that agent only. A flag ``"__all__"`` ends the episode of the env for all
+    agents in play, and so does a step after which no agent is in play. The observations of a step include the final one
+    of each agent that ends in it. An agent that ended may come back in a later step of the same episode of the env. A
+    new episode of the agent then begins.
 
     A subclass sets `possible_agents`, `observation_spaces` and `action_spaces`, at the latest in ``__init__``.
 
@@ -40,7 +40,7 @@ class MultiAgentEnv(ABC):
         possible_agents: All agents that may ever be in play. The list never changes.
         observation_spaces: Observation space of each possible agent.
         action_spaces: Action space of each possible agent.
-        state_space: Space of :meth:`state`; None if the env has none.
+        state_space: Space of the values that :meth:`state` returns; None if the env declares no such space.
         metadata: As in ``gymnasium.Env``: ``render_modes``, ``render_fps``.
         render_mode: As in ``gymnasium.Env``.
     """
@@ -57,11 +57,11 @@ class MultiAgentEnv(ABC):
         """Start an episode.
 
         Args:
-            seed: Seed of the env's random numbers; None continues the current ones.
+            seed: Seed of the env's random numbers; None continues the current random streams.
             options: Options of the env.
 
         Returns:
-            The observations of the agents that act first, and infos, which may be for any agents.
+            The observations of the agents that act first, and infos. Any agent may have an info.
         """
 
     @abstractmethod
@@ -69,11 +69,11 @@ class MultiAgentEnv(ABC):
         """Advance the env by one step.
 
         Args:
-            actions: The action of each agent that acts, and of no other.
+            actions: The action of each agent that acts, and of no other agent.
 
         Returns:
-            Observations, rewards, terminateds, truncateds and infos. Rewards may be for any agent that has not
-            ended. An agent that a dict leaves out gets the reward 0, no flag or no info.
+            Observations, rewards, terminateds, truncateds and infos. Any agent that has not ended may have a reward. An
+            agent that is missing from the rewards gets 0. An agent that is missing from a dict of flags does not end.
         """
 
     def state(self) -> Any:
@@ -82,15 +82,17 @@ class MultiAgentEnv(ABC):
 
     def get_episode_state(self) -> Any:
         """Return the state from which :meth:`set_episode_state` continues the open episode when a run is resumed, as a
-        tree of tensors and JSON values. None, the default, repeats the episode from its seed and actions instead."""
+        tree of tensors and JSON values. The default is None: the run then repeats the episode from its seed and
+        actions."""
         return None
 
     def set_episode_state(self, state: Any) -> dict[Any, Any]:
-        """Continue the episode of ``state``, right after a reset. Return the observations of its last step."""
+        """Continue an episode from a ``state`` that :meth:`get_episode_state` returned. It is called right after
+        ``reset``. Return the observations of the last step before the state was saved, by agent."""
         raise NotImplementedError(f"{type(self).__name__}: expected a method set_episode_state(), got none. Add it.")
 
     def render(self) -> Any:
-        """Return a picture of the env, as ``gymnasium.Env.render`` does; None if it has none."""
+        """Return a picture of the env, as ``gymnasium.Env.render`` does, or None if the env cannot be rendered."""
         return None
 
     def close(self) -> None:
@@ -98,7 +100,8 @@ class MultiAgentEnv(ABC):
 
 
 class AgentEnvWrapper(MultiAgentEnv):
-    """Base class of wrappers and adapters. It forwards all calls except ``reset`` and ``step`` to ``env``."""
+    """Base class of wrappers and adapters. It forwards all methods except ``reset`` and ``step`` to the wrapped
+    ``env``."""
 
     env: Any
 

@@ -1,4 +1,4 @@
-"""MultiRollout: the rollouts that a runner of several agents returns, one for each module."""
+"""MultiRollout: the rollouts that an :class:`AgentRunner` returns, one for each module."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rlmodule.data.rollout import Rollout, map_leaves
 
 @dataclass(kw_only=True)
 class MultiRollout(Mapping[str, Rollout]):
-    """Maps the id of each module to its rollout. A slot of a rollout is one agent of one env, and its rows are that
-    agent's own steps, without gaps. The rows after its last step are invalid: they hold the observation that followed,
-    and zeros.
+    """Maps the id of each trained module to its rollout. A slot of a rollout is one agent of one env, and its rows are
+    that agent's own steps, without gaps. The rows after its last step are invalid: they repeat the observation that
+    followed that step, and are zero otherwise.
 
     Attributes:
-        modules: The rollouts of trained modules by id. Modules whose agents completed no row have none.
+        modules: The rollouts of trained modules by id. A module whose agents completed no row has no rollout.
         slots: For each rollout, the env (its index in the run) and the agent (its index among the possible agents) of
-            every slot, ``[N, 2]`` int64.
+            each of the ``N`` slots, ``[N, 2]`` int64.
         num_env_steps: Number of steps of all envs. A step counts once, regardless of how many agents act in it.
-        policy_version: Number of updates of the weights that chose the actions.
+        policy_version: Number of updates that had produced the weights that chose the actions.
         first_env_index: Index of the runner's first env in the run.
         stats: Measurements of the runner; see :meth:`AgentRunner.sample`.
     """
@@ -51,8 +51,8 @@ class MultiRollout(Mapping[str, Rollout]):
 
     @classmethod
     def concat(cls, rollouts: Sequence[MultiRollout]) -> MultiRollout:
-        """Concatenate rollouts along the slots, without ``stats``. The rollouts of a module are padded to the longest;
-        the policy version is the lowest."""
+        """Concatenate rollouts along the slots, without ``stats``. The rollouts of each module are padded to the
+        longest of them. The policy version is the lowest one."""
         if len(rollouts) == 1:
             return rollouts[0]
         modules, slots = {}, {}
@@ -75,7 +75,7 @@ class MultiRollout(Mapping[str, Rollout]):
 
 
 def _padded(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Pad the rollouts to the number of rows of the longest one."""
+    """Append invalid rows, and recurrent states of zeros, so that all rollouts are as long as the longest."""
     steps = max(rollout.shape[0] for rollout in rollouts)
     counts = [0 if r.state_in is None else len(tree.flatten(r.state_in)[0]) for r in rollouts]
     return [
@@ -84,7 +84,8 @@ def _padded(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def _pad(rollout: Rollout, num_rows: int, num_states: int) -> Rollout:
-    """Append ``num_rows`` invalid rows with the last observation, and ``num_states`` recurrent states of zeros."""
+    """Append ``num_rows`` invalid rows that repeat the last observation, and ``num_states`` recurrent states of
+    zeros."""
     if not num_rows:
         return rollout
 

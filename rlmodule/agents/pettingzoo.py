@@ -1,7 +1,7 @@
-"""Adapters for the two kinds of env of PettingZoo (https://pettingzoo.farama.org/api), which is not imported.
+"""Adapters for the two kinds of PettingZoo envs (https://pettingzoo.farama.org/api). PettingZoo itself is not imported.
 
-A parallel env steps all live agents at once, an AEC env steps one agent after the other. Each becomes a `MultiAgentEnv`
-whose step is one call of the env's ``step`` with actions.
+A parallel env steps all live agents at once. An AEC env steps one agent after the other. An adapter turns either into a
+`MultiAgentEnv` in which one step is one call of the env's ``step`` with actions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from rlmodule.agents.multi_agent_env import AgentEnvWrapper, AgentID, MultiAgent
 
 
 def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
-    """Return an env of several agents as a `MultiAgentEnv`: itself, or in an adapter for PettingZoo's kinds of env.
+    """Return ``made`` if it is a `MultiAgentEnv`. If it is an env of PettingZoo, return it in an adapter.
 
     Args:
         made: The object that a class or a factory returned.
         where: Name of the env, for the error text.
 
     Raises:
-        TypeError: If ``made`` is not an env of several agents.
+        TypeError: If ``made`` is not a multi-agent env.
+        ValueError: If a PettingZoo env does not name its agents, or lacks the space of an agent.
     """
     if isinstance(made, MultiAgentEnv):
         return made
@@ -44,7 +45,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
 
 
 class _Adapter(AgentEnvWrapper):
-    """Base class of the adapters, with the agents, the spaces and all methods except ``reset`` and ``step``.
+    """Base class of the adapters. It provides the agents, the spaces and all methods except ``reset`` and ``step``.
 
     Args:
         env: An env with the methods of PettingZoo.
@@ -81,21 +82,22 @@ class _Adapter(AgentEnvWrapper):
         return space
 
     def get_episode_state(self) -> None:
-        """Return None: PettingZoo's envs are repeated."""
+        """Return None, so that a resumed run repeats the episode, because PettingZoo envs have no method that saves a
+        state."""
 
     def _known(self, values: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
         return {agent: values[agent] for agent in self.possible_agents if agent in values}
 
 
 class ParallelAdapter(_Adapter):
-    """A parallel env of PettingZoo: all agents in ``env.agents`` act in each step.
+    """Adapts a parallel env of PettingZoo. All agents in ``env.agents`` act in each step.
 
-    Entries that belong to no agent, such as ``infos["common"]``, are left out.
+    Entries that belong to no agent, such as ``infos["common"]``, are dropped.
 
     Raises:
         TypeError: If `env` is an AEC env.
-        ValueError: From ``reset`` and ``step``, if an agent lacks an observation, or leaves ``env.agents`` without a
-            flag, or stays there with one.
+        ValueError: From ``reset`` and ``step``, if an agent has no observation, leaves ``env.agents`` without a flag,
+            or stays there with a flag.
     """
 
     def __init__(self, env: Any) -> None:
@@ -137,16 +139,16 @@ class ParallelAdapter(_Adapter):
 
 
 class AECAdapter(_Adapter):
-    """An AEC env of PettingZoo: one agent acts in each step.
+    """Adapts an AEC env of PettingZoo. One agent acts in each step.
 
-    An agent ends in the step after which ``terminations`` or ``truncations`` name it, even if it is not its turn. The
-    rewards of a step are ``env.rewards`` after it; the env runner sums those that an agent receives between its turns.
-    An agent that ended is stepped with None as soon as the env selects it. Rewards are not read after such a step,
-    since some envs (Shimmy's games of OpenSpiel) still hold those of the step before.
+    An agent ends in the step after which ``terminations`` or ``truncations`` flag it, even if it is not that agent's
+    turn. The rewards of a step are ``env.rewards`` after that step. The env runner sums the rewards that an agent
+    receives between its turns. An agent that has ended is stepped with None as soon as the env selects it. Rewards are
+    not read after such a step, since some envs (Shimmy's OpenSpiel games) still hold the rewards of the step before.
 
     Raises:
         TypeError: If `env` is a parallel env.
-        ValueError: From ``step``, if the env does not remove an agent that ended and is stepped with None.
+        ValueError: From ``step``, if the env does not remove an agent that has ended and is stepped with None.
     """
 
     def __init__(self, env: Any) -> None:

@@ -1,4 +1,4 @@
-"""MultiAgentPolicy: acts for several agents, each with its module."""
+"""MultiAgentPolicy: acts for several agents, each with the module that it is mapped to."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from rlmodule.sealed_folder import StrPath
 
 _MAPPING = "policy_mapping_fn"
 State = Mapping[AgentID, tuple[str, Any]]
-"""Agent → the id of its policy and the state of that policy, for each agent that has acted."""
+"""Maps each agent that has acted to the id of its policy and the state of that policy."""
 
 
 class MultiAgentPolicy(OnHub, dict[str, Policy]):
     """Acts for the agents of one env. Maps the id of each module to its :class:`Policy`.
 
-    Nothing is stored between calls. Pass the state that one call returns to the next::
+    Nothing is stored between calls. Pass the state that one call returns to the next call::
 
         state = None                                            # at the start of every episode of the env
         actions, state = policies.act(obs, state)
 
-    If an agent ends and returns in the same episode of the env, remove its entry from the state in between.
+    If an agent ends and comes back in the same episode of the env, remove its entry from the state in between.
 
     Args:
         modules: The modules to act with; they are put into eval mode.
-        agents: All agents.
-        policy_map: Maps agents to modules. A function is called once per agent and episode.
-        generator: Draws actions for ``act(explore=True)``, for all modules; None creates one with seed 0.
+        agents: All agents of the env.
+        policy_map: Maps agents to modules. A mapping function is called once per agent and episode.
+        generator: Draws actions for ``act(explore=True)``, for all modules; None creates a generator with seed 0.
     """
 
     import_path = "rlmodule.agents.MultiAgentPolicy"
@@ -65,19 +65,20 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         rewards: Mapping[AgentID, float] | None = None,
         explore: bool = False,
     ) -> tuple[dict[AgentID, Tree], dict[AgentID, tuple[str, Any]]]:
-        """Return the actions for the observations of agents of one env.
+        """Return actions for the observations of the agents of one env.
 
         Args:
-            obs: The observations of the agents that act; leave out those that ended.
+            obs: The observations of the agents that act; leave out agents that have ended.
             state: The state that the last call returned; None at the start of an episode of the env.
-            rewards: The sum of the rewards of each agent since it acted last. Required as in :meth:`Policy.act`.
+            rewards: The sum of the rewards of each agent since it last acted. Required where :meth:`Policy.act`
+                requires a reward.
             explore: Sample the actions; False takes the most likely ones.
 
         Returns:
             The actions by agent, and the next state.
 
         Raises:
-            ValueError: If an agent is unknown, and as for :meth:`Policy.act`.
+            ValueError: If an agent is unknown, or for the reasons of :meth:`Policy.act`.
         """
         after, actions = dict(state or {}), dict[AgentID, Tree]()
         episode = MultiAgentEpisode(0, 0, self._agents, self._policy_map, np.zeros(len(self._agents)))
@@ -92,11 +93,12 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         return actions, after
 
     def with_generator(self, generator: torch.Generator) -> MultiAgentPolicy:
-        """Return policies with the same modules that draw from ``generator``."""
+        """Return a copy with the same modules, which samples actions with ``generator``."""
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
 
     def follow(self, policy_ids: Sequence[str]) -> None:
-        """Act with the policies ``policy_ids`` from now on; each must be among this object's modules."""
+        """Act with exactly the modules ``policy_ids`` from now on, after modules were added, removed or replaced. All
+        must be among the ``modules`` of this object."""
         self._policy_map.update(policy_ids, None)
         for module_id in [*self]:
             if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
@@ -104,8 +106,8 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         self.update({name: Policy(self._modules[name], self._generator) for name in policy_ids if name not in self})
 
     def save(self, path: StrPath) -> Path:
-        """Write the policies as the folder ``path``, with the files of :meth:`Policy.save`. They hold all modules, the
-        agents, and the mapping of agents to modules.
+        """Write the policies to a folder ``path``, as the files that :meth:`Policy.save` describes. They hold all
+        modules, the agents, and the mapping of agents to modules.
 
         Raises:
             TypeError: If the mapping function or a setting of the nets cannot be written, such as a lambda.
@@ -119,17 +121,17 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
     def load(
         cls, path: StrPath, *, policy_mapping_fn: PolicyMappingFn | None = None, allow: Sequence[str] = ()
     ) -> MultiAgentPolicy:
-        """Load policies from a folder of :meth:`save`, a checkpoint or a run folder, as :meth:`Policy.load` does.
-        ``Policy.load(path, module_id=...)`` loads a single one.
+        """Load policies from a folder of :meth:`save`, a checkpoint or a run folder, as :meth:`Policy.load` does. To
+        load a single policy, call ``Policy.load(path, module_id=...)``.
 
         Args:
             path: The folder.
-            policy_mapping_fn: Maps agents to modules; None takes the function of the file.
-            allow: Modules whose classes and functions the file may name, in addition to this library.
+            policy_mapping_fn: Maps agents to modules; None uses the mapping in the file.
+            allow: Python modules whose classes and functions the file may name, in addition to those of this library.
 
         Raises:
-            FileNotFoundError: If ``path`` is none of these.
-            ValueError: If a file is damaged, names code that is not allowed, or has the policy of one agent.
+            FileNotFoundError: If ``path`` is not such a folder.
+            ValueError: If a file is damaged, names code that is not allowed, or holds a single-agent policy.
         """
         where, mapping = f"MultiAgentPolicy.load({str(path)!r})", policy_mapping_fn
         content, decoder = read_policies(path, where), Decoder(where, allow)
@@ -163,15 +165,15 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
             return cls.load(folder, policy_mapping_fn=policy_mapping_fn, allow=allow)
 
     def export(self, folder: StrPath, *, suffix: str = ".onnx", explore: bool = False) -> dict[str, Path]:
-        """Write each policy as one file, ``<id><suffix>`` in ``folder``; see :meth:`Policy.export`.
+        """Write each policy to its own file ``<id><suffix>`` in ``folder``; see :meth:`Policy.export`.
 
         Returns:
-            The files by id. Characters of an id that a file name may not have are written as in URLs.
+            The files by policy id. Characters of an id that are not allowed in a file name are percent-encoded.
         """
         names = {module_id: quote(module_id, safe=" ") + suffix for module_id in self}
         return {name: self[name].export(Path(folder, file), explore=explore) for name, file in names.items()}
 
     def __missing__(self, module_id: str) -> Policy:
-        """Raise the KeyError of :class:`MultiRLModule` for an unknown id, which names the known ids."""
+        """Raise KeyError for an unknown id, with the text of :class:`MultiRLModule`, which names the known ids."""
         self._modules[module_id]
         raise AssertionError("every module has a policy")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlmodule.agents.episode import MultiAgentEpisode
 
 PolicyMappingFn: TypeAlias = "Callable[[AgentID, MultiAgentEpisode], str]"
-"""Returns the id of the module that an agent acts with, in an episode of its env."""
+"""Takes an agent and the current episode of its env. Returns the id of the module that the agent acts with."""
 
 
 class PolicyMap:
@@ -21,16 +21,17 @@ class PolicyMap:
     Args:
         agents: All agents.
         policy_ids: Ids of the modules.
-        mapping_fn: A function of agent and episode, called once for each agent of an episode; or ids by agent. With
-            None, all agents use the only module, or each agent uses the module that has its name.
+        mapping_fn: A function of agent and episode that returns a module id, called once for each agent of an episode;
+            or a dict of module ids by agent. With None, all agents use the only module, or each agent uses the module
+            that has its name.
 
     Attributes:
         ids: Ids of the modules.
-        mapping_fn: The function, or ids by agent.
-        static: Ids by agent; None if they depend on the episode.
+        mapping_fn: The function, or the module ids by agent.
+        static: Module ids by agent; None if a function maps the agents in each episode.
 
     Raises:
-        ValueError: If an agent has no module, or an id or an agent is unknown.
+        ValueError: If an agent has no module, or the dict names an unknown agent or module.
     """
 
     def __init__(
@@ -69,13 +70,14 @@ class PolicyMap:
         """Return the id of the module that ``agent`` acts with in ``episode``.
 
         Raises:
-            ValueError: If the function returns no known id.
+            ValueError: If the mapping function returns an unknown id.
         """
         mapping = self.mapping_fn
         return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
     def update(self, policy_ids: Sequence[str], mapping_fn: PolicyMappingFn | None) -> None:
-        """Map agents to the modules ``policy_ids`` from now on, with a new ``mapping_fn`` unless that is None."""
+        """Map agents to the modules ``policy_ids`` from now on. A ``mapping_fn`` replaces the current mapping; None
+        keeps it."""
         self.ids = list(policy_ids)
         if mapping_fn is not None:
             self.mapping_fn, self.static = mapping_fn, None

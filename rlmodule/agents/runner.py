@@ -1,7 +1,7 @@
-"""AgentRunner: steps envs with several agents, and fills a rollout for each module.
+"""AgentRunner: steps multi-agent envs, and fills one rollout for each module.
 
-A step is one forward pass of each module, over all its agents that act in any env, one step of each env, and one pass
-over the dicts that the envs return. All other work is done with whole arrays.
+A step of the runner consists of one forward pass of each module for all its agents that act in any env, one step of
+each env, and one pass over the dicts that the envs return. All other work is done on whole arrays.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
 _ROWS_KEPT = 64
-"""Rows kept for a module that only acts. No rollout contains them, but memories and checks read the latest ones."""
+"""Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest."""
 
 
 class AgentRunner(Accounts):
-    """Collects rollouts from ``num_envs_per_env_runner`` envs with several agents. Their episodes continue from one
-    call to the next.
+    """Collects rollouts from ``num_envs_per_env_runner`` multi-agent envs. An episode that is open at the end of a call
+    of :meth:`sample` continues in the next call.
 
     A *slot* is one agent of one env. Its number is ``env · A + agent``, for ``A`` possible agents. The interface is
     that of :class:`EnvRunner`.
@@ -55,8 +55,8 @@ class AgentRunner(Accounts):
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
         on_env: Called with each new env. All envs are closed if a call raises.
-        incarnation: Number of earlier runners of these envs, such as before restarts of the worker. Each draws
-            different random numbers.
+        incarnation: Number of earlier runners of the same envs, such as those of a worker that was restarted. Each
+            incarnation draws different random numbers.
         step_counter: See :class:`Accounts`.
 
     Attributes:
@@ -67,7 +67,7 @@ class AgentRunner(Accounts):
         module: The modules that act; set by :meth:`set_module`.
 
     Raises:
-        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_agent_envs`.
+        ValueError, TypeError, ImportError, RuntimeError: If the env cannot be made, see :func:`make_agent_envs`.
     """
 
     rollout_class: ClassVar[type] = MultiRollout
@@ -129,7 +129,7 @@ class AgentRunner(Accounts):
 
         Args:
             module: The modules by id.
-            policy_map: Maps agents to them; None takes the map of the settings.
+            policy_map: Maps agents to modules; None uses ``policy_mapping_fn`` of the settings.
 
         Raises:
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
@@ -140,7 +140,7 @@ class AgentRunner(Accounts):
         self._make_columns()
 
     def _make_columns(self) -> None:
-        """Make the columns of all modules. The next call of :meth:`sample` starts new episodes."""
+        """Create the :class:`AgentColumns` of all modules. The next call of :meth:`sample` starts new episodes."""
         self._saved_noise = self._noise_by_env()
         self._is_running, self._columns = False, {}
         for module_id in self.module:
@@ -149,9 +149,11 @@ class AgentRunner(Accounts):
 
     def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Continue with the modules that :attr:`module` has now. Open episodes end with the modules they began with.
+        But if a module was replaced under its id, or ``mapping_fn`` replaces a fixed mapping, the next call of
+        :meth:`sample` starts new episodes.
 
         Args:
-            trained: Ids of the modules that are trained; the others only act.
+            trained: Ids of the modules that are trained; the other modules only act.
             mapping_fn: Replaces the function that maps agents to modules; None keeps it.
         """
         was_static, self._trained = self._policy_map.static, {*trained}
@@ -169,7 +171,8 @@ class AgentRunner(Accounts):
         self._stacks = ActingStacks(self._columns.values())
 
     def _add_columns(self, module_id: str) -> None:
-        """Make the columns of a module, if agents may be mapped to it."""
+        """Create the :class:`AgentColumns` of the module ``module_id`` if any agent can be mapped to it. Raise
+        ValueError if the spaces of such an agent differ from those of the module."""
         one, static = self.module[module_id], self._policy_map.static
         check_acting(f"module {module_id!r}", one, self.device)
         own = one.observation_space, one.action_space
@@ -191,7 +194,7 @@ class AgentRunner(Accounts):
         return list(self._episode_of.values())
 
     def _place(self, slot: int) -> tuple[int, int]:
-        """Return the index of a slot's env in ``envs``, and of its agent in ``agents``."""
+        """Return the index of the slot's env in ``envs``, and of its agent in ``agents``."""
         return divmod(slot, len(self.agents))
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
@@ -204,7 +207,7 @@ class AgentRunner(Accounts):
         )
 
     def reset(self) -> None:
-        """Start a new episode in every env, each with its own next seed."""
+        """Start a new episode in every env. Each env gets the next seed of its own stream."""
         seeds, self._is_running, self._saved = self._streams.next_seeds(), False, {}
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
             self._first_obs = {e: self._reset(e, seed) for e, seed in enumerate(seeds)}
@@ -215,7 +218,7 @@ class AgentRunner(Accounts):
         self._totals.begin(self._steps)
 
     def _reset(self, e: int, seed: int | None = None) -> dict[AgentID, Any]:
-        """Reset env ``e``, which is replaced first if it raised. Return the observations, by agent."""
+        """Reset env ``e``. If it raised before, replace it first. Return the observations, by agent."""
         if not self._restarts:
             return self.envs[e].reset(seed=seed)[0]
         try:
@@ -224,7 +227,7 @@ class AgentRunner(Accounts):
             self.envs[e] = self._restarts[e].guard
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:
-        """Step every env ``num_steps`` times.
+        """Step every env ``num_steps`` times, and return the rollout of each trained module.
 
         Args:
             num_steps: Number of steps of each env; no agent has more rows.
@@ -234,24 +237,25 @@ class AgentRunner(Accounts):
         Returns:
             Rollouts by module, whose data no later call changes, with the columns of :meth:`EnvRunner.sample`. The
             ``stats`` are:
-            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes of envs, in order of
-              time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
-            - ``agent_episodes``: the finished episodes of agents, each an :class:`AgentEpisode`. An agent that ended
-              and returned has several in one episode of its env.
-            - ``episode_agents``: for each finished episode of an env, the list of its agents' episodes.
+            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of the env episodes that finished, in order
+              of time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
+            - ``agent_episodes``: the agent episodes that finished, each an :class:`AgentEpisode`. An agent that ended
+              and returned has several in one env episode.
+            - ``episode_agents``: for each env episode that finished, the list of its agent episodes.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
-            - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
-              are part of returns, but no action led to them.
+            - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. These
+              rewards are part of returns, but no action led to them.
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase.
-            - ``episode_infos``: the ``info`` of the last step of each finished episode of an env, by agent, if the
-              settings record it.
-            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
-              at the last observations of its agents, and is not among the finished ones, of the env or of agents.
+            - ``episode_infos``: for each env episode that finished, the infos of its last step, by agent. Only if the
+              settings record infos.
+            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
+              truncated at the last observations of its agents. Neither this env episode nor the episodes of its agents
+              count as finished.
 
         Raises:
-            ValueError: If an observation or reward is wrong or not finite, an action mask allows no action, or an
-                agent is mapped to a wrong module; names env, step and agent.
-            EnvError: If an env raises. The next call then starts new episodes.
+            ValueError: If an observation or reward is wrong or not finite, an action mask allows no action, or an agent
+                is mapped to a module that is unknown or has other spaces; names env, step and agent.
+            EnvError: If an env raises, unless it is restarted. The next call then starts new episodes.
         """
         start = perf_counter()
         if self._saved:
@@ -273,7 +277,7 @@ class AgentRunner(Accounts):
         return self._complete(rollout, policy_version, start, seconds)
 
     def _begin(self, num_steps: int) -> None:
-        """Prepare a fragment of ``num_steps`` steps. After a reset, begin the episodes."""
+        """Prepare a fragment of ``num_steps`` steps. If the envs were reset, begin the episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
         self._stats: dict[str, Any] = {"agent_episodes": [], "episode_agents": [], "module_steps": {}}
@@ -295,7 +299,7 @@ class AgentRunner(Accounts):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
-        """Step the envs and fill the columns. Return the seconds of each phase."""
+        """Step the envs ``num_steps`` times, and fill the columns. Return the seconds of each phase."""
         in_env = in_forward = 0.0
         untrained = [module_id for module_id in self._columns if module_id not in self._trained]
         for t in range(num_steps):
@@ -322,7 +326,7 @@ class AgentRunner(Accounts):
         return {"env_step": in_env, "forward": in_forward}
 
     def _act(self, explore: bool) -> list[dict[AgentID, Any]]:
-        """Return the actions of each env, by agent."""
+        """Choose the actions of all agents that are ready. Return them for each env, by agent."""
         actions: list[dict[AgentID, Any]] = [{} for _ in self.envs]
         for columns, who, chosen in self._stacks.act(explore, self._streams.generator):
             for column, action in zip(who, chosen, strict=True):
@@ -331,8 +335,8 @@ class AgentRunner(Accounts):
         return actions
 
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
-        """Step env ``e``. If it raises and restarts are enabled, end its episode and drop the actions of this step; the
-        next reset restarts it."""
+        """Step env ``e``. If it raises and restarts are enabled, end its episode, drop the actions of this step, and
+        return empty results. The next reset replaces the env."""
         if not self._restarts:
             return self.envs[e].step(actions)
         try:
@@ -350,7 +354,7 @@ class AgentRunner(Accounts):
         return result
 
     def _store(self, t: int, results: Sequence[Step]) -> None:
-        """Store what step ``t`` of every env returned."""
+        """Store the results of step ``t`` of every env in the columns and the statistics."""
         self._joined.clear()
         self._earn(t, [rewards for _, rewards, *_ in results])
         left: list[tuple[int, AgentID]] = []
@@ -378,7 +382,8 @@ class AgentRunner(Accounts):
             self._leave(e, agent)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
-        """Add the rewards of step ``t``, given for each env by agent, to the sums of the slots and of the env."""
+        """Add the rewards of step ``t``, given for each env by agent, to the sums of the slots. Record their total for
+        each env."""
         slots: list[int] = []
         rewards: list[float] = []
         for slot_of, of_agents in zip(self._slot_of, by_env, strict=True):
@@ -398,8 +403,8 @@ class AgentRunner(Accounts):
             columns.seen.append(seen)
 
     def _join(self, e: int, agent: AgentID) -> tuple[AgentColumns, int]:
-        """Start an episode of ``agent`` in env ``e``. Return the columns of its module, and the agent's column in
-        them."""
+        """Start an episode of ``agent`` in env ``e``. Return the :class:`AgentColumns` of its module, and the agent's
+        column there."""
         module_id, slot = self._episode_of[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
@@ -409,7 +414,7 @@ class AgentRunner(Accounts):
         return route
 
     def _leave(self, e: int, agent: AgentID) -> None:
-        """Record the return and length of the episode of ``agent`` in env ``e``, which has ended."""
+        """Record the return and length of the episode that ``agent`` has ended in env ``e``."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
         length = self._columns[module_id].length_of(slot)
         one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
@@ -418,7 +423,8 @@ class AgentRunner(Accounts):
         self._stats["agent_episodes"].append(one)
 
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
-        """Begin new episodes, after ``t`` steps, in the envs whose resets returned ``observations``."""
+        """Begin new episodes in the envs that were reset after ``t`` steps of the fragment. ``observations`` maps their
+        indices to the first observations, by agent."""
         for e, obs in observations.items():
             self._set_aside(self._slots_of_env[e])
             self._num_episodes[e] += 1
@@ -428,7 +434,7 @@ class AgentRunner(Accounts):
             columns.advance(t, self._earned)
 
     def _begin_episode(self, e: int) -> MultiAgentEpisode:
-        """Make the object that shows the newest episode of env ``e``; no agent has joined it yet."""
+        """Create the :class:`MultiAgentEpisode` of the newest episode of env ``e``. No agent has joined it yet."""
         slots, self._routes[e] = self._slots_of_env[e], {}
         returns = self._returns[slots[0] : slots[-1] + 1]
         returns[:] = 0.0
@@ -438,7 +444,7 @@ class AgentRunner(Accounts):
         return episode
 
     def _set_aside(self, slots: np.ndarray) -> None:
-        """Move rewards of ``slots`` that belong to no row to the statistic ``rewards_before_acting``."""
+        """Move the rewards of ``slots`` that belong to no row to the statistic ``rewards_before_acting``."""
         for slot in slots[self._earned[slots] != 0].tolist():
             agent, early = self.agents[slot % len(self.agents)], self._stats["rewards_before_acting"]
             early[agent] = early.get(agent, 0.0) + float(self._earned[slot])
@@ -447,13 +453,14 @@ class AgentRunner(Accounts):
     # --- after the loop -----------------------------------------------------------------------------------------------
 
     def _check(self, is_finished: bool) -> None:
-        """Check all observations and rewards of the fragment; ``is_finished`` is True once all its steps are done."""
+        """Raise ValueError if an observation or reward of the fragment is not finite, or a mask allowed no action.
+        ``is_finished`` says whether all steps of the fragment are done."""
         for columns in self._columns.values():
             columns.check(self._steps, is_finished)
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
-        """Return the complete rows of all modules, and the statistics."""
+        """Return the complete rows of all trained modules, and the statistics of the fragment."""
         modules, slots = {}, {}
         for module_id in self._columns:
             columns = self._close(module_id)
@@ -484,7 +491,8 @@ class AgentRunner(Accounts):
         )
 
     def _close(self, module_id: str) -> AgentColumns:
-        """Count the complete rows of a module, and keep its open rows for the next fragment. Return its columns."""
+        """Count the complete rows of the module ``module_id``, and keep its open rows for the next fragment. Return its
+        :class:`AgentColumns`."""
         columns = self._columns[module_id]
         if num := int(columns.cursor.sum()):
             np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
@@ -495,8 +503,8 @@ class AgentRunner(Accounts):
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException) -> BaseException:
-        """Return the error to raise in place of ``error``: the one about a wrong value, if such a value made a module
-        or an env fail, else ``error`` itself."""
+        """Return the error to raise in place of ``error``: the ValueError about a wrong value if such a value made a
+        module or an env fail, otherwise ``error`` itself."""
 
         def check() -> None:
             self._check(is_finished=False)
@@ -508,8 +516,9 @@ class AgentRunner(Accounts):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _noise_of(self, module_id: str, slots: list[int]) -> ActionNoise:
-        """Return the action noise of ``slots``, in its saved state or in that of new streams. If the module of an agent
-        may change by episode, the streams differ by module, so that no two modules draw the same noise."""
+        """Return the action noise of ``slots``, each in its saved state if one exists, otherwise at the start of a new
+        stream. If a function maps agents to modules, the streams differ between modules, so that no two modules draw
+        the same noise."""
         more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
         keys = [(self._first * len(self.agents) + slot, *more) for slot in slots]
         saved = [self._saved_noise[e].get(f"{module_id}/{i}") for e, i in map(self._place, slots)]
@@ -518,7 +527,7 @@ class AgentRunner(Accounts):
         return noise
 
     def _noise_by_env(self) -> list[dict[str, Any]]:
-        """Return the state of the noise for each env, under the keys ``module_id/i`` for agent number ``i``."""
+        """Return the noise states of each env, under the key ``<module_id>/<i>`` for the agent with index ``i``."""
         noise = [dict(of_env) for of_env in self._saved_noise]
         for module_id, columns in self._columns.items():
             for slot, state in zip(columns.slots.tolist(), columns.noise.get_state(), strict=True):
@@ -527,10 +536,11 @@ class AgentRunner(Accounts):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and open episodes by index of the env in the run.
+        """Return counters, random streams and the open episode of each env, by the env's index in the run.
 
         An open episode has the seed and the actions of its env, or the env's own state, see
-        :meth:`AgentEnvGuard.get_open_episode`; and for each agent in play, its open row and its memory.
+        :meth:`AgentEnvGuard.get_open_episode`. It also has the open row and the memory of each agent. Evaluation saves
+        no episodes.
         """
         by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
         state = {
@@ -557,7 +567,7 @@ class AgentRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
+        Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
         """
         self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
@@ -570,7 +580,7 @@ class AgentRunner(Accounts):
             self._make_columns()
 
     def _resume(self) -> None:
-        """Continue the saved episodes, and begin new episodes in envs without one."""
+        """Continue the saved episodes. In envs without a saved episode, begin a new one."""
         saved, self._saved, self._first_obs = self._saved, {}, {}
         episodes = [saved.get(str(self._first + e), {}).get("episode", {}) for e in range(self.num_envs)]
         episodes = [one if self._has_its_modules(e, one) else {} for e, one in enumerate(episodes)]
@@ -598,7 +608,8 @@ class AgentRunner(Accounts):
         self._is_running = True
 
     def _has_its_modules(self, e: int, saved: Mapping[str, Any]) -> bool:
-        """Return whether the agents of a ``saved`` episode of env ``e`` may act with the modules that they had."""
+        """Return whether the agents in the ``saved`` episode of env ``e`` can still act with the modules that they had.
+        If not, log a warning."""
         columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
         if all(one is not None and self._slot_of[e].get(agent) in one.column_of for one, agent in columns):
             return True
@@ -609,7 +620,7 @@ class AgentRunner(Accounts):
         return False
 
     def stop(self) -> None:
-        """Close the envs within a few seconds."""
+        """Close the envs. Interrupt them if they take longer than a few seconds."""
         closing = ExitStack()
         for env in self.envs:
             closing.callback(env.close)

@@ -1,4 +1,4 @@
-"""WithState: adds the state of the whole env to the observations of several agents."""
+"""WithState: adds the state of the whole env to the observations of its agents."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ OBS = "obs"
 
 
 class WithState(AgentEnvWrapper):
-    """Adds ``env.state()`` to each observation, for a critic that sees more than the agents do: set
-    ``model_config={"critic_only_keys": ["state"]}``. A dict observation gets it as an additional field, any other one
-    becomes ``{"obs": obs, "state": state}``.
+    """Adds ``env.state()`` to each observation, for a critic that sees more than the agents do. Set
+    ``model_config={"critic_only_keys": ["state"]}``, so that only the critic reads the state. A dict observation gets
+    the state as an additional field. Any other observation becomes ``{"obs": obs, "state": state}``.
 
     Source: Lowe et al. 2017, Multi-agent actor-critic for mixed cooperative-competitive environments.
 
     Args:
         env: A `MultiAgentEnv` with ``state()``, or an env of PettingZoo.
-        key: Name of the field.
-        state_space: Space of the state, a Box; None takes ``env.state_space``.
+        key: Name of the field for the state.
+        state_space: Space of the state, a Box; None uses ``env.state_space``.
 
     Raises:
-        ValueError: If the env has no space of its state, or an observation space has a field `key` already.
+        ValueError: If the state space is not a Box, or an observation space already has a field `key`.
     """
 
     def __init__(self, env: Any, *, key: str = "state", state_space: Space[Any] | None = None) -> None:

@@ -1,62 +1,71 @@
-"""Names of the columns that modules, rollouts and batches share."""
+"""Names of the columns that neural modules, rollouts and batches share."""
 
 from catalog.base import Tree
 
 Batch = dict[str, Tree]
-"""Columns of rows or sequences, by name."""
+"""Tensors or trees of tensors by column name, for rows or for sequences."""
 
 
 class Columns:
-    """Names the columns: ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch, ``[T, B, ...]`` in a batch of
-    sequences."""
+    """Names of columns. Unless noted otherwise, a column is ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch of
+    rows, and ``[L, B, ...]`` in a batch of sequences of ``L`` rows."""
 
     OBS = "obs"
-    """Observation that the action was chosen for; a tree with the structure of the module's ``input_space``."""
+    """Observation for which the action was chosen; a tree with the structure of the module's ``input_space``."""
     ACTIONS = "actions"
-    """Action as the distribution sampled it, before conversion to the action space; a tree if that is nested."""
+    """Action as the distribution sampled it, before conversion to the action space; a tree if the space is nested."""
     REWARDS = "rewards"
-    """Reward of the step, float32."""
+    """Reward of the env step, float32."""
     TERMINATEDS = "terminateds"
-    """True where the step ended the episode by the rules of the task: there is nothing to bootstrap from."""
+    """True where the step ended the episode by the rules of the task, so that no value is bootstrapped after it."""
     TRUNCATEDS = "truncateds"
-    """True where a cause outside the task (a time limit) ended the episode: bootstrap from the final observation."""
+    """True where a cause outside the task, such as a time limit, ended the episode. Its return is bootstrapped from the
+    final observation."""
     VALID = "valid"
     """False where the row is not a transition of the task, such as the reset step in next-step autoreset."""
     STARTS = "starts"
     """True where the row is the first of an episode: a recurrent module zeroes its state before it."""
     STATE_IN = "state_in"
-    """Recurrent state before the first row of each sequence, ``[B, ...]``; its presence marks a batch of sequences."""
+    """Recurrent state before the first row of each sequence, ``[B, ...]``. A batch with this column is a batch of
+    sequences."""
     STATE_OUT = "state_out"
     """Recurrent state after the last row of each sequence, ``[B, ...]``."""
     VALID_ROWS = "valid_rows"
-    """In a batch of sequences: places of the valid rows among all ``T·B``, int64 ``[R]``; absent if all are valid."""
+    """In a batch of sequences: indices of the ``R`` valid rows among all ``L·B`` flattened rows, int64 ``[R]``; absent
+    if all rows are valid."""
     ACTION_DIST_INPUTS = "action_dist_inputs"
-    """Inputs of the action distribution at acting time."""
+    """Parameters of the distribution that the action was sampled from, at acting time, ``[..., D]``."""
     ACTION_LOGP = "action_logp"
     """Log-probability of the action at acting time."""
     EMBEDDINGS = "embeddings"
-    """Latents of a forward pass that ``compute_values`` reads, so that nothing is encoded twice."""
+    """Latents that a forward pass computed. ``compute_values`` reads them, so that observations are not encoded
+    twice."""
     EXTRA_OUTPUTS = "extra_outputs"
-    """Outputs of additional heads by name, ``[..., D]`` each."""
+    """Outputs of a network's additional heads: a dict from head names to tensors ``[..., D]``."""
     ADVANTAGES = "advantages"
     """Advantages, standardised over the rows of an update."""
     VALUE_TARGETS = "value_targets"
-    """What the value function is trained to predict."""
+    """Targets that the value function is trained to predict."""
     VALUES = "values"
-    """Value predictions in units of reward, before the update."""
+    """Value predictions from before the update, in units of reward."""
     NEXT_OBS = "next_obs"
-    """Observation after the last step of an n-step window, the true final one where an episode was truncated."""
+    """Observation after the last step of an n-step window. Where an episode was truncated, it is the true final
+    observation."""
     DISCOUNTS = "discounts"
-    """Factor of the value of ``next_obs``: gamma to the number of steps, 0 where the episode terminated."""
+    """Factor that multiplies the value of ``next_obs``: gamma to the power of the number of steps, or 0 where the
+    episode terminated."""
     WEIGHTS = "weights"
-    """Importance weights of prioritized samples."""
+    """Importance weights of samples from a prioritized replay buffer."""
     NOISE = "noise"
-    """Noise of the actions that a loss samples, ``[B, W]``; see ``Distribution.rsample_with_logp``."""
+    """Noise with which a loss samples actions for ``obs``, ``[B, W]``; see ``Distribution.rsample_with_logp``."""
     NEXT_NOISE = "next_noise"
-    """Noise of the actions sampled after the rows, ``[B, W]``."""
+    """Noise with which a loss samples or perturbs actions for the observations that followed the rows, ``[B, W]``."""
     NEXT_ROWS = "next_rows"
-    """In a batch of sequences: the place of the observation that followed each of the ``valid_rows``, int64 ``[R]``."""
+    """In a batch of sequences: for each of the ``valid_rows``, the index of the row that holds the following
+    observation, int64 ``[R]``."""
     BURN_IN = "burn_in"
-    """In a batch of sequences: ``obs`` and ``starts`` of the rows before the sequences, which only update the state."""
+    """In a batch of sequences: the columns ``obs`` and ``starts`` of the rows before the sequences. These rows only
+    update the recurrent state."""
     ORDER = "order"
-    """Sort key of a row among the rows of all learners that train together, int64; not passed to a loss."""
+    """Sort key of a row among the rows of all learners that train together, int64. The loss does not get this
+    column."""

@@ -10,7 +10,8 @@ from catalog.base import Tree
 
 
 def moved(tensors: Tree, device: torch.device) -> Tree:
-    """Return a tree of tensors on ``device``. Copies to a GPU go through pinned memory and are not waited for."""
+    """Return the tree ``tensors`` with every tensor on ``device``. Copies from the CPU to a GPU use pinned memory and
+    are asynchronous."""
 
     def move(x: Tensor | None) -> Tensor | None:
         if x is None or x.device == device:

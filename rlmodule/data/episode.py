@@ -1,6 +1,7 @@
-"""Episode: one episode of one agent, or a chunk of one, ``L`` steps long, for custom code and offline data.
+"""Class for an episode of one agent, or a chunk of an episode, of ``L`` steps, for custom code and offline data.
 
-``Rollout.from_episodes`` and ``Rollout.to_episodes`` convert to and from the data that runners and learners use.
+``Rollout.from_episodes`` and ``Rollout.to_episodes`` convert episodes to and from rollouts, which env runners return
+and learners consume.
 """
 
 from __future__ import annotations
@@ -27,30 +28,31 @@ RESERVED = (
     Columns.VALID,
     Columns.STARTS,
 )
-"""Columns of a rollout that an episode stores in another form; additional columns may not have these names."""
+"""Columns of a rollout that an episode stores in another form. Additional columns of an episode must not have these
+names."""
 
 
 class Episode:
-    """Stores observations ``o_0 … o_L``, actions ``a_0 … a_{L-1}``, rewards and additional columns of an episode or
-    chunk.
+    """Stores the observations ``o_0 … o_L``, actions ``a_0 … a_{L-1}``, rewards and additional columns of an episode or
+    a chunk of an episode.
 
-    Arrays are stored without a copy; Python lists have one entry per step. ``Episode()`` is empty: fill it with
-    :meth:`add_reset` and :meth:`add_step`. Getters and slices return views: writing to them changes the episode, until
-    steps are added.
+    Arrays are stored without a copy. Python lists must have one entry per step, and their entries are stacked.
+    ``Episode()`` is empty; fill it with :meth:`add_reset` and :meth:`add_step`. Getters and slices return views, so
+    writing to a view changes the episode. Adding steps may detach earlier views.
 
     Args:
         observations: Tree of arrays ``[L+1, ...]``, or a list of ``L+1`` observations.
         actions: Tree of arrays ``[L, ...]``, or a list of ``L`` actions.
-        rewards: ``[L]``.
+        rewards: Rewards of the steps, ``[L]``.
         columns: Additional columns by name (``action_logp``, …), each a tree of arrays ``[L, ...]`` or a list.
         terminated: Whether the last step ended the episode by the rules of the task.
-        truncated: Whether something outside the task, such as a time limit, ended it there.
-        id: Shared by all chunks of an episode; None generates a new one.
+        truncated: Whether a cause outside the task, such as a time limit, ended the episode at the last step.
+        id: Id of the episode, which all its chunks share; None generates a new id.
         t_started: Number of steps of the episode before this chunk.
 
     Raises:
-        ValueError: If lengths differ, the entries of a list have different shapes, steps lack observations, an ended
-            episode has no steps, or a column has a name in :data:`RESERVED`.
+        ValueError: If the lengths do not fit together, the entries of a list have different shapes, an episode with
+            ``terminated`` or ``truncated`` has no steps, or an additional column has a name in :data:`RESERVED`.
     """
 
     def __init__(
@@ -87,10 +89,10 @@ class Episode:
             raise ValueError(_explain("an end", "at least one step before it", "none", "Leave out the flag."))
 
     def add_reset(self, obs: Tree) -> None:
-        """Begin the episode with the observation that ``env.reset()`` returned.
+        """Begin the episode with ``obs``, the observation that ``env.reset()`` returned.
 
         Raises:
-            RuntimeError: If the episode has begun already.
+            RuntimeError: If the episode already has an observation.
         """
         if self.is_reset:
             raise RuntimeError(_explain("add_reset()", "an empty episode", self, "Begin another with Episode()."))
@@ -104,15 +106,16 @@ class Episode:
 
         Args:
             action: The action chosen for the last observation.
-            obs: The observation that followed it.
+            obs: The observation that followed the action.
             reward: The reward of the step.
             terminated: Whether the step ended the episode by the rules of the task.
-            truncated: Whether something outside the task, such as a time limit, ended it.
-            columns: Entries of additional columns, the same names at every step.
+            truncated: Whether a cause outside the task, such as a time limit, ended the episode.
+            columns: Entries of the additional columns by name. The names must be the same at every step.
 
         Raises:
-            RuntimeError: If the episode is finished or lacks a first observation.
-            ValueError: If the columns differ from the columns of earlier steps in name, structure or shape.
+            RuntimeError: If the episode is finished or has no first observation.
+            ValueError: If the entries differ from those of earlier steps in name, structure or shape, or an additional
+                column has a name in :data:`RESERVED`.
         """
         self._check_begun("add_step()", may_be_finished=False)
         _check_names(columns)
@@ -135,7 +138,7 @@ class Episode:
 
     @property
     def is_reset(self) -> bool:
-        """Whether the episode has a first observation."""
+        """Whether the episode has its first observation."""
         return Columns.OBS in self._columns
 
     @property
@@ -154,27 +157,28 @@ class Episode:
         return sorted(name for name in self._columns if name not in RESERVED)
 
     def get_observations(self, indices: Indices = None) -> Tree:
-        """Return the observations ``[L+1, ...]``, all or at ``indices``; see :meth:`get_columns`."""
+        """Return all observations ``[L+1, ...]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.OBS, indices)
 
     def get_actions(self, indices: Indices = None) -> Tree:
-        """Return the actions ``[L, ...]``, all or at ``indices``; see :meth:`get_columns`."""
+        """Return all actions ``[L, ...]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.ACTIONS, indices)
 
     def get_rewards(self, indices: Indices = None) -> Any:
-        """Return the rewards ``[L]``, all or at ``indices``; see :meth:`get_columns`."""
+        """Return all rewards ``[L]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.REWARDS, indices)
 
     def get_columns(self, name: str, indices: Indices = None) -> Tree:
-        """Return the column ``name`` (``"obs"``, ``"actions"``, ``"rewards"`` or an additional one), whole or in part.
+        """Return the column ``name``, whole or in part.
 
         Args:
-            name: The column.
-            indices: An int returns one entry without a leading dim; a list, a copy of the entries in that order; a
-                slice or None, a view. Negative indices count from the end of the column.
+            name: Name of the column: ``"obs"``, ``"actions"``, ``"rewards"``, or the name of an additional column.
+            indices: An int selects one entry, without a leading dim. A list or array of ints copies the entries in that
+                order. A slice returns a view of the entries, and None a view of the whole column. Negative indices
+                count from the end of the column.
 
         Raises:
-            KeyError: If the episode does not have the column (yet).
+            KeyError: If the episode does not have the column, or does not have it yet.
             IndexError: If an index is out of range or not an int.
         """
         if name not in self._columns:
@@ -184,11 +188,12 @@ class Episode:
         return tree.map_structure(lambda x: x[:length][index], self._columns[name])
 
     def __getitem__(self, steps: slice) -> Episode:
-        """Return the steps ``[a:b]``, and the observation that followed them, as a chunk of views. It is terminated or
-        truncated only if it contains the last step.
+        """Return the steps ``[a:b]``, and the observation that followed them, as a chunk of views. The chunk is
+        terminated or truncated only if the episode is and the chunk contains its last step.
 
         Raises:
             TypeError: If ``steps`` is not a slice with step 1.
+            RuntimeError: If the episode has no observation yet.
         """
         if not isinstance(steps, slice) or steps.step not in (None, 1):
             raise TypeError(_explain("[...]", "a slice [a:b]", steps, "Get single entries with get_actions(i) etc."))
@@ -200,11 +205,12 @@ class Episode:
         return self._like_this(columns, self.t_started + start, self.terminated and to_end, self.truncated and to_end)
 
     def cut(self, lookback: int = 0) -> Episode:
-        """Return a new chunk that begins at the last observation of this chunk; add the steps that follow to it.
+        """Return a new chunk that begins with the last observation of this chunk. Add the following steps to the new
+        chunk.
 
         Args:
-            lookback: Number of steps to repeat at the start of the next chunk. :meth:`concat` drops them again, but
-                training on both chunks trains on these steps twice.
+            lookback: Number of last steps of this chunk that the new chunk repeats at its start. :meth:`concat` drops
+                the repeated steps, but training on both chunks uses them twice.
 
         Raises:
             RuntimeError: If the episode is finished or has no observation yet.
@@ -216,11 +222,14 @@ class Episode:
         return self[self._length - lookback :]
 
     def concat(self, *others: Episode) -> Episode:
-        """Join this chunk and the ``others``, which follow it, into one. Steps that chunks repeat are kept once.
+        """Join this chunk and the ``others``, which follow it, into one episode. Steps that two chunks share are kept
+        once.
 
         Raises:
-            ValueError: If a chunk does not continue the one before: it has another id, other columns, a gap before it,
-                or another observation where they meet.
+            RuntimeError: If this chunk has no observation yet.
+            ValueError: If a chunk does not continue the chunk before it. This is so if their ids or columns differ, if
+                steps are missing between them, if the earlier chunk is finished, or if their observations differ where
+                they meet.
         """
         self._check_begun("concat()")
         parts: list[Episode] = [self]
@@ -242,29 +251,31 @@ class Episode:
         return self.get_return()
 
     def get_return(self, gamma: float = 1.0) -> float:
-        """Return ``Σ gamma^t · r_t``, with ``t`` counted from the first step of the chunk."""
+        """Return the discounted sum of rewards ``Σ gamma^t · r_t``, with ``t`` counted from the first step of the
+        chunk."""
         return float(np.sum(self.get_rewards() * float(gamma) ** np.arange(self._length), dtype=np.float64))
 
     def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
-        """Return ``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. The return after the last step counts as 0."""
+        """Return ``G_t = r_t + gamma · G_{t+1}`` for each step, ``[L]`` float64. ``G_L``, after the last step, is 0."""
         result = self.get_rewards().astype(np.float64)
         for t in range(self._length - 2, -1, -1):
             result[t] += gamma * result[t + 1]
         return result
 
     def get_state(self) -> dict[str, Any]:
-        """Return a copy of the whole episode, as plain values and trees of arrays."""
+        """Return a copy of the episode's whole state, as a dict of plain values and trees of arrays."""
         plain = {name: getattr(self, name) for name in ("id", "t_started", "terminated", "truncated")}
         return plain | {"columns": {n: tree.map_structure(np.copy, self.get_columns(n)) for n in self._columns}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Episode:
-        """Return the episode with a state from :meth:`get_state`, whose arrays are not copied."""
+        """Return a new episode with a ``state`` from :meth:`get_state`. The arrays in ``state`` are not copied."""
         rest = [state[name] for name in ("columns", "t_started", "terminated", "truncated")]
         return cls(id=state["id"])._like_this(*rest)
 
     def __eq__(self, other: object) -> bool:
-        """Compare id, ``t_started``, flags and columns; NaN equals NaN, dtypes may differ."""
+        """Return whether the ids, ``t_started``, end flags and columns are equal. NaN equals NaN, and dtypes may
+        differ."""
         return isinstance(other, Episode) and _same(self.get_state(), other.get_state())
 
     def __repr__(self) -> str:
@@ -273,7 +284,7 @@ class Episode:
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
 
     def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
-        """Return an episode with the id of this one and other ``columns``, whose lengths must fit together."""
+        """Return an episode with this episode's id and the given ``columns``, whose lengths are not checked."""
         episode = Episode(id=self.id, t_started=t_started)
         episode._columns, episode._length = dict(columns), len(columns[Columns.REWARDS])
         episode.terminated, episode.truncated = terminated, truncated
@@ -296,7 +307,7 @@ def _check_names(columns: Mapping[str, Tree]) -> None:
 
 
 def _as_arrays(value: Tree) -> Tree:
-    """Convert the leaves of dicts and tuples to arrays. A list is a leaf."""
+    """Convert the leaves of nested dicts and tuples to arrays. A list is a leaf."""
     if isinstance(value, Mapping):
         return {key: _as_arrays(child) for key, child in value.items()}
     if isinstance(value, tuple):
@@ -313,7 +324,7 @@ def _as_rewards(values: Any) -> np.ndarray:
 
 
 def _as_column(name: str, value: Tree) -> Tree:
-    """Return a tree of arrays ``[L, ...]``; stack the entries if ``value`` is a list with one per step."""
+    """Return column ``name`` as a tree of arrays ``[L, ...]``. If ``value`` is a list of entries, stack the entries."""
     if not isinstance(value, list):
         return _as_arrays(value)
     entries = [*map(_as_arrays, value)]
@@ -339,8 +350,8 @@ def _no_rows(entry: Tree) -> Tree:
 
 
 def _append(column: Tree, row: int, entry: Tree) -> Tree:
-    """Write ``entry`` into row ``row`` of the column. Return its arrays: the same, or copies that are twice as long or
-    have a wider dtype."""
+    """Write ``entry`` into row ``row`` of ``column``, and return the column. An array that is too short or whose dtype
+    cannot represent the entry is replaced with a copy that is longer or has a wider dtype."""
 
     def write(array: np.ndarray, value: np.ndarray) -> np.ndarray:
         dtype = np.promote_types(array.dtype, value.dtype)
@@ -376,7 +387,8 @@ def _same(a: Tree, b: Tree) -> bool:
 
 
 def _continuation(before: Episode, after: Episode) -> Episode:
-    """Return the steps of ``after`` that follow ``before``; raise ValueError if it does not continue ``before``."""
+    """Return the steps of ``after`` that follow ``before``. Raise ValueError if ``after`` does not continue
+    ``before``."""
     overlap = before.t - after.t_started
     fits = after.is_reset and before.id == after.id and before.t_started <= after.t_started
     if before.is_finished or not fits or not 0 <= overlap <= len(after) - after.is_finished:

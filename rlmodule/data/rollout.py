@@ -1,6 +1,6 @@
-"""Rollout: the data that a runner returns and a learner consumes, as columns over time and envs.
+"""Class for the data that an env runner returns and a learner consumes, as columns over time and envs.
 
-A rollout has ``T`` steps, ``N`` slots (one per env) and ``K`` truncated episodes.
+A rollout has ``T`` time steps, ``N`` slots (one per env), and ``K`` truncated episodes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _LEAF = (Tensor, np.ndarray)
 
 @dataclass(kw_only=True)
 class Rollout:
-    """Stores columns ``[T, N, ...]``, and the observations that follow the last step and each truncated episode.
+    """Stores columns ``[T, N, ...]``, the observations after the last step, and the final observation of each truncated
+    episode.
 
     Attributes:
         columns: Column name → tree of tensors ``[T, N, ...]``; see :class:`Columns`.
-        last_obs: Observation after the last step, ``[N, ...]``.
-        final_index: ``[K, 2]`` int64: row and slot of every step that truncated (and did not terminate) an episode.
-        final_obs: The true final observations of those episodes, ``[K, ...]``.
-        state_in: States of a recurrent module before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where ``L`` is
-            its ``max_seq_len``. None for other modules, and if the states are unknown.
-        policy_version: Number of updates of the weights that chose the actions.
-        first_env_index: Index of the env in slot 0, among all envs of the run.
-        stats: Measurements of the runner: returns and lengths of finished episodes, seconds per phase.
+        last_obs: Observations after the last step, a tree of tensors ``[N, ...]``.
+        final_index: ``[K, 2]`` int64: time and slot of every step that truncated, and did not terminate, an episode.
+        final_obs: The true final observations of those episodes, a tree of tensors ``[K, ...]``.
+        state_in: States of a recurrent module before the time steps ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
+            ``L`` is the module's ``max_seq_len``. None if the module is not recurrent or the states are unknown.
+        policy_version: Number of updates that the weights had received when they chose the actions.
+        first_env_index: Index of the env in slot 0 among all envs of the run.
+        stats: Measurements of the env runner, such as returns and lengths of finished episodes, and seconds per phase.
     """
 
     columns: dict[str, Tree]
@@ -59,7 +60,8 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of equal length along the slots, without ``stats``; the policy version is the lowest."""
+        """Concatenate rollouts of equal length along the slots. The result has the lowest policy version and no
+        ``stats``. A single rollout is returned unchanged."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -75,11 +77,13 @@ class Rollout:
         )
 
     def map(self, function: Callable[[Rollout], Rollout]) -> Rollout:
-        """Return ``function(self)``. A rollout of several agents applies ``function`` to the rollout of each module."""
+        """Return ``function(self)``. In a multi-agent rollout, this method applies ``function`` to each module's
+        rollout instead."""
         return function(self)
 
     def to(self, device: torch.device) -> Rollout:
-        """Return a rollout with all tensors on ``device``; this one if they already are. Does not wait for copies."""
+        """Return a rollout with all tensors on ``device``, or this rollout if they are there already. Copies to a GPU
+        are asynchronous."""
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
@@ -87,35 +91,39 @@ class Rollout:
 
     @property
     def valid(self) -> Tensor:
-        """Rows that are transitions of the task, ``[T, N]`` bool. Statistics and losses use these alone."""
+        """True for the rows that are transitions of the task, ``[T, N]`` bool. Statistics and losses use only these
+        rows."""
         return self.columns[Columns.VALID]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(T, N)``: number of steps, number of slots."""
+        """``(T, N)``: number of time steps and number of slots."""
         return self.valid.shape[0], self.valid.shape[1]
 
     @property
     def num_env_steps(self) -> int:
-        """Number of valid rows."""
+        """Number of transitions, which are the valid rows."""
         return int(torch.count_nonzero(self.valid))
 
     def valid_rows(self, names: Iterable[str]) -> Batch:
-        """Return the named columns flattened to ``[B, ...]``, without the invalid rows."""
+        """Return the named columns as a batch of the ``B`` valid rows, ``[B, ...]``, in order of time and then of
+        slots."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep
         return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
-        """Return every observation whose value a learner needs, in one batch ``[T·N + N + K, ...]``: those of the
-        steps, the one after the last step, and the true final observations. :meth:`split_values` splits the values."""
+        """Return all observations whose values a learner needs, as one batch ``[T·N + N + K, ...]``: the observation of
+        each row, the observations after the last step, and the true final observations. Pass the values of the batch to
+        :meth:`split_values`."""
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Split values of :meth:`rows_to_value` by observation and next observation, ``[T, N]`` each.
+        """Return the values of each row's observation and of the observation that followed it, ``[T, N]`` each, given
+        the values of :meth:`rows_to_value`.
 
-        After a truncated step, the observation that follows is the true final one, not the first of the next episode.
-        After a terminated step the value is meaningless; the caller must ignore it.
+        After a truncated step, the following observation is the true final observation, not the first observation of
+        the next episode. After a terminated step, the second value is meaningless and the caller must ignore it.
         """
         steps, slots = self.shape
         own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
@@ -124,17 +132,18 @@ class Rollout:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
-        """Pack episodes or chunks, one per slot. ``T`` is the length of the longest.
+        """Pack episodes or chunks of episodes into a rollout, one per slot. ``T`` is the length of the longest of them.
 
-        The rows of a slot after its episode are invalid: their observation is the last one of the episode, from which
-        an unfinished chunk bootstraps, and all else is zero. Actions and rewards become float32 or int64; other columns
-        get the dtype of :func:`kept_dtype`. ``stats`` is empty and ``policy_version`` is 0.
+        The rows of a slot after the end of its episode are invalid. They repeat the last observation of the episode,
+        from which an unfinished chunk bootstraps, and all other columns are zero there. Actions and rewards become
+        float32 or int64; other columns get the dtype of :func:`kept_dtype`. ``stats`` is empty and ``policy_version``
+        is 0.
 
-        Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). The state that a
-        recurrent module had there is unknown, so the module begins a later chunk with its initial state.
+        Row 0 of a slot starts an episode unless ``t_started`` of its chunk is greater than 0. A recurrent module begins
+        such a chunk with its initial state, because the state that it had there is unknown.
 
         Raises:
-            ValueError: If ``episodes`` is empty, one has no steps, or their columns differ.
+            ValueError: If ``episodes`` is empty, an episode has no steps, or the episodes have different columns.
         """
         lengths = [len(episode) for episode in episodes]
         names = {tuple(episode.column_names) for episode in episodes}
@@ -165,12 +174,14 @@ class Rollout:
         )
 
     def to_episodes(self) -> list[Episode]:
-        """Return the episodes and chunks in this rollout, slot by slot, in order of time, without invalid rows.
+        """Return the episodes and chunks of episodes in this rollout without invalid rows, slot by slot, and in order
+        of time within a slot.
 
-        Columns are views (on the CPU), observations are copies. A chunk that is unfinished at the end closes with
-        ``last_obs``. **A rollout does not store the observation after a terminated step** unless an invalid row follows
-        it; the episode repeats the observation before it, since nothing may depend on it. The rollout does not store
-        how many steps precede row 0 of an episode, so every ``t_started`` is 0 and every id is new.
+        Observations are copies; other columns are views if the rollout is on the CPU. The last observation of an
+        episode that is unfinished at the end of the rollout is from ``last_obs``. **A rollout does not store the
+        observation after a terminated step** unless an invalid row follows the step. Otherwise the episode ends with a
+        repetition of the observation before the step, since no training target may depend on it. The rollout does not
+        store how many steps precede its row 0, so every ``t_started`` is 0 and every id is new.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -199,9 +210,9 @@ class Rollout:
         return episodes
 
     def following_observations(self) -> Tree:
-        """Return the observations that followed each step, a tree of tensors ``[T, N, ...]``: the true final one where
-        an episode was truncated. **After a terminated step it is unknown** unless an invalid row follows within the
-        rollout; the result then repeats the observation before the step.
+        """Return the observation that followed each step, as a tree of tensors ``[T, N, ...]``. Where an episode was
+        truncated, it is the true final observation. **After a terminated step the following observation is known only
+        if an invalid row follows within the rollout.** Otherwise the result repeats the observation before the step.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -226,7 +237,8 @@ class Rollout:
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 
     def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-        """Shift ``column`` ``[T, N, ...]`` by one step: append ``last``, and put ``finals`` after truncated steps."""
+        """Return for each row of ``column`` ``[T, N, ...]`` the entry that followed it: ``last`` ``[N, ...]`` after the
+        last step, and ``finals`` ``[K, ...]`` after truncated steps."""
         following = torch.cat([column[1:], last[None]])
         following[self.final_index.unbind(1)] = finals
         return following
@@ -238,8 +250,9 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
-    """Return ``column`` with ``function`` applied to each leaf and the same leaves of ``others``. Faster than ``tree``
-    for tensors and arrays, and dicts and tuples of them."""
+    """Return ``column`` with each leaf replaced with the result of ``function`` on the leaf and the corresponding
+    leaves of ``others``. For nested dicts and tuples of tensors or arrays, this is faster than
+    ``tree.map_structure``."""
     if isinstance(column, _LEAF):
         return function(column, *others)
     if type(column) is dict:
@@ -250,17 +263,19 @@ def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tre
 
 
 def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:
-    """Apply ``function`` to each tensor in each of the ``columns``."""
+    """Return the ``columns`` with ``function`` applied to each tensor in them."""
     return {name: map_leaves(function, column) for name, column in columns.items()}
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
-    """Return new arrays ``[*leading, ...]``, uninitialised, for observations of ``space`` in the dtypes of rollouts."""
+    """Return a tree of new uninitialised arrays ``[*leading, ...]`` for observations of ``space``, in the dtypes that
+    rollouts use."""
     return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
 
 
 def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
-    """Copy the tree ``obs`` into ``row`` (one row, several, or some entries) of the tree ``buffer``."""
+    """Copy each leaf of ``obs`` into ``leaf[row]`` of the corresponding leaf of ``buffer``. ``row`` may be any numpy
+    index."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])
@@ -272,7 +287,8 @@ def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Return views of the rows of a tree ``[T, ...]``. Indexing rows one by one would take longer than a small net."""
+    """Return the ``T`` rows of a tree of arrays or tensors ``[T, ...]`` as views. Indexing rows one by one would take
+    longer than the forward pass of a small net."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -282,18 +298,19 @@ def unbind_rows(column: Tree) -> list[Tree]:
 
 
 def entry_of(column: Tree, index: Any) -> Tree:
-    """Return the entry at ``index`` of a tree of arrays or tensors, or of an object array of observations."""
+    """Return ``leaf[index]`` for each leaf of a tree of arrays or tensors. An object array of observations is one
+    leaf."""
     return map_leaves(lambda x: x[index], column)
 
 
 def as_tensors(arrays: Tree) -> Tree:
-    """Return torch views of a tree of numpy arrays; tensors stay as they are."""
+    """Return a tree of tensors that share the memory of the numpy ``arrays``. Tensors in the tree stay as they are."""
     return map_leaves(torch.as_tensor, arrays)
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
-    """Return column ``name`` of all episodes as tensors ``[rows, N, ...]``, padded with the last observation or
-    zeros."""
+    """Return column ``name`` of all ``N`` episodes as a tree of tensors ``[rows, N, ...]``. Pad observations with the
+    last observation, and other columns with zeros."""
 
     def pack(*arrays: np.ndarray) -> Tensor:
         dtype = np.result_type(*arrays)

@@ -1,9 +1,10 @@
-"""Sequences for recurrent modules: cuts rollouts into sequences, shuffles them, and flattens them into rows.
+"""Cut rollouts into sequences for recurrent modules, shuffle sequences, and flatten them into rows.
 
-A recurrent module is trained on sequences of ``L = max_seq_len`` rows (``T`` if a rollout has fewer). Each begins with
-the state that the module had there when it acted. A batch of ``B`` sequences has columns ``[L, B, ...]``, among them
-``starts``; the states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are invalid. ``forward_train`` gets
-the sequences; a loss gets their valid rows ``[R, ...]``, which :func:`flatten_sequences` returns.
+A recurrent module is trained on sequences of ``L = max_seq_len`` rows (``T`` if a rollout has fewer). Each sequence
+begins with the recurrent state that the module had there when it acted. A batch of ``B`` sequences has columns
+``[L, B, ...]``, including ``starts``; the initial states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are
+invalid. ``forward_train`` gets the sequences. A loss gets their ``R`` valid rows ``[R, ...]``, which
+:func:`flatten_sequences` returns.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ _NOT_ROWS = (
 
 
 def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> Batch:
-    """Return the named columns as a batch of sequences, in order of time and then of slots.
+    """Return the named columns and ``starts`` as a batch of sequences, in order of time and then of slots.
 
-    If the number of steps is not a multiple of ``max_seq_len``, the last sequences are padded with invalid rows, of the
-    last observation and zeros. Sequences without any valid row are dropped.
+    If the number of time steps is not a multiple of ``max_seq_len``, the last sequence of each slot is padded with
+    invalid rows, which repeat the last observation and have zeros in all other columns. Sequences without any valid row
+    are dropped.
 
     Raises:
-        ValueError: If the rollout does not have one row of states for each ``max_seq_len`` rows.
+        ValueError: If ``state_in`` of the rollout does not have one entry for every ``max_seq_len`` time steps.
     """
     steps, slots = rollout.shape
     length = min(max_seq_len, steps)
@@ -81,8 +83,9 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
 
 
 def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> Batch:
-    """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: only ``valid_rows``, or all if it is None.
-    Columns that have no rows, such as states, are dropped."""
+    """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``. The result has the rows at the indices
+    ``valid_rows``, or all ``L·B`` rows if ``valid_rows`` is None. Drop the columns that only sequences need, such as
+    ``starts`` and recurrent states."""
 
     def flatten(column: Tensor) -> Tensor:
         rows = column.flatten(0, 1)
@@ -92,16 +95,18 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
 
 
 def without(columns: Mapping[str, Tree], *names: str) -> Batch:
-    """Return the ``columns`` except those with these ``names``."""
+    """Return the ``columns`` except the columns with the given ``names``."""
     return {name: column for name, column in columns.items() if name not in names}
 
 
 @contextmanager
 def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[None]:
-    """Make batch norms of ``module`` compute their statistics from the valid ``rows`` of sequences alone.
+    """Within the block, make the batch norms of ``module`` compute their statistics only from the valid rows of a batch
+    of sequences.
 
-    This affects the batch norms that get all ``total`` rows; they normalise the invalid rows by the same statistics. If
-    only one row is valid, which has no variance, they use the running statistics.
+    This affects batch norms in training mode whose input has ``total`` rows, the number of all rows; ``rows`` are the
+    indices of the valid rows. The same statistics normalise the invalid rows. If only one row is valid, batch norms use
+    their running statistics, because a single row has no variance.
     """
     whole: dict[nn.Module, Tensor] = {}
 
@@ -132,7 +137,7 @@ def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[Non
 
 
 def num_rows(batch: Mapping[str, Tree]) -> int:
-    """Count the rows that a loss sees of a batch of rows or sequences."""
+    """Return the number of rows that a loss gets from a batch of rows or of sequences. Invalid rows do not count."""
     if Columns.STATE_IN not in batch:
         return len(tree.flatten(batch)[0])
     return batch[Columns.STARTS].numel() if Columns.VALID_ROWS not in batch else len(batch[Columns.VALID_ROWS])
@@ -141,11 +146,11 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Reshuffle a batch of sequences of ``L`` rows, and split it into minibatches of ``size // L`` sequences, at least
-    one; a ``size`` of None makes a single minibatch.
+    """Shuffle a batch of sequences of ``L`` rows, and yield it in minibatches of ``size // L`` sequences, but at least
+    one sequence. If ``size`` is None, yield a single minibatch.
 
-    With a ``share``, split the sequences of all learners, and yield the sequences of each minibatch that are in
-    ``batch``: an empty dict if ``batch`` has none.
+    With a ``share``, divide the sequences of all learners into minibatches, and yield the sequences of each minibatch
+    that are in ``batch``. If ``batch`` has none of them, yield an empty dict.
     """
     length, count = batch[Columns.STARTS].shape
     total, longest = (count, length) if share is None else (share.total, share.length)
@@ -179,7 +184,8 @@ def sequence_minibatches(
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Return the valid rows of each minibatch, given the rows ``index`` of all minibatches and their ``sizes``."""
+    """Return the indices of the valid rows within each minibatch, or None for each if all rows of ``batch`` are valid.
+    ``index`` lists the rows of ``batch`` in the order of the minibatches, and ``sizes`` are their numbers of rows."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
     rows = batch[Columns.VALID_ROWS]

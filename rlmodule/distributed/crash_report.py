@@ -13,17 +13,17 @@ import psutil
 from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 
 _PATIENCE = 20
-"""Hundredths of a second in which a process must answer."""
+"""Time in which a process must answer, in hundredths of a second."""
 _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _HOST = re.compile(r"^(call|make) \(.*ray_actor\.py:\d+\)$")
 
 
 class CrashReport:
-    """The reader of the file in which another process on this machine reports how it ended.
+    """Creates and reads the file in which another process on this machine reports how it ended.
 
     Attributes:
-        path: Path of the file, to pass to :func:`write_crash_report` in that process. That function unlinks the
-            file, so that nothing is left even if both processes are killed.
+        path: Path of the file, to pass to :func:`write_crash_report` in the other process. That function unlinks the
+            file, so that no file is left even if both processes are killed.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class CrashReport:
         self._file = os.fdopen(handle)
 
     def read(self) -> str:
-        """Return the report; empty if the process wrote none."""
+        """Return the report, or an empty string if the process wrote none."""
         self._file.seek(0)
         return self._file.read().strip()
 
     def ask_where(self, process: psutil.Process) -> list[str]:
-        """Return the current calls of the worker in ``process``, innermost first: ``step (/a/file.py:12)``.
+        """Return the current calls of the worker in ``process``, innermost first, each as ``step (/a/file.py:12)``.
 
-        Empty if the process does not answer, for example because SIGSTOP stopped it.
+        Return an empty list if the process does not answer, for example because SIGSTOP stopped it.
         """
         self._file.seek(0, os.SEEK_END)
         text = ""
@@ -58,14 +58,15 @@ class CrashReport:
         return []
 
     def close(self) -> None:
-        """Close the file, and unlink it unless the other process has done so."""
+        """Close the file, and unlink it unless the other process has already done so."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
         self._file.close()
 
 
 def write_crash_report(path: str) -> None:
-    """Make this process write to the file at ``path`` how it ends: its calls in a crash, or the code of ``os._exit``.
+    """Make this process write to the file at ``path`` how it ends: the current calls in a crash, or the exit code of
+    ``os._exit``. On SIGUSR2, it also writes its current calls, for :meth:`CrashReport.ask_where`.
 
     Do nothing if the file does not exist, as on another machine.
     """

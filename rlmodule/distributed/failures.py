@@ -1,4 +1,5 @@
-"""Failures of workers in other processes: their description, the error they raise, and the delay of a restart."""
+"""Failures of workers in other processes: their description, the error that reports them, and the delay before a
+restart."""
 
 import traceback
 from dataclasses import dataclass, field
@@ -7,19 +8,19 @@ from typing import Any, Literal
 from rlmodule.envs.checks import EnvError
 
 LONGEST_TEXT = 20_000
-"""Most characters of a message or traceback that are sent to another process."""
+"""Largest number of characters of a message or traceback that are sent to another process."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, and the longest delay of any. The delay triples with each restart."""
+"""Seconds before the first restart in a row, and the longest delay. Each restart in a row triples the delay."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a worker, as plain data: the main process may be unable to import the exception's class.
+    """The failure of a worker, as plain data, because the main process may be unable to import the exception's class.
 
     Attributes:
-        kind: ``"raised"``: an exception; ``"died"``: its process ended; ``"hung"``: no progress; ``"unplaced"``: the
-            cluster had no room for its process.
+        kind: ``"raised"``: it raised an exception; ``"died"``: its process ended; ``"hung"``: it made no progress;
+            ``"unplaced"``: the cluster had no room for its process.
         type: Name of the exception's class.
         message: Message of the exception.
         traceback: Traceback in the worker's process; empty if it has none.
@@ -41,7 +42,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe an exception as plain data."""
+    """Return the :class:`Failure` that describes an exception."""
     try:
         message = str(error) or "(no message)"
     except Exception:  # __str__ of a user's exception class may raise
@@ -53,11 +54,11 @@ def failure_of(error: BaseException) -> Failure:
 
 
 class WorkerFailed(RuntimeError):
-    """A worker in another process failed, and the run cannot continue without it.
+    """Raised if a worker in another process failed and the call cannot continue without it.
 
     Attributes:
         name: Name of the worker, such as ``env runner 1``.
-        failure: Its failure.
+        failure: The failure of the worker.
     """
 
     def __init__(self, name: str, failure: Failure, remedy: str) -> None:
@@ -72,11 +73,11 @@ class WorkerFailed(RuntimeError):
 
 
 def restart_delay(failures: int, max_in_a_row: int) -> float | None:
-    """Return the seconds to wait before a worker is restarted; None if it is not restarted.
+    """Return the seconds to wait before a failed worker is restarted, or None if it may not be restarted.
 
     Args:
-        failures: Failures of the worker in a row, without an answer in between.
-        max_in_a_row: Restarts in a row that are allowed.
+        failures: Number of failures of the worker in a row.
+        max_in_a_row: Largest number of restarts in a row.
     """
     if failures > max_in_a_row:
         return None

@@ -1,4 +1,5 @@
-"""Delay Ctrl-C to the end of work that must not be half done, and let it interrupt a wait within that work."""
+"""Delay Ctrl-C until work that must not be left half done has finished, and let Ctrl-C interrupt a wait within that
+work."""
 
 import signal
 import threading
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class _HeldBack:
-    """A handler of Ctrl-C that replaces ``handler`` and remembers Ctrl-C until :meth:`let_through`."""
+    """A Ctrl-C handler that replaces ``handler`` and only remembers Ctrl-C until :meth:`let_through`."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._handler, self._heard = handler, False
@@ -18,7 +19,7 @@ class _HeldBack:
         self._heard = True
 
     def let_through(self) -> None:
-        """Restore the handler, and call it if there was a Ctrl-C."""
+        """Restore the replaced handler, and call it if Ctrl-C was pressed in the meantime."""
         signal.signal(signal.SIGINT, self._handler)
         heard, self._heard = self._heard, False
         if heard:
@@ -27,7 +28,8 @@ class _HeldBack:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, or to the next :func:`interruptible` part of it."""
+    """Delay Ctrl-C to the end of the block, or to the next :func:`interruptible` part of it. This has no effect outside
+    the main thread."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, _HeldBack) or not callable(handler) or not _in_main_thread():
         yield

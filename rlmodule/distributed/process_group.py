@@ -1,4 +1,5 @@
-"""Collective operations over a process group of torch.distributed, and the rendezvous where its processes meet."""
+"""Collective operations over a process group of torch.distributed, and the rendezvous at which its processes
+connect."""
 
 import os
 import socket
@@ -12,18 +13,19 @@ from torch import Tensor
 from rlmodule.collective import Collective, CollectiveError
 
 _SENT_TO_ALL = 2**20
-"""Largest size of a tensor, in bytes over all receivers, that learners on the CPU send to each other directly. For such
-tensors, gloo's own collectives take 1.6 times as long with two processes, and 2.6 times with three."""
+"""Largest total size, in bytes over all receivers, of a tensor that learners on the CPU send to each other directly.
+For such tensors, gloo's own collectives take 1.6 times as long with two processes, and 2.6 times as long with three."""
 
 
 class Rendezvous:
-    """The server at which learners meet to connect. It serves as long as this object exists, for one connection.
+    """A server at which learners meet to connect to each other. It runs as long as this object exists. Each new
+    connection needs a new rendezvous.
 
     Args:
         host: Address of this machine to listen on; other machines cannot reach ``"127.0.0.1"``.
 
     Attributes:
-        host, port: Its address, for :class:`ProcessGroupCollective`.
+        host, port: Address and port of the server, for :class:`ProcessGroupCollective`.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -37,21 +39,22 @@ class Rendezvous:
 
 
 class ProcessGroupCollective(Collective):
-    """Connects learners in several processes, with gloo on the CPU or NCCL on GPUs. Waits until all have connected.
+    """Connects learners in several processes, with gloo on the CPU or NCCL on GPUs. The constructor waits until all
+    learners have connected.
 
-    A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
-    raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither, since no Python code runs
-    while a GPU waits: it ends the process after twice ``timeout_s``. The process that started the learners watches
-    them.
+    With gloo, a learner that ends, or closes its connection after an error, is noticed at once, and a learner that
+    hangs is noticed after ``timeout_s``. The waiting learners raise :class:`CollectiveError`, and all learners must
+    then connect again. NCCL cannot raise, because no Python code runs while a GPU waits. Instead it ends the waiting
+    process after twice ``timeout_s``. The process that started the learners watches them.
 
     Args:
         rank, size: Number of this learner, from 0, and number of all learners.
-        host, port: Address of the :class:`Rendezvous`.
-        timeout_s: Seconds to wait for the others.
-        device: Device of most tensors.
+        host, port: Address and port of the :class:`Rendezvous`.
+        timeout_s: Seconds to wait for the other learners.
+        device: Device on which tensors are exchanged. Tensors on other devices are copied to it and back.
 
     Raises:
-        CollectiveError: If the others do not connect.
+        CollectiveError: If the other learners do not connect.
     """
 
     def __init__(
@@ -87,11 +90,11 @@ class ProcessGroupCollective(Collective):
             group.abort()  # a gloo group closes with the last reference to it
 
     def _is_exchanged(self, here: Tensor) -> bool:
-        """Return whether the learners send a tensor of this size to each other directly."""
+        """Return whether the learners send a tensor of this size to each other directly, without gloo's collectives."""
         return self.device.type == "cpu" and here.nbytes * (self.size - 1) <= _SENT_TO_ALL
 
     def _gather(self, here: Tensor) -> list[Tensor]:
-        """Return the tensors of all learners by rank; all have the same shape."""
+        """Return the tensors ``here`` of all learners, by rank. All must have the same shape."""
         parts = [torch.empty_like(here) for _ in range(self.size)]
         if not self._is_exchanged(here):
             self._attempt(lambda: self._members().allgather([parts], [here]).wait())
@@ -122,7 +125,7 @@ class ProcessGroupCollective(Collective):
         return self._group
 
     def _meet(self, host: str, port: int) -> Any:
-        """Connect to the others at the rendezvous, and return the process group."""
+        """Connect to the other learners at the rendezvous, and return the process group."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         timeout = timedelta(seconds=self._timeout_s)
@@ -146,10 +149,11 @@ class ProcessGroupCollective(Collective):
         return ProcessGroupGloo(store, self.rank, self.size, options)
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
-        """Return the result of ``action``; close the connection if it raises.
+        """Return the result of ``action()``.
 
         Raises:
-            CollectiveError: If ``action`` raises a ``RuntimeError``, as torch does when a learner is gone or late.
+            CollectiveError: If ``action`` raises a ``RuntimeError``, as torch does when a learner has ended or is late.
+                The connection is then closed.
         """
         try:
             return action()
@@ -163,13 +167,13 @@ class ProcessGroupCollective(Collective):
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """Return the first sentence of an error of gloo or NCCL, without its place in their source code."""
+    """Return the first sentence of an error of gloo or NCCL, without the location in their source code."""
     first, *_ = str(error).splitlines() or [type(error).__name__]
     return first.rpartition("] ")[2].partition(". ")[0].rstrip(".")
 
 
 def _address_towards(host: str, port: int) -> str:
-    """Return this machine's address on the network from which it reaches ``host``; nothing is sent to ``port``."""
+    """Return this machine's address on the network through which it reaches ``host``. Nothing is sent to ``port``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         return probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""RayActor: hold a worker in another process, and answer calls with plain data even when the worker raises."""
+"""RayActor: holds a worker in another process, and answers calls with plain data even if the worker raises."""
 
 import os
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from rlmodule.distributed.serialization import Packed, pack, unpack
 class RayActor:
     """The Ray actor that holds one worker of :class:`RayWorkers`.
 
-    :meth:`make` and :meth:`call` run one after the other, and :meth:`report` in a second thread. The first two return
-    a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
+    :meth:`make` and :meth:`call` run one after the other, and :meth:`report` runs in a second thread. ``make`` and
+    ``call`` return a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
 
     Args:
-        name: Name of the worker; Ray prints it in front of each line that this process prints.
+        name: Name of the worker. Ray prints the name in front of each line that this process prints.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,7 +29,8 @@ class RayActor:
         return self._name
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
-        """Build the worker. If an earlier worker of this process raised, stop it first."""
+        """Build the worker with the packed ``factory``, for ``num_threads`` threads of torch. If an earlier worker of
+        this process raised, stop that worker first."""
         torch.set_num_threads(num_threads)
         try:
             if self._worker is not None:
@@ -42,7 +43,8 @@ class RayActor:
         return pack((None, False, None))
 
     def call(self, method: str, args: Packed, *shared: Packed) -> Packed:
-        """Call a method of the worker; ``shared`` holds further arguments, each packed separately."""
+        """Call a method of the worker with the packed ``args``. ``shared`` has additional arguments, each packed
+        separately."""
         try:
             before = self._worker.progress
             value = getattr(self._worker, method)(*unpack(args), *map(unpack, shared))
@@ -51,9 +53,10 @@ class RayActor:
             return pack((failure_of(error), False, None))
 
     def report(self, crash_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int | None, int, str, str]:
-        """Return the progress of the worker, None before it is built; the process id; and ``place()``.
+        """Return the progress of the worker (None before it is built), the id of this process, and the two results of
+        ``place()``.
 
-        The first call lets this process report its end in the file at ``crash_path``.
+        The first call makes this process report how it ends, in the file at ``crash_path``.
         """
         write_crash_report(crash_path)
         return None if self._worker is None else self._worker.progress, os.getpid(), *place()

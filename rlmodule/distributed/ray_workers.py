@@ -1,6 +1,6 @@
-"""RayWorkers: start objects in other processes, call them by index, and restart those that fail.
+"""RayWorkers: starts objects in other processes, calls them by index, and restarts those that fail.
 
-Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on another one of the cluster.
+Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on another machine of the cluster.
 """
 
 import contextlib
@@ -27,23 +27,23 @@ from rlmodule.distributed.serialization import check_portable, num_bytes, pack, 
 from rlmodule.settings import LearnerSettings, RunnerSettings
 
 OLDEST_RAY = (2, 55)
-"""The first version in which a web page cannot take control of a cluster (CVE-2026-27482, CVE-2026-41486)."""
+"""Oldest version in which no web page can take control of a cluster (CVE-2026-27482, CVE-2026-41486)."""
 
 MAX_IN_FLIGHT = 2
-"""Unanswered calls that a worker may have: one that runs, and one that waits so that the worker is never idle."""
+"""Largest number of unanswered calls of a worker: one that runs, and one that waits, so that no worker is idle."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds in which Ray must reserve a worker's CPUs and GPUs; and seconds in which its process must start, which is
-also the limit for building the worker. A busy machine is slow to start a process and to import packages."""
+"""Seconds in which Ray must reserve a worker's CPUs and GPUs, and seconds in which its process must start, which is
+also the least time limit for building the worker. A busy machine is slow to start a process and to import packages."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
-"""Seconds in which a worker must return from ``stop()``, and seconds in which its process must end after that."""
+"""Seconds in which a worker must return from ``stop()``, and seconds in which its process must then end."""
 
 logger = logging.getLogger(__name__)
 
 
 def start_ray() -> None:
-    """Connect to the cluster at ``RAY_ADDRESS``, or start Ray on this machine if that is not set.
+    """Connect to the Ray cluster at ``RAY_ADDRESS``, or start Ray on this machine if ``RAY_ADDRESS`` is not set.
 
     A second call does nothing.
 
@@ -89,13 +89,14 @@ def start_ray() -> None:
 
 
 def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
-    """Check that the cluster is large enough for the workers. Start Ray if any are asked for.
+    """Raise unless the cluster is large enough for the workers. Start Ray first if any workers are asked for.
 
     Resources that other programs use at the moment count as available.
 
     Args:
-        settings: The settings that ask for the workers; they begin the error.
-        *workers: For each kind of worker, their number and the resources of one, which a single node must have.
+        settings: The settings that ask for the workers; the error text begins with them.
+        *workers: For each kind of worker, the number of workers, and the resources of one worker, which a single node
+            must have.
 
     Raises:
         ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
@@ -109,7 +110,8 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
 
 
 def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
-    """Check that the cluster is large enough for all workers of a run together; see :func:`check_resources`."""
+    """Raise unless the cluster is large enough for all env runners and learners of a run together; see
+    :func:`check_resources`."""
     check_resources(
         f"num_env_runners={runners.num_env_runners}, num_learners={learners.num_learners}",
         (runners.num_env_runners, {"CPU": runners.num_cpus_per_env_runner}),
@@ -123,8 +125,8 @@ class Answer:
 
     Attributes:
         worker: Index of the worker.
-        value: The value that the method returned; its arrays may be read-only. None if the call failed.
-        failure: Why the call failed; None if it did not.
+        value: The value that the method returned, or None if the call failed. Arrays in it may be read-only.
+        failure: Why the call failed; None if it succeeded.
     """
 
     worker: int
@@ -134,22 +136,22 @@ class Answer:
 
 @dataclass
 class _State:
-    """The state of one worker, as the driver knows it.
+    """The state of one worker, as the main process knows it.
 
     Attributes:
-        room: The placement group with the CPUs and GPUs that Ray reserved for it; None if it needs no group.
-        actor: Its :class:`RayActor`; None while it has no process.
-        incarnation: How often it was restarted; -1 before it is first started.
+        room: The placement group with the CPUs and GPUs that Ray reserved for the worker; None if it needs no group.
+        actor: Its :class:`RayActor`; None while the worker has no process.
+        incarnation: Number of times it was restarted; -1 before it is first started.
         calls: References to the replies of its unanswered calls, oldest first.
         is_made: Whether the worker object was built. If not, its only call is the one that builds it.
-        process: Its process; None if that runs on another machine.
-        address: Address of its machine; empty until its process reports it.
-        failures: Failures in a row, without an answer in between.
-        restart_at: Time at which it is restarted; None if no restart is planned.
+        process: Its process; None if the process runs on another machine.
+        address: Address of its machine; empty until its process reports the address.
+        failures: Number of failures in a row, without a call in between that made progress.
+        restart_at: Time at which it is restarted, by ``time.monotonic()``; None if no restart is planned.
         is_gone: Whether it failed and will not be restarted.
-        asked: Reference to the report that its process was asked for; None if it was not asked.
-        progress: The last progress it reported; None before the first report.
-        sign_of_life_at: When the progress last changed.
+        asked: Reference to the report that its process was asked for; None if no report is awaited.
+        progress: The last progress that it reported; None before the first report.
+        sign_of_life_at: Time at which it was started, last answered, or last reported a new progress.
         crash_report: The file in which its process reports how it ended.
     """
 
@@ -173,7 +175,7 @@ class _State:
         return self.is_made and self.restart_at is None
 
     def how_it_died(self, error: Exception) -> str:
-        """Describe how the process ended, for a call that failed with ``error``; only Ray knows its exit status."""
+        """Describe how the worker's process ended, after a call to it failed with Ray's ``error``."""
         report = "" if self.crash_report is None else self.crash_report.read()
         if self.process is None and not report:  # on another machine, or lost before it said where it is
             return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
@@ -181,7 +183,8 @@ class _State:
         return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
 
     def hang(self, timeout_s: float) -> Failure:
-        """Describe the failure of a worker that made no progress for ``timeout_s`` seconds, with its calls if known."""
+        """Return the failure of a worker that made no progress for ``timeout_s`` seconds. Its message has the worker's
+        current calls, if the worker's process reports them."""
         where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
         message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
         calls = "".join(f"\n  {call}" for call in where)
@@ -193,8 +196,8 @@ class _Shared:
     """A packed value for several workers.
 
     Attributes:
-        ref: The value itself if it is small, else a reference to it in Ray's store.
-        num_bytes: Its size.
+        ref: The packed value itself if it is small, otherwise a reference to it in Ray's object store.
+        num_bytes: Its size in bytes.
     """
 
     ref: Any
@@ -202,19 +205,19 @@ class _Shared:
 
 
 class RayWorkers:
-    """Workers of one kind, each in another process, called by index.
+    """Workers of one kind, each in a process of its own, called by index.
 
-    A worker is any object with a ``progress`` that changes while it works, and a method ``stop()``.
+    A worker is any object with an attribute ``progress`` that changes while it works, and a method ``stop()``.
 
     Args:
-        name: Name of one worker in errors, such as ``env runner``.
+        name: Name of one worker in error texts, such as ``env runner``.
         size: Number of workers.
-        factory: ``factory(index, incarnation)`` builds a worker in its process; incarnation 0 is the first, and each
-            restart adds 1. It is pickled.
+        factory: ``factory(index, incarnation)`` builds a worker in its process. The incarnation is 0 at first, and each
+            restart adds 1. The factory is pickled.
         num_cpus, num_gpus: CPUs and GPUs that Ray reserves for each worker.
-        num_threads: Threads of torch in each worker; None takes its whole CPUs, at least 1.
+        num_threads: Number of torch threads in each worker; None takes ``num_cpus`` rounded down, but at least 1.
         timeout_s: Seconds without progress after which a worker counts as hung.
-        max_restarts: Most restarts of one worker in a row, without an answer in between.
+        max_restarts: Largest number of restarts of one worker in a row, without a call in between that makes progress.
 
     Attributes:
         num_restarts: Restarts so far, of all workers.
@@ -289,7 +292,7 @@ class RayWorkers:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def is_up(self, worker: int) -> bool:
-        """Return whether the worker is built and not about to restart."""
+        """Return whether the worker is built and does not wait for a restart."""
         return self._states[worker].is_up
 
     def is_gone(self, worker: int) -> bool:
@@ -297,18 +300,19 @@ class RayWorkers:
         return self._states[worker].is_gone
 
     def in_flight(self, worker: int) -> int:
-        """Return the number of unanswered calls of the worker."""
+        """Return the number of unanswered calls of the worker; 0 if it is not built yet."""
         state = self._states[worker]
         return len(state.calls) if state.is_made else 0
 
     def incarnation(self, worker: int) -> int:
-        """Return how often the worker was restarted."""
+        """Return the number of times the worker was restarted."""
         return self._states[worker].incarnation
 
     def raise_incarnation(self, worker: int, least: int) -> int:
-        """Raise the worker's count of restarts to ``least`` if it is lower, and return it.
+        """Raise the worker's number of restarts to ``least`` if it is lower, and return the number.
 
-        A run that continues from a checkpoint calls it, so as not to repeat the random streams of earlier incarnations.
+        A run that continues from a checkpoint calls this method, so as not to repeat the random streams of earlier
+        incarnations.
         """
         state = self._states[worker]
         state.incarnation = max(state.incarnation, least)
@@ -320,12 +324,13 @@ class RayWorkers:
 
     @property
     def address(self) -> str:
-        """The address at which the other workers reach worker 0; 127.0.0.1 if all are on one machine."""
+        """The address at which the other workers reach worker 0; 127.0.0.1 if all workers are on one machine."""
         addresses = {state.address for state in self._states}
         return "127.0.0.1" if len(addresses) == 1 else self._states[0].address
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
-        """Call a method of a worker without waiting for the answer. A worker answers its calls in their order.
+        """Call a method of a worker without waiting for the answer. A worker answers its calls in the order of
+        submission.
 
         Args:
             worker: Index of the worker; it must be up, with fewer than ``MAX_IN_FLIGHT`` unanswered calls.
@@ -352,7 +357,7 @@ class RayWorkers:
             state.calls.append(state.actor.call.remote(method, pack(args), *refs))
 
     def share(self, value: Any) -> _Shared:
-        """Prepare ``value`` as an argument for many workers; it is packed once."""
+        """Pack ``value`` once, as an argument for several workers. Pass the result to :meth:`submit` as ``shared``."""
         import ray
 
         packed = pack(value)
@@ -363,7 +368,8 @@ class RayWorkers:
         """Wait until an answer arrives or a worker is built, and return the answers in the order of their arrival.
 
         Args:
-            timeout: Seconds to wait at most; None waits until no worker has a call or is about to restart.
+            timeout: Largest number of seconds to wait; None sets no limit. In any case, the call returns once no worker
+                has an unanswered call and none waits for a restart.
         """
         if not self._kept:
             with uninterrupted():
@@ -372,15 +378,16 @@ class RayWorkers:
         return kept
 
     def keep(self, answers: Iterable[Answer]) -> None:
-        """Let the next :meth:`collect` return these answers too."""
+        """Store ``answers`` for the next call of :meth:`collect`, which returns them without waiting for new
+        answers."""
         self._kept.extend(answers)
 
     def call(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Answer]:
-        """Call several workers and wait for their answers; :meth:`collect` returns answers to earlier calls.
+        """Call several workers and wait for their answers. Answers to earlier calls are kept for :meth:`collect`.
 
         Args:
             method: Name of the method.
-            args: Its arguments by the index of the worker; see :meth:`submit`.
+            args: Arguments of the method, by the index of the worker; see :meth:`submit`.
 
         Returns:
             The answers, in the order of ``args``.
@@ -399,7 +406,8 @@ class RayWorkers:
         return [found[worker] for worker in args]
 
     def wait_until_up(self) -> None:
-        """Wait until all workers that are not gone can be called; :meth:`collect` returns the answers that arrive."""
+        """Wait until all workers that are not gone can take a call. Answers that arrive in the meantime are kept for
+        :meth:`collect`."""
         with uninterrupted():
             while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
                 self._kept += self._collect(None)
@@ -410,9 +418,10 @@ class RayWorkers:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float | None) -> list[Answer]:
-        """Implement :meth:`collect`, without the answers that :meth:`keep` stored.
+        """Wait for answers as :meth:`collect` does, without the answers that :meth:`keep` stored.
 
-        Ctrl-C can interrupt only the wait; no answer has been removed from a worker's calls by then.
+        Ctrl-C can interrupt only the wait. During the wait, no answer has been removed from a worker's calls, so none
+        is lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -429,7 +438,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Exclude the time in which the caller did not collect answers from the time without progress."""
+        """Do not count time in which the caller collected no answers as time without progress."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
@@ -437,7 +446,8 @@ class RayWorkers:
                 state.sign_of_life_at = min(now, state.sign_of_life_at + away)
 
     def _wait(self, timeout: float) -> list[int]:
-        """Return the workers whose oldest call is answered; wait for the first such worker for up to ``timeout`` s."""
+        """Return the workers whose oldest call is answered. Wait for the first such worker for up to ``timeout``
+        seconds."""
         import ray
 
         # A worker answers in order, so no later call of it can be answered yet.
@@ -452,9 +462,10 @@ class RayWorkers:
         return [oldest[ref] for ref in ready]
 
     def _take_reply(self, worker: int) -> list[Answer]:
-        """Return the answer to the worker's oldest call; if its process ended, an answer to each of its calls.
+        """Return the answer to the worker's oldest call. If its process ended, return an answer with the failure for
+        each of its calls.
 
-        The reply to the call that built the worker is not an answer.
+        If the oldest call is the one that builds the worker, its reply is not an answer, and the list is empty.
         """
         state = self._states[worker]
         failure, made_progress, value = self._unpacked(state, state.calls[0])
@@ -472,7 +483,8 @@ class RayWorkers:
         return [Answer(worker, value, failure)]
 
     def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
-        """Return the failure of a call or None, whether the worker made progress, and the value of the call."""
+        """Return what ``reply`` contains: the failure of the call or None, whether the worker made progress, and the
+        value."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
@@ -493,13 +505,15 @@ class RayWorkers:
             return failure_of(error), False, None
 
     def _ask(self, state: _State) -> None:
-        """Ask the process of a worker for a report; its second thread can answer even while the worker works."""
+        """Ask the process of a worker for a report. A second thread of that process can answer even while the worker
+        works."""
         assert state.crash_report is not None
         report = state.actor.report.options(concurrency_group="control")
         state.asked = report.remote(state.crash_report.path, _place)
 
     def _read_report(self, state: _State) -> None:
-        """Read the report of a process: the progress of its worker and, at first, where the process is."""
+        """Read the report of a worker's process: the progress of the worker and, the first time, the process id and the
+        machine."""
         import ray
 
         progress, pid, node, address = ray.get(state.asked)
@@ -511,10 +525,11 @@ class RayWorkers:
         state.address, state.progress, state.asked = address, progress, None
 
     def _give_up_hung(self) -> list[Answer]:
-        """End the workers that made no progress or got no room for too long; ask busy workers for their progress.
+        """End the workers that made no progress, or got no room on the cluster, for too long. Ask busy workers for
+        their progress.
 
         Returns:
-            The answers to the calls of the workers that were ended.
+            An answer with the failure for each unanswered call of the workers that were ended.
         """
         import ray
         from ray.exceptions import RayError
@@ -546,7 +561,7 @@ class RayWorkers:
     # --- starting, restarting and ending ------------------------------------------------------------------------------
 
     def _spawn(self, worker: int) -> None:
-        """Build the worker again, in its process if that still runs, else in a new one."""
+        """Build the worker's next incarnation: in its process if that still runs, otherwise in a new process."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         state = self._states[worker]
@@ -564,7 +579,8 @@ class RayWorkers:
         state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
 
     def _set_aside(self) -> Any:
-        """Reserve the CPUs and GPUs of one worker until :meth:`stop`, so that it still has them after a restart."""
+        """Reserve the CPUs and GPUs of one worker until :meth:`stop`, so that it still has them after a restart. Return
+        the placement group, or None if the worker needs no group."""
         from ray.util import get_current_placement_group, placement_group
 
         asked = {name: number for name, number in self._resources.items() if number}
@@ -574,14 +590,14 @@ class RayWorkers:
         return self._rooms[-1]
 
     def _spawn_due(self) -> None:
-        """Restart the workers whose delay is over."""
+        """Restart the workers whose restart delay is over."""
         for worker, state in enumerate(self._states):
             if state.restart_at is not None and state.restart_at <= time.monotonic():
                 self.num_restarts += 1
                 self._spawn(worker)
 
     def restart(self, worker: int, delay: float = 0.0) -> None:
-        """End the worker's process, drop its calls, and start the worker again after ``delay`` seconds."""
+        """End the worker's process, drop the worker's calls, and start the worker again after ``delay`` seconds."""
         state = self._states[worker]
         with uninterrupted():
             self._end(state, at_once=True)
@@ -590,10 +606,10 @@ class RayWorkers:
             self._spawn_due()
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:
-        """Restart the worker after a delay that grows with each failure in a row.
+        """Plan a restart of the worker, after a delay that grows with each failure in a row.
 
         Returns:
-            ``failure``, which is final if the worker failed too often and is not restarted.
+            ``failure``, marked as final if the worker failed too often and is not restarted.
         """
         with uninterrupted():
             return self._lose(worker, failure)[0].failure or failure
@@ -602,7 +618,7 @@ class RayWorkers:
         """End a worker that failed, and plan its restart if it has restarts left.
 
         Returns:
-            An answer with the failure for each of its calls, at least one.
+            An answer with the failure for each unanswered call of the worker. If it has no such call, a single answer.
         """
         state = self._states[worker]
         num_answers = max(1, len(state.calls))
@@ -625,7 +641,7 @@ class RayWorkers:
         return [Answer(worker, failure=failure)] * num_answers
 
     def _end(self, state: _State, at_once: bool = False) -> None:
-        """End the worker's process and forget its calls; with ``at_once``, wait until it has ended."""
+        """End the worker's process and drop the worker's calls. With ``at_once``, wait until the process has ended."""
         import ray
 
         if state.actor is None:
@@ -642,7 +658,7 @@ class RayWorkers:
             state.crash_report = None
 
     def stop(self) -> None:
-        """Call ``stop()`` of every worker and end the processes. A second call does nothing."""
+        """Call ``stop()`` of every worker, and end the processes. A second call does nothing."""
         import ray
 
         if self._give_back.alive and ray.is_initialized():  # ray.shutdown() ends the processes, too
@@ -666,7 +682,7 @@ def _place() -> tuple[str, str]:
 
 
 def _give_back(rooms: Sequence[Any]) -> None:
-    """Free the CPUs and GPUs that Ray reserved."""
+    """Free the CPUs and GPUs that Ray reserved in the placement groups ``rooms``."""
     import ray
     from ray.util import remove_placement_group
 

@@ -1,13 +1,14 @@
-"""Resources: compare the CPUs and GPUs that workers ask for with those that a cluster has."""
+"""Compare the CPUs and GPUs that workers ask for with those of a cluster."""
 
 from collections.abc import Mapping, Sequence
 
 Resources = Mapping[str, float]
-"""Name of a resource (``CPU``, ``GPU``) → its number."""
+"""Maps the name of a resource (``CPU``, ``GPU``) to its amount."""
 
 
 def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: Sequence[Resources]) -> None:
-    """Check that the ``nodes`` of a cluster have the resources of ``workers``; see :func:`check_resources`."""
+    """Raise ValueError unless the ``nodes`` of a cluster have the resources of all ``workers`` together, and each
+    worker fits on one node. The other arguments are those of :func:`check_resources`."""
     for name in ("CPU", "GPU"):
         asked = sum(number * each.get(name, 0.0) for number, each in workers)
         present = sum(node.get(name, 0.0) for node in nodes)
@@ -31,14 +32,15 @@ def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: S
 
 
 def no_room(asked: Resources, *, free: Resources, present: Resources) -> str:
-    """Describe the failure of a worker that got no room: the resources it asks for, and those that are free."""
+    """Return the message of the failure of a worker for which a cluster had no room. It says what the worker ``asked``
+    for, and how much of that is ``free`` and ``present``."""
     named = [name for name, number in asked.items() if number]
     there = ", ".join(f"{free.get(name, 0.0):g} of {present.get(name, 0.0):g} {name}s" for name in named)
     return f"no room in time: it asks for {_listed(asked, asked)}, and {there} are free"
 
 
 def room_remedy(name: str) -> str:
-    """Return the remedy if other programs hold the resources of the workers called ``name``."""
+    """Return the sentence that says what to do if other programs hold the resources of the workers called ``name``."""
     name = name.replace(" ", "_")
     return (
         f"Wait until the programs that hold them have ended, lower num_{name}s, or ask for a fraction of a CPU, "
@@ -47,5 +49,5 @@ def room_remedy(name: str) -> str:
 
 
 def _listed(numbers: Resources, asked: Resources) -> str:
-    """Return the ``numbers`` of the resources in ``asked`` as text."""
+    """Return the ``numbers`` of the resources of which ``asked`` has more than 0, as text."""
     return ", ".join(f"{numbers.get(name, 0.0):g} {name}s" for name, number in asked.items() if number)

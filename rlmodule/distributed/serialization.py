@@ -1,4 +1,4 @@
-"""Pack values for other processes: as a few bytes of structure, plus the memory of large arrays without a copy."""
+"""Pack values for other processes into a few bytes of structure and the memory of large arrays, which is not copied."""
 
 import io
 import pickle
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 Packed = bytes | list[Any]
-"""The bytes of a small value. For a large one, a list: the bytes of its structure, and then each large array as a
-uint8 array, which Ray need not copy."""
+"""A packed value. If it is small, its bytes. If it is large, a list: the bytes of its structure, and then each large
+array as a uint8 array, which Ray need not copy."""
 
 SMALL, WHOLE = 512, 2**16
-"""Arrays of fewer than ``SMALL`` bytes are sent with the structure, and values of up to ``WHOLE`` bytes as one piece:
-for these sizes, a copy costs less than another piece."""
+"""Arrays of fewer than ``SMALL`` bytes are packed with the structure, and values of up to ``WHOLE`` bytes as one piece.
+At these sizes, a copy costs less than an additional piece."""
 
 
 def pack(value: Any) -> Packed:
     """Pack ``value`` for another process: a tree of tensors, arrays, plain values and objects that pickle can send.
 
     Raises:
-        Exception: The error of pickle for a value that it cannot send.
+        Exception: The error that pickle raises for a value that it cannot send.
     """
     buffers: list[pickle.PickleBuffer] = []
     structure = io.BytesIO()
@@ -33,7 +33,8 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Return the value that was packed. Its large arrays and tensors may be read-only memory: copy before writing."""
+    """Return the value that was packed. The memory of its large arrays and tensors may be read-only, so copy them
+    before writing to them."""
     structure, *arrays = pickle.loads(packed) if isinstance(packed, bytes) else packed
     with warnings.catch_warnings():  # torch has no read-only tensors; this library never writes to these
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
@@ -41,15 +42,15 @@ def unpack(packed: Packed) -> Any:
 
 
 def num_bytes(packed: Packed) -> int:
-    """Return the number of bytes of a packed value."""
+    """Return the size of a packed value in bytes."""
     return len(packed) if isinstance(packed, bytes) else sum(memoryview(part).nbytes for part in packed)
 
 
 def check_portable(where: str, value: Any) -> None:
-    """Check that ``value`` can be sent to another process.
+    """Raise unless ``value`` can be sent to another process.
 
     Args:
-        where: The setting or object that has the value; it begins the error.
+        where: The setting or object that has the value; the error text begins with it.
         value: The value.
 
     Raises:
@@ -66,7 +67,7 @@ def check_portable(where: str, value: Any) -> None:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that writes tensors as arrays, which costs less than the zip file that torch writes for each."""
+    """A pickler that writes tensors as arrays, which costs less than the zip file that torch writes for each tensor."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
@@ -78,8 +79,8 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer]) -> bool:
-    """Let pickle write a ``buffer`` of fewer than SMALL bytes into the structure (True), or append it to ``buffers``
-    (False)."""
+    """Return True if ``buffer`` has fewer than ``SMALL`` bytes, so that pickle writes it into the structure. Otherwise
+    append it to ``buffers``, and return False."""
     if buffer.raw().nbytes < SMALL:
         return True
     buffers.append(buffer)
@@ -87,5 +88,5 @@ def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer])
 
 
 def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """Return the tensor that was written as ``array``."""
+    """Return the tensor of type ``dtype`` that was pickled as ``array``."""
     return torch.from_numpy(array).view(dtype)

@@ -1,1 +1,1 @@
-"""Vector environments: making, checking and restarting them."""
+"""Making, checking and restarting vector envs."""

@@ -1,4 +1,5 @@
-"""Atari games with the preprocessing of Mnih et al. 2015, through ale-py's vector env, which steps them in threads.
+"""Atari games with the preprocessing of Mnih et al. 2015, through ale-py's vector env, which steps the games in
+threads.
 
 Only functions that need a game import ale-py.
 """
@@ -16,16 +17,16 @@ from gymnasium.vector import AutoresetMode
 from catalog.errors import closest
 
 NAMESPACE = "ALE/"
-"""Prefix of the ids of games."""
+"""Prefix of the ids of Atari games."""
 
 DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": AutoresetMode.SAME_STEP}
-"""Settings that differ from the defaults of ale-py: raw rewards, and no steps that only reset."""
+"""Settings that differ from ale-py's defaults: no reward clipping, and a reset within the step that ends an episode."""
 
 ENLARGED = 4
 """Factor by which rendered frames are enlarged in width and height."""
 
 _OURS = ("self", "game", "num_envs", "batch_size")
-"""Arguments of ale-py's vector env that an ``env_config`` cannot set; all envs step together."""
+"""Arguments of ale-py's vector env that ``env_config`` cannot set. All envs step together, without ``batch_size``."""
 
 
 def is_atari(env: object) -> bool:
@@ -34,14 +35,15 @@ def is_atari(env: object) -> bool:
 
 
 def importing_id(env: Any) -> Any:
-    """Return ``env``; put the prefix ``ale_py:`` before the id of an Atari game that is not registered yet."""
+    """Return ``env``. If it is the id of an Atari game that is not registered yet, put the prefix ``ale_py:`` before
+    it, with which Gymnasium imports and registers the games."""
     is_new = isinstance(env, str) and env.startswith(NAMESPACE) and env not in gym.registry
     return f"ale_py:{env}" if is_new else env
 
 
 def current_id(env_id: str) -> str | None:
-    """Return the current id for an old id of a game, such as ``"ALE/Breakout-v5"`` for ``"BreakoutNoFrameskip-v4"``;
-    None for other ids."""
+    """Return the current id for an old id of an Atari game, such as ``"ALE/Breakout-v5"`` for
+    ``"BreakoutNoFrameskip-v4"``. Return None for any other id."""
     old = re.fullmatch(r"(ale_py:)?([A-Z][A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]", env_id)
     if old is None:
         return None
@@ -55,10 +57,10 @@ def current_id(env_id: str) -> str | None:
 
 
 def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ale-py's vector env: ``env_config``, and :data:`DEFAULTS` for other settings.
+    """Return the arguments for ale-py's vector env: ``env_config``, completed with :data:`DEFAULTS`.
 
     Raises:
-        ValueError: If the vector env does not have a setting; names the closest one.
+        ValueError: If the vector env has no setting of a given name; names the closest one.
     """
     if importlib.util.find_spec("ale_py") is None:
         return {**DEFAULTS, **env_config}  # making the env raises and names the missing package
@@ -76,7 +78,7 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
 
 
 class AtariGame(gym.Env):
-    """Plays one game through the vector env, for rendering: pictures show the newest frame, enlarged.
+    """Plays one game through ale-py's vector env, for rendering. Pictures show the newest frame, enlarged.
 
     Args:
         env_id: The id of the game.
@@ -100,7 +102,7 @@ class AtariGame(gym.Env):
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the game; return the five values that Gymnasium defines, with an empty info."""
+        """Step the game. Return the five values that Gymnasium defines; the info is empty."""
         obs, rewards, terminateds, truncateds, info = self._game.step(np.asarray(action)[None])
         self._obs = info.get("final_obs", obs)[0]
         return self._obs, float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}

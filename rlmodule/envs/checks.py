@@ -2,12 +2,13 @@
 
 `EnvGuard` wraps every single env that `make_vector_env` makes and checks its raw values. `VectorGuard` checks the
 batched arrays of ready vector envs, whose sub-envs cannot be wrapped. Both check observations in the first 100 calls
-and then in 1 of 100, and the types of rewards, flags and infos, which takes little time, in all calls. `check_finite`
-checks whole fragments of collected data, since NaN may occur in any step.
+and then in every 100th. They check the types of rewards, flags and infos in all calls, which takes little time.
+`check_finite` checks whole fragments of collected data, since NaN may occur in any step.
 
-An array passes if it has exactly the shape of the space; a dtype that NumPy casts to that of the space by the rule
-"same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), as Gymnasium's vector envs do; and
-values within the bounds, for floats up to rounding. `check_finite` covers NaN and infinity.
+An array passes if it has exactly the shape of the space, a dtype that NumPy casts to that of the space by the rule
+"same_kind", and values within the bounds. The rule is that of Gymnasium's vector envs: a float32 Box accepts float64
+and int64, but an integer Box accepts no float. Floats may exceed the bounds by a rounding error. NaN and infinity pass,
+because `check_finite` finds them.
 """
 
 import copy
@@ -34,7 +35,7 @@ logger = logging.getLogger("rlmodule.envs.make")
 _FULL_CHECKS = 100  # number of calls at the start whose observations are all checked
 _CHECK_EVERY = 100  # one in this many later calls is checked
 MOST_ACTIONS = 100_000
-"""Most actions that are kept of an episode, to repeat it when its run is resumed."""
+"""Largest number of actions of an episode that are kept, to repeat the episode when its run is resumed."""
 _ROUNDING = 1e-5  # relative tolerance: float32 arithmetic may leave [-1, 1] by a few units in the last place
 
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -51,19 +52,20 @@ _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
 SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
 Where: TypeAlias = Callable[[tuple[int, ...]], str]
-"""Names env and step of the entry at an index, as ``env 3, step 57``; of the whole array for ``()``."""
+"""Returns the env and step of the entry at an index, as ``env 3, step 57``. The index ``()`` is the whole array."""
 
 
 class EnvError(RuntimeError):
     """Raised if an env raises or its process ends.
 
-    The text has the type, message and traceback of the original error. It can be sent to other processes even if the
-    original cannot, and constructed from another EnvError, as async vector envs do to pass errors on.
+    The text has the type, message and traceback of the original error. An EnvError can be sent to other processes even
+    if the original error cannot. It can also be constructed from another EnvError, as async vector envs do when they
+    re-raise an error.
 
     Attributes:
         place: Where the error occurred: ``env``, its index in the run; ``call``, ``"step()"`` or ``"reset()"``;
             ``step``, the number of steps of the env; ``action``, None in a reset; ``seed``, the last seed passed to
-            ``reset``. If the process of the env ended, only ``env`` and ``seed``.
+            ``reset``. If the process of the env ended, it has only ``env`` and ``seed``.
     """
 
     def __init__(self, text: "str | EnvError", place: Mapping[str, Any] | None = None) -> None:
@@ -77,7 +79,7 @@ class EnvError(RuntimeError):
 def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
     """Raise unless `value` is a member of `space`.
 
-    The check follows the structure of `space`, since a Dict space may order its keys differently than a sorted tree.
+    The check follows the structure of `space`, because the `tree` library may order the keys of a dict differently.
 
     Args:
         space: A single or a batched observation space.
@@ -160,7 +162,7 @@ def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, 
 
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
-    """Check everything that a step returned except the observation. Return the reward as a number."""
+    """Raise unless the reward, the flags and the info of a step have the right types. Return the reward as a number."""
     number = real_number(reward, f"{where}, reward")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         check_flag(flag, where, name)
@@ -169,11 +171,11 @@ def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, inf
 
 
 def real_number(reward: Any, where: str) -> Any:
-    """Return a reward as a number; an array must have exactly one entry.
+    """Return a reward as a number. An array or tensor must have exactly one entry.
 
     Raises:
         TypeError: If ``reward`` is not one real number.
-        ValueError: If it is too large to store.
+        ValueError: If it is an int too large to store as a float64.
     """
     number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
     if not isinstance(number, _NUMBERS):
@@ -187,25 +189,25 @@ def real_number(reward: Any, where: str) -> Any:
 
 
 def check_flag(flag: Any, where: str, name: str) -> None:
-    """Raise a TypeError unless the flag called ``name`` is a bool, of Python or NumPy."""
+    """Raise TypeError unless ``flag``, called ``name`` in the error text, is a Python or NumPy bool."""
     if not isinstance(flag, _BOOLS):
         raise TypeError(f"{where}, {name}: expected a bool, got {describe(flag)}. Return bool({name}).")
 
 
 def check_info(where: str, info: Any, name: str = "info") -> None:
-    """Raise a TypeError unless the value called ``name`` is a dict."""
+    """Raise TypeError unless ``info``, called ``name`` in the error text, is a dict."""
     if not isinstance(info, dict):
         raise TypeError(f"{where}, {name}: expected a dict, got {describe(info)}. Return {{}} if it is empty.")
 
 
 def is_due(call: int) -> bool:
-    """Return whether to check the observations of the `call`-th call, counted from 1."""
+    """Return whether to check call number `call`, counted from 1: each of the first 100 calls, then every 100th."""
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
 class Guard:
-    """Base class of wrappers that check a single env. It describes the env's errors, chooses the seed of each episode,
-    continues saved episodes, and closes the env."""
+    """Base class of the guards, each of which wraps one single-agent or multi-agent env. It describes the env's errors,
+    chooses the seed of each episode, continues saved episodes, and closes the env."""
 
     env: Any
     env_index: int | None
@@ -215,7 +217,7 @@ class Guard:
     _episode = 0  # since the reset with that seed
 
     def _set_seed(self, seed: int | None) -> None:
-        """Set the seed of the next episode: ``seed``, or one derived from the last seed that was passed."""
+        """Set the seed of the next episode: ``seed``, or if it is None, one derived from the last seed passed."""
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0
@@ -227,19 +229,19 @@ class Guard:
         return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Bring the env to the state in which an episode was saved: by ``set_episode_state(state)``, if it has that
-        method; else by repeating the actions from the episode's seed. Repeated steps are not counted.
+        """Bring the env to the state in which an episode was saved: with ``set_episode_state(state)`` if the env has
+        this method, otherwise by repeating the actions from the episode's seed. Repeated steps are not counted.
 
-        The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
-        begins: the env has randomness that does not derive from its seed, its version changed, or the episode had more
-        than :data:`MOST_ACTIONS` steps.
+        The observation must then equal the saved observation bit for bit. If it differs, or if the env raises, a
+        warning is logged and a new episode begins. Possible causes are randomness that does not derive from the env's
+        seed, a new version of the env, and an episode of more than :data:`MOST_ACTIONS` steps.
 
         Args:
-            episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
-                guard's ``get_open_episode()``, with the leaves of the last observation as ``obs``.
+            episodes: By index of the env in the run: either a dict with only a ``seed``, with which a new episode
+                begins, or the result of ``get_open_episode()`` with the leaves of the last observation as ``obs``.
 
         Returns:
-            The observation, and whether the episode continues.
+            The observation, and whether the saved episode continues.
         """
         episode = episodes[self.env_index or 0]
         obs, _ = self.reset(seed=episode["seed"])
@@ -264,14 +266,14 @@ class Guard:
 
     @abstractmethod
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset the env, and check the results."""
+        """Reset the env. Check the results, and return them."""
 
     @abstractmethod
     def _repeat(self, episode: Mapping[str, Any]) -> Any:
-        """Bring the env to where ``episode`` was saved. Return the last observation."""
+        """Bring the env to the state in which ``episode`` was saved. Return the last observation."""
 
     def close(self) -> None:
-        """Close the env. An error is only logged, so that the other envs are closed, too."""
+        """Close the env. Log an error instead of raising it, so that the other envs are also closed."""
         try:
             self.env.close()
         except Exception:
@@ -292,10 +294,10 @@ class Guard:
 
 
 class EnvGuard(Guard, gym.Wrapper):
-    """Checks the values that one env returns; errors name the env and the step.
+    """Checks the values that one single-agent env returns. Errors name the env and the step.
 
-    Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``
-    is counted before it is made.
+    Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. ``step_counter`` counts every call
+    of the env's ``step`` before it is made.
 
     Two values are corrected, because Gymnasium's vector envs could not handle them: a reward that is an array with one
     entry becomes a number, and the last observation of an episode is copied, since the next reset may overwrite it.
@@ -306,7 +308,7 @@ class EnvGuard(Guard, gym.Wrapper):
     """
 
     def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
-        """Wrap ``env``, which has the index ``env_index`` in the run; ``step_counter`` counts its steps."""
+        """Wrap ``env``, which has the index ``env_index`` in the run."""
         super().__init__(env)
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
@@ -317,7 +319,7 @@ class EnvGuard(Guard, gym.Wrapper):
         self._last_reset: Any = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env. Check the observation if a check is due, and the other results always."""
+        """Step the env. Check the observation if a check is due, and the other results in every step."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
         self._actions.append(action if type(action) is np.int64 else own(action))
@@ -350,9 +352,9 @@ class EnvGuard(Guard, gym.Wrapper):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env. Check the observation if a check is due, and the info always.
+        """Reset the env. Check the observation if a check is due, and the info in every reset.
 
-        A reset without a seed gets one that derives from the last one passed, so that any episode can be repeated.
+        A reset without a seed gets a seed that derives from the last one passed, so that any episode can be repeated.
         """
         self._resets += 1
         where = f"env {self.env_index}, reset after step {self._steps}"
@@ -375,9 +377,9 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs: the seed of the episode, and either the result of the env's
-        ``get_episode_state()`` (a tree of tensors and values that JSON can hold) or, if it has no such method, the
-        leaves ``[t, ...]`` of the actions so far, at most the last :data:`MOST_ACTIONS`."""
+        """Return what :meth:`continue_episode` needs: the seed of the episode, and the result of the env's
+        ``get_episode_state()`` (a tree of tensors and JSON values). If the env has no such method, return the leaves
+        ``[t, ...]`` of the actions so far instead, at most the last :data:`MOST_ACTIONS`."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}
@@ -393,7 +395,8 @@ class EnvGuard(Guard, gym.Wrapper):
         return obs
 
     def _look_for_mask(self, info: Mapping[str, Any]) -> None:
-        """Warn if the env returns an action mask where nothing reads it: in ``info``, or from a method as for SB3."""
+        """Log a warning if the env returns an action mask where nothing reads it: in ``info``, or from a method
+        ``action_masks()`` as for Stable-Baselines3."""
         space = self.env.observation_space
         if isinstance(space, spaces.Dict) and any("mask" in str(key) for key in space):
             return
@@ -404,8 +407,8 @@ class EnvGuard(Guard, gym.Wrapper):
             _warn_of_mask(type(self.env.unwrapped).__name__, "action_masks()", first)
 
     def check_last(self) -> None:
-        """Check the last results of the env even if no check was due, for callers whose use of the results failed.
-        Raise as ``reset`` and ``step`` do."""
+        """Check the last results of the env even if no check was due. Call it after code that used these results
+        failed. Raise as ``reset`` and ``step`` do."""
         if self._last_step is not None:
             obs, *outcome = self._last_step
             self._check_obs(obs, where := f"env {self.env_index}, step {self._steps}")
@@ -429,23 +432,24 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
 
 
 def own(value: Any) -> Any:
-    """Copy an observation or action, since the env may change it later."""
+    """Copy an observation or action, since the env may change the original later."""
     return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
 
 
 def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
-    """Return the leaves ``[t, ...]`` of ``t`` actions; an empty list if ``t`` is 0."""
+    """Stack ``t`` actions along a new first dimension, and return the leaves ``[t, ...]``. Return an empty list if
+    ``t`` is 0."""
     return [torch.as_tensor(np.stack(leaf)) for leaf in zip(*map(tree.flatten, actions), strict=True)]
 
 
 def restored(space: spaces.Space, leaves: Sequence[Tensor]) -> Iterator[Any]:
-    """Return the actions of ``space`` whose :func:`leaves_along` are ``leaves``."""
+    """Yield the actions of ``space`` for which :func:`leaves_along` returned ``leaves``."""
     like = create_empty_array(space)
     return (tree.unflatten_as(like, leaf) for leaf in zip(*(leaf.numpy() for leaf in leaves), strict=True))
 
 
 def _plain(action: Any) -> Any:
-    """Convert an action to numbers, lists and dicts; describe large arrays as text."""
+    """Convert an action to numbers, lists and dicts. Replace large arrays with a description."""
     if isinstance(action, dict):  # by agent: tree sorts keys, which may be numbers and strings
         return {key: _plain(part) for key, part in action.items()}
     return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else describe(x), action)
@@ -456,7 +460,7 @@ class VectorGuard:
 
     Args:
         vector_env: The vector env; observations must be members of its batched ``observation_space``.
-        first_env_index: Index of its first env in the run.
+        first_env_index: Index of the vector env's first env in the run.
     """
 
     def __init__(self, vector_env: gym.vector.VectorEnv, first_env_index: int = 0) -> None:
@@ -467,11 +471,12 @@ class VectorGuard:
         self._steps = self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check one vector step: `info` always, the others if a check is due or a dtype has changed. The leaves of
-        `obs` are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
+        """Check the results of one vector step: `info` always, and the other results if a check is due or a dtype has
+        changed. The leaves of `obs` are ``[N, ...]``, rewards and flags ``[N]``, all of NumPy or torch.
 
         Raises:
-            TypeError, ValueError: If a value is wrong; names the first env with one, the step, and the leaf.
+            TypeError, ValueError: If a value is wrong; names the step, the leaf and, for an observation outside the
+                bounds, the env.
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
@@ -485,7 +490,7 @@ class VectorGuard:
         self._dtypes = dtypes
 
     def check_last(self) -> None:
-        """Check the last vector step even if no check was due. Raises as `check_step` does."""
+        """Check the results of the last vector step even if no check was due. Raise as `check_step` does."""
         if self._last_step is None:
             return
         obs, rewards, terminateds, truncateds = self._last_step
@@ -500,7 +505,7 @@ class VectorGuard:
                 )
 
     def check_reset(self, obs: Any, info: Any) -> None:
-        """Check the results of a reset: `info` always, `obs` if it is due. Raises as `check_step` does."""
+        """Check the results of a reset: `info` always, `obs` if a check is due. Raise as `check_step` does."""
         self._resets += 1
         check_info(f"vector env, reset after step {self._steps}", info)
         if is_due(self._resets):
@@ -513,17 +518,17 @@ class VectorGuard:
 def check_finite(
     values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
 ) -> None:
-    """Check consecutive rows of collected data for NaN and infinity, at about the cost of reading them once.
+    """Raise if consecutive rows of collected data have NaN or infinity. This takes about as long as reading them once.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
         name: Name of the values, for the error text.
-        first_step: Number of the step that returned row 0 (0: the reset).
+        first_step: Number of the env step that returned row 0; 0 stands for the reset.
         first_env_index: Index of the env in column 0.
         places: Row and column ``[K, 2]`` of each of the ``K`` values.
 
     Raises:
-        ValueError: If an entry is not finite; names the env, the step and the leaf of the first one.
+        ValueError: If an entry is not finite; names the env, the step and the leaf of the first such entry.
     """
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
@@ -543,14 +548,15 @@ def _not_finite(where: str, got: Any, index: list[Any]) -> ValueError:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Convert `value` to a NumPy array; without a copy if it is one or a CPU tensor."""
+    """Convert `value` to a NumPy array. NumPy arrays and CPU tensors are not copied."""
     if isinstance(value, np.ndarray):
         return value
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def describe(value: Any) -> str:
-    """Describe a value in a few words: the shape and dtype of an array, the type and first characters of others."""
+    """Describe a value in a few words: the shape and dtype of an array, the type and first characters of any other
+    value."""
     if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
         return f"{text}: {value}" if value.ndim == 0 else text

@@ -8,15 +8,18 @@ from torch import Tensor
 
 
 def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool) -> list[dict[str, Any]]:
-    """Return the ``info`` of the last step of each env that ``ended`` marks, as a single env would have returned it.
+    """Return the ``info`` of the last step of the episodes that ended, one dict for each env that ``ended`` marks, as a
+    single env would have returned it.
 
-    Numbers become Python numbers. Arrays, tensors, lists and dicts are copied, since their env may write into them.
+    Numbers become Python numbers. Arrays, tensors, lists and dicts are copied, since the env that returned them may
+    write into them.
 
     Args:
-        info: The ``info`` of a vector step. A value with one entry per env belongs to the envs one by one, unless the
-            mask ``_key`` next to ``key`` marks that an env did not return it. Other values belong to all envs.
-        ended: ``[N]`` bool.
-        resets_at_once: Whether ``info`` already describes the next episodes, and ``final_info`` those that ended.
+        info: The ``info`` of a vector step. A value with one entry per env is split between the envs. An env that a
+            mask ``_key`` next to ``key`` does not mark gets no entry ``key``. Any other value belongs to all envs.
+        ended: Whether the episode of each env ended in this step, ``[N]`` bool.
+        resets_at_once: Whether the env resets within the step. If so, ``info`` describes the next episodes, and its
+            entry ``final_info`` the episodes that ended.
     """
     if not np.count_nonzero(ended):
         return []
@@ -45,8 +48,8 @@ def _is_by_env(value: Any, num_envs: int) -> bool:
 
 
 def own_value(value: Any) -> Any:
-    """Copy the arrays, tensors, lists, tuples and dicts in ``value``, so that no env can change them. Scalars become
-    Python numbers; other objects are not copied."""
+    """Copy the arrays, tensors, lists, tuples and dicts in ``value``, so that no env can change them. Numbers in arrays
+    and tensors without dimensions become Python numbers. Other objects are not copied."""
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, Tensor):

@@ -26,7 +26,7 @@ factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vec
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
-"""Package → the extra of catalog-rl that installs it."""
+"""Maps a package to the extra of catalog-rl that installs it."""
 
 # copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
@@ -49,24 +49,25 @@ def make_vector_env(
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
-    an `EnvGuard`. The next step overwrites their observations (``copy=False``). A ready vector env is returned as it is
-    and keeps its autoreset mode; check it with `guard_for`. It comes from a factory, from a VectorEnv class, which also
-    gets ``num_envs``, or from the "vector_entry_point" of an id.
+    an `EnvGuard`. Each step overwrites the observations of the step before (``copy=False``). A factory, a VectorEnv
+    class (which also gets ``num_envs``) or the "vector_entry_point" of an id makes a ready vector env. A ready vector
+    env is returned unchanged and keeps its autoreset mode. The caller must check its values with the guard that
+    `guard_for` returns.
 
     Args:
         env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.
         env_config: Settings for the env.
         num_envs: Number of envs; a ready vector env must have exactly this number.
-        mode: "sync" steps the envs in turn in this process, "async" steps each in a separate process, and
+        mode: "sync" steps the envs one after another in this process, "async" steps each in a separate process, and
             "vector_entry_point" uses the vectorised implementation registered with the id. None means
             "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
         first_env_index: Index of the first env in the run, for error texts.
-        step_counter: Counts the steps of single envs in this process; the caller counts the steps of other envs.
-        restart: Replace a single env that raises by a new one; see `RestartingEnv`.
+        step_counter: Counts the steps of single envs in this process. The caller must count the steps of other envs.
+        restart: Replace a single env that raises with a new one; see `RestartingEnv`.
 
     Raises:
         ValueError: If the id, mode or number of envs is invalid; the mode does not fit `env`; the spaces of the envs
-            differ; or a ready vector env has another number of envs or would have to be restarted.
+            differ; or a ready vector env has a different number of envs, or ``restart`` is set for it.
         TypeError: If a factory returned anything but an env.
         ImportError: If the env needs a package that is not installed; names the command that installs it.
         RuntimeError: If making the env raised; the text has the type and message of that error.
@@ -124,7 +125,7 @@ def make_vector_env(
 
 
 def check_num_envs(num_envs: int) -> None:
-    """Raise a ValueError unless ``num_envs`` is a positive int."""
+    """Raise ValueError unless ``num_envs`` is a positive int."""
     if type(num_envs) is not int or num_envs < 1:
         remedy = "Set num_envs_per_env_runner to 1 or more."
         raise ValueError(f"num_envs: expected a positive int, got {num_envs!r}. {remedy}")
@@ -139,7 +140,7 @@ def name_of(env: EnvSource) -> str:
 def _make(
     source: EnvSource | EnvSpec, env_config: Mapping[str, Any], num_envs: int, where: str, vectorize: bool = False
 ) -> Any:
-    """Make one env, or a vector env. Raises as `make_vector_env` does."""
+    """Make one env or, if ``vectorize``, a vector env. Raise as `make_vector_env` does."""
     config = mutable_copy(dict(env_config))
     remedy = "Check env_config against the arguments of the env."
     try:
@@ -169,7 +170,7 @@ def _make(
 
 
 def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
-    """Raise ValueError unless a ready vector env, which a factory returned, fits the settings."""
+    """Raise ValueError unless ``made``, a ready vector env, fits the settings."""
     if restart or mode == "async":
         setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
         raise ValueError(
@@ -212,9 +213,9 @@ def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs
 
 
 class _FailedEnv(gym.Env):
-    """Replaces an env that could not be made in a worker process, and raises its error on the first use.
+    """Stands in for an env that could not be made in a worker process, and raises the error on the first use.
 
-    If the worker ended instead, this process would only see an EOFError.
+    If the worker ended instead, the parent process would only see an EOFError.
     """
 
     def __init__(self, error: Exception, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -225,10 +226,10 @@ class _FailedEnv(gym.Env):
 
 
 def spec_to_send(env: EnvSource) -> EnvSpec | None:
-    """Return the spec registered under the id `env`, for processes in which it is not registered.
+    """Return the spec registered under the id `env`, to send to processes in which the id is not registered.
 
-    For an id without a version, return the newest one. Return None if `env` is not an id, or if it names a module: its
-    import registers the id in any process.
+    For an id without a version, return the spec of the newest version. Return None if `env` is not an id. Also return
+    None if the id names a Python module, because importing that module registers the id in any process.
 
     Raises:
         ValueError: If the id is not registered.
@@ -242,7 +243,7 @@ def spec_to_send(env: EnvSource) -> EnvSpec | None:
 
 
 def _id(env_id: str) -> str:
-    """Return ``env_id`` without its module."""
+    """Return ``env_id`` without the prefix that names a Python module."""
     return env_id.rpartition(":")[2]
 
 
@@ -262,7 +263,7 @@ def _unknown_id(env_id: str) -> ValueError:
 
 
 def install_remedy(error: Exception) -> str:
-    """Return the remedy for an `error` about a missing package."""
+    """Return the sentence that says how to install the package whose absence `error` reports."""
     text = f"{error} {error.__cause__}".lower()
     for package, extra in _EXTRAS.items():
         # for its oldest MuJoCo envs, Gymnasium recommends gymnasium-robotics, which the extra does not install
@@ -272,10 +273,11 @@ def install_remedy(error: Exception) -> str:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Return the autoreset mode of `env`: it resets within the step that ends an episode, in the next step, or never.
+    """Return the autoreset mode of `env`: whether it resets a sub-env within the step that ends an episode, in the next
+    step, or never.
 
     Raises:
-        ValueError: If the env declares none, or an unknown one.
+        ValueError: If the env declares no mode, or an unknown mode.
     """
     # VectorEnv does not declare the attribute, but Gymnasium's own vector envs have it, and it is more reliable: up to
     # Gymnasium 1.2 their metadata is the dict of the sub-env's class, which the next vector env of that class
@@ -292,5 +294,6 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 
 def guard_for(env: VectorEnv, first_env_index: int = 0) -> VectorGuard | None:
-    """Return the guard that must check each step of `env`; None if every sub-env is in an `EnvGuard` already."""
+    """Return a guard for the caller to check each step of `env` with. Return None if every sub-env is already in an
+    `EnvGuard`."""
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)

@@ -8,27 +8,27 @@ import numpy as np
 from gymnasium import spaces
 
 OBSERVATIONS = "observations"
-"""Field of the new observation that holds the original one."""
+"""Field of the new observation that holds the original observation."""
 
 
 class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Replaces each observation by ``{"observations": obs, "action_mask": info["action_mask"]}``. A dict observation
-    gets the mask as an additional field. ``info`` stays as it is.
+    """Replaces each observation with ``{"observations": obs, "action_mask": info["action_mask"]}``. If the observation
+    is a dict, adds the mask to it as another field instead. ``info`` stays unchanged.
 
-    It wraps a single env, not a vector env, so that the last observation of an episode gets its mask, too.
+    It wraps a single env, not a vector env, so that the last observation of an episode also gets its mask.
 
     Args:
         env: An env that returns the mask in the ``info`` of every ``reset()`` and ``step()``.
-        mask_space: Space of the mask. None derives it from one ``reset()``: bools become a MultiBinary, numbers an
-            unbounded Box of their shape and dtype.
-        embeddings_space: Space of the vectors of the actions (``catalog.actions.embeddings``); None if the env does not
-            return them.
+        mask_space: Space of the mask. None derives it from the mask of one ``reset()``: a MultiBinary for bools, or an
+            unbounded Box of the same shape and dtype for numbers.
+        embeddings_space: Space of the action embeddings (``catalog.actions.embeddings``); None if the env does not
+            return embeddings.
         mask_key: Name of the mask in ``info`` and in the observation.
-        embeddings_key: Name of the vectors in ``info`` and in the observation.
+        embeddings_key: Name of the embeddings in ``info`` and in the observation.
 
     Raises:
-        ValueError: If ``info`` lacks a field (names the call and its step), a field cannot be an array, or the
-            observation already has a field of that name.
+        ValueError: If ``info`` lacks the mask or the embeddings (names the call and the step), if the mask is not an
+            array of bools or numbers, or if the observation already has a field of that name.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
 
 def _space_of(value: Any, where: str) -> spaces.Space:
-    """Return the space of arrays with the shape and dtype of ``value``."""
+    """Return the space of all arrays with the shape and dtype of ``value``."""
     try:
         array = np.asarray(value)
         if array.dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""Envs of PettingZoo by name. Its packages are imported only to look for a name."""
+"""Functions that find PettingZoo envs by name. PettingZoo is imported only to look up a name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rlmodule.envs.atari import is_atari
 
 
 def maker_of(name: str) -> Callable[..., Any] | None:
-    """Return the function that makes the env ``name``, an id of ``pettingzoo.make`` or a module; None if no env has it.
+    """Return the function that makes the PettingZoo env ``name``, or None if no env has this name. The name is an id of
+    ``pettingzoo.make`` or the import path of a Python module.
 
     Raises:
-        ImportError: If a package is missing, or any other error of the import.
+        ImportError: If a package is missing. Any other error of the import is also raised.
     """
     if is_of_gymnasium(name):
         return None
@@ -32,12 +33,12 @@ def maker_of(name: str) -> Callable[..., Any] | None:
 
 
 def is_known(name: str) -> bool:
-    """Return whether an env has this name, in a package that is installed."""
+    """Return whether ``name`` is the name of a PettingZoo env in an installed package."""
     with contextlib.suppress(Exception):
         return maker_of(name) is not None
     return False
 
 
 def is_of_gymnasium(name: str) -> bool:
-    """Return whether ``name`` is an id of Gymnasium."""
+    """Return whether ``name`` is an id of a Gymnasium env or of an Atari game."""
     return name in gym.registry or is_atari(name)

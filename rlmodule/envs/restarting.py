@@ -1,4 +1,4 @@
-"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue; Restarts does the
+"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts implements the
 replacement."""
 
 import time
@@ -12,22 +12,22 @@ from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.seeding import int_seed
 
 TRIES = 3
-"""Number of envs in a row that may fail before their first step."""
+"""The error is raised once this many envs in a row have failed before their first step."""
 
 FAULT = "rlmodule.env_raised"
-"""Key in the ``info`` of a step that raised: the text of the error."""
+"""Key in the ``info`` of a step in which the env raised. Its value is the text of the error."""
 
 
 class Restarts:
-    """Replaces a guarded env that has raised by a new one, at the next reset.
+    """Replaces a guarded env that has raised with a new one, at the next reset.
 
     Args:
         guard: The first env, in its guard.
-        make: Makes another env, in a guard.
+        make: Makes a new env, in a guard.
 
     Attributes:
         guard: The current env, in its guard.
-        has_stepped: Whether the current env has completed a step.
+        has_stepped: Whether the current env has completed a step. The caller sets it.
     """
 
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
@@ -38,7 +38,7 @@ class Restarts:
         self.has_stepped = self._failed = False
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the env, or a new one if it failed. Return what its ``reset`` returns.
+        """Reset the env. If it has failed, replace it with a new env first. Return the results of its ``reset``.
 
         Raises:
             EnvError: If :data:`TRIES` envs in a row fail before their first step.
@@ -57,17 +57,23 @@ class Restarts:
                 return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's open episode, with the state of the seeds of further envs under ``restarts``."""
+        """Return the guard's open episode. Its entry ``restarts`` is the state from which the seeds of replacement envs
+        derive."""
         return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Continue the guard's episode. Seeds of further envs derive from its ``restarts``, or else from its seed."""
+        """Continue the guard's episode from ``episodes``, see :meth:`Guard.continue_episode`. The seeds of replacement
+        envs derive from its entry ``restarts`` or, if it has none, from its seed."""
         episode = episodes[self.guard.env_index]
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
         return self.guard.continue_episode(episodes)
 
     def note(self, error: RuntimeError) -> None:
-        """Record that the env failed with ``error``. Raises as :meth:`reset` does."""
+        """Record that the env failed with ``error``.
+
+        Raises:
+            EnvError: If :data:`TRIES` envs in a row have failed before their first step.
+        """
         self._failures = 0 if self.has_stepped else self._failures + 1
         self._failed, self.has_stepped = True, False
         if self._failures >= TRIES:
@@ -76,7 +82,8 @@ class Restarts:
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env, after 0, 0.1 or 0.4 s for 0, 1 or 2 failures in a row. Return the seed for its reset."""
+        """Replace the env, after 0, 0.1 or 0.4 s for 0, 1 or 2 failures in a row. Return the seed for the reset of the
+        new env."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
         close_in_time(self.guard, f"env {self.guard.env_index}")
@@ -89,12 +96,13 @@ class RestartingEnv(gym.Wrapper):
     """Replaces a guarded env with a new one when it raises.
 
     If the env raises in a step, ``step`` returns None as the observation, ``truncated=True``, and :data:`FAULT` in the
-    info. The next reset makes the new env, with a new seed derived from the last one given, so that no episode is
-    repeated. Errors that the guard itself raises are not caught: a new env would return the same wrong values.
+    info. The next reset makes the new env. Its seed derives from the last seed passed to ``reset``, so that no episode
+    is repeated. Errors that the guard itself raises are not caught, because a new env would return the same wrong
+    values.
 
     Args:
         guard: The first env.
-        make: Makes another env.
+        make: Makes a new env, in a guard.
 
     Raises:
         EnvError: From ``reset`` and ``step``, if :data:`TRIES` envs in a row fail before their first step.
@@ -105,7 +113,7 @@ class RestartingEnv(gym.Wrapper):
         self._restarts = Restarts(guard, make)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env. If the env raises, end its episode."""
+        """Step the env. If the env raises, end its episode, as the class describes."""
         try:
             result = self._restarts.guard.step(action)
         except EnvError as error:
@@ -115,7 +123,7 @@ class RestartingEnv(gym.Wrapper):
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, or a new one if it failed."""
+        """Reset the env. If it has failed, replace it with a new env first."""
         try:
             return self._restarts.reset(seed, options)
         finally:

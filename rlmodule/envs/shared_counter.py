@@ -11,13 +11,18 @@ _NUM_BYTES = 8
 
 
 class SharedCounter:
-    """Holds a number that one process increments and another may read.
+    """Holds a number that one process increments and another process may read.
 
-    The number is in a file that is mapped into memory, so counting takes no system call and the count survives the end
-    of the process, whatever the cause. Without a file, only this process can read it.
+    The number is in a memory-mapped file. So counting takes no system call, and the number can still be read after the
+    counting process has died, whatever the cause.
+
+    Args:
+        file: The file that holds the number. With None, the number is in the memory of this process, and no other
+            process can read it.
 
     Attributes:
-        cell: The number, int64, as ``cell[0]``; faster than a method call in loops.
+        cell: A view whose only entry ``cell[0]`` is the number, int64. In loops, incrementing it is faster than a
+            method call.
     """
 
     def __init__(self, file: FileIO | None = None) -> None:
@@ -37,9 +42,9 @@ class SharedCounter:
 
     @classmethod
     def attach(cls, path: str) -> SharedCounter | None:
-        """Return the counter in the file at ``path``; None if this machine has no such file.
+        """Return the counter in the file at ``path``, or None if this machine has no such file.
 
-        This unlinks the file, so the system frees it when the processes that mapped it have ended.
+        This unlinks the file, so that the system frees it once the processes that mapped it have ended.
         """
         try:
             with FileIO(path, "r+") as file:

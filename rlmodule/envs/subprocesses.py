@@ -1,4 +1,4 @@
-"""Functions for the processes of envs: end them with this process, close them, and find out how one ended."""
+"""Functions for env processes: end them with this process, close them, and find out how one of them ended."""
 
 import ctypes
 import functools
@@ -21,7 +21,7 @@ from rlmodule.envs.checks import EnvError
 T = TypeVar("T")
 
 CLOSE_SECONDS = 8.0
-"""Time that the envs of a vector env may take to close, together."""
+"""Time in seconds that all envs of a vector env together may take to close."""
 _AGAIN_SECONDS = 0.2
 _PR_SET_PDEATHSIG = 1
 
@@ -29,10 +29,10 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 
 def follow_parent() -> None:
-    """Make this process ignore Ctrl-C and, on Linux, end with its parent.
+    """Make this process ignore Ctrl-C and, on Linux, terminate when its parent exits.
 
-    A terminal sends Ctrl-C to worker processes too, but only their parent may end them. On Linux the kernel kills them
-    when the parent ends, even by a signal that a program cannot handle.
+    A terminal sends Ctrl-C to worker processes too, but only their parent may end them. On Linux the kernel kills this
+    process when the parent exits, even if a signal that cannot be handled killed the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -40,8 +40,8 @@ def follow_parent() -> None:
 
 
 def in_lasting_thread(make: Callable[[], T]) -> T:
-    """Run ``make()``, which starts processes, in a thread that lasts as long as this process. To the kernel, the parent
-    of a child is the *thread* that forked it."""
+    """Return ``make()``, which starts processes. Run it in a thread that lasts as long as this process. Otherwise, the
+    kernel would kill processes that call :func:`follow_parent` when the *thread* that forked them exits."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _lasting_thread(os.getpid()).submit(make).result()
@@ -49,21 +49,22 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
 
 @functools.cache
 def _lasting_thread(pid: int) -> ThreadPoolExecutor:
-    """Return the lasting thread of process ``pid``. A forked process has another ``pid``, and so starts its own."""
+    """Return the executor of the lasting thread of process ``pid``. A forked process has a different ``pid``, so it
+    starts its own thread."""
     return ThreadPoolExecutor(1, "env processes")
 
 
 def is_broken(env: AsyncVectorEnv) -> bool:
-    """Return whether a process of ``env`` has ended."""
+    """Return whether any process of ``env`` has ended."""
     return any(pipe is None for pipe in env.parent_pipes) or not all(p.is_alive() for p in env.processes)
 
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
-    """Return the error for a process of ``env`` that ended without sending one: names the env and the exit code or
+    """Return an error if a process of ``env`` ended without sending one. The error names the env and the exit code or
     signal. Return None if no process ended that way.
 
     Args:
-        env: A vector env that a message could not reach.
+        env: A vector env that could not be reached by a message.
         first_env_index: Index of its first env in the run.
         seeds: The seed of the last reset of each env.
     """
@@ -84,7 +85,7 @@ def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Seq
 def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
     """End the processes of ``env``: ask them to close, and kill them after ``grace`` seconds.
 
-    With a ``grace`` of 0 they are killed at once, for use after an interrupt that may have cut off a message.
+    With a ``grace`` of 0, kill them at once. Use this after an interrupt that may have cut off a message to them.
     """
     pipes = [pipe for pipe in env.parent_pipes if pipe is not None]
     deadline = time.monotonic() + grace
@@ -104,15 +105,17 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
 
 
 def close_vector_env(env: VectorEnv) -> None:
-    """Close ``env`` and end all its processes, within about :data:`CLOSE_SECONDS`. Errors are logged."""
+    """Close ``env`` and end all its processes, within about :data:`CLOSE_SECONDS`. Log errors instead of raising
+    them."""
     if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
         end_processes(env.unwrapped, CLOSE_SECONDS)
     close_in_time(env, type(env.unwrapped).__name__)
 
 
 def close_in_time(env: Any, name: str) -> None:
-    """Call ``env.close()`` and log errors. Interrupt it by a TimeoutError after :data:`CLOSE_SECONDS`, repeatedly in
-    case it catches the error. Only the main thread can be interrupted, and not on Windows."""
+    """Call ``env.close()``, and log errors under ``name`` instead of raising them. After :data:`CLOSE_SECONDS`,
+    interrupt the call with a TimeoutError, repeatedly in case ``env`` catches the error. The interrupt works only in
+    the main thread, and not on Windows."""
 
     def interrupt(*_: Any) -> None:
         raise TimeoutError(f"not done in {CLOSE_SECONDS:g} s")

@@ -1,4 +1,4 @@
-"""SyncEnvs: a vector env that steps single envs in turn, in this process."""
+"""SyncEnvs: a vector env that steps single envs one after another in this process."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -16,18 +16,19 @@ from rlmodule.envs.infos import own_value
 
 
 class SyncEnvs(SyncVectorEnv):
-    """Steps single envs in turn, like Gymnasium's SyncVectorEnv with same-step autoreset, but with less overhead.
+    """Steps single envs one after another, like Gymnasium's SyncVectorEnv with same-step autoreset, but with less
+    overhead.
 
-    ``info`` has only the entries that a runner reads: ``final_obs`` and ``final_info``, object arrays ``[N]`` of the
-    values that envs returned at the end of an episode, with None for the others. The infos of envs may have different
-    keys. The next step overwrites the observations.
+    ``info`` has only the entries that a runner reads: ``final_obs`` and ``final_info``. Both are object arrays ``[N]``
+    with the values that envs returned at the end of an episode, and None for envs whose episode continues. The infos of
+    different envs may have different keys. Each step overwrites the observations of the step before.
 
     Args:
         env_fns: Functions that make one env each.
 
     Raises:
-        ValueError: From ``step``, if an env wrote into the observation of another. Checked in the steps in which
-            observations are checked.
+        ValueError: From ``step``, if an env wrote into the observation of another env. Checked in the first 100 steps,
+            and then in every 100th step.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
@@ -40,7 +41,7 @@ class SyncEnvs(SyncVectorEnv):
         self._steps = 0
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step every env with its action. Return observations, rewards, terminateds, truncateds, ``info``."""
+        """Step every env with its action. Return observations, rewards, terminateds, truncateds and ``info``."""
         self._steps += 1
         all_obs: list[Any] = self._env_obs
         copies: list[Any] | None = [] if is_due(self._steps) else None
@@ -67,7 +68,7 @@ class SyncEnvs(SyncVectorEnv):
         return self._observations, rewards, terminateds, truncateds, finals
 
     def _check_unchanged(self, copies: Sequence[Any]) -> None:
-        """Raise unless each observation still equals the copy made when its env returned it."""
+        """Raise ValueError unless each observation still equals its copy, which was made when its env returned it."""
         for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
             leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
             if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):

@@ -1,1 +1,1 @@
-"""Groups of env runners and learners, in this process or in others."""
+"""Groups of env runners and learners, in this process or in other processes."""

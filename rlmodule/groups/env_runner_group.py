@@ -1,4 +1,4 @@
-"""EnvRunnerGroup: the env runners of a run, in this process or in others."""
+"""EnvRunnerGroup: the env runners of a run, in this process or in other processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlmodule.settings import RunnerSettings
 
 Spec = RLModuleSpec | MultiRLModuleSpec
 State = dict[str, dict[str, Any]]
-"""The state of each env, by the global index of the env."""
+"""Maps the global index of each env, as text, to the state of the env."""
 
 
 def runner_class_for(settings: RunnerSettings) -> Any:
-    """Return the class of the runners: :class:`EnvRunner`, or :class:`AgentRunner` for envs with several agents."""
+    """Return the class of the env runners: :class:`EnvRunner`, or :class:`AgentRunner` for multi-agent envs."""
     if not settings.is_multi_agent:
         return EnvRunner
     from rlmodule.agents.runner import AgentRunner
@@ -33,11 +33,11 @@ def runner_class_for(settings: RunnerSettings) -> Any:
 class EnvRunnerGroup:
     """The env runners of a run. :meth:`create` builds the group for the settings.
 
-    This class has one runner, in this process. The runner acts with the learner's own tensors, or with copies if it
-    acts on another device. :class:`RemoteEnvRunnerGroup` has runners in other processes.
+    This class has one runner, in this process. The runner acts with the learner's own tensors or, if it acts on a
+    different device, with copies. :class:`RemoteEnvRunnerGroup` has runners in other processes.
 
-    Env ``i`` of runner ``k`` has the global index ``k * num_envs_per_env_runner + i``. Its random streams depend on
-    that index alone.
+    Env ``i`` of runner ``k`` has the global index ``k * num_envs_per_env_runner + i``. The random streams of an env
+    depend on its global index alone.
 
     Args:
         settings, run_seed, role, on_env: See :meth:`create`.
@@ -46,10 +46,10 @@ class EnvRunnerGroup:
         ValueError: If the settings ask for runners in other processes; call :meth:`create` instead.
 
     Attributes:
-        observation_space, action_space: Spaces of one env; by agent, if it has several.
-        module: The module that acts with the learner's weights, or all modules of several agents; set by
+        observation_space, action_space: Spaces of one env. For a multi-agent env, dicts of spaces by agent.
+        module: The module that acts with the learner's weights, or for a multi-agent env, all such modules; set by
             :meth:`build_modules`.
-        num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
+        num_env_steps_lost: Number of env steps that were taken but are in no rollout, by cause.
     """
 
     observation_space: Space
@@ -84,13 +84,15 @@ class EnvRunnerGroup:
     def create(
         settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> EnvRunnerGroup:
-        """Build the env runners of a run: one in this process if ``settings.num_env_runners`` is 0, else in others.
+        """Build the env runners of a run: one in this process if ``settings.num_env_runners`` is 0, otherwise that many
+        in other processes.
 
         Args:
             settings: The settings of the env and of its runners.
             run_seed: Seed of the run.
             role: Role of the random streams: ``"env"`` or ``"evaluation_env"``.
-            on_env: Called with every new vector env, in the process of its runner; if it raises, the env is closed.
+            on_env: Called with every new vector env, in the process of its runner. If the call raises, the env is
+                closed.
 
         Raises:
             WorkerFailed: If a runner in another process cannot be built.
@@ -102,14 +104,15 @@ class EnvRunnerGroup:
         return EnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
 
     def build_modules(self, spec: Spec, learner_module: RLModule | MultiRLModule) -> None:
-        """Let the runners act with the weights of ``learner_module``; ``spec`` describes it."""
+        """Build the modules that ``spec`` describes with the weights of ``learner_module``, and let the runners act
+        with them."""
         self.module = spec.build(inference_only=True)
         self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
 
     def _act_with(self, spec: Spec) -> None:
-        """Let the runners act with the weights of :attr:`module`, which ``spec`` describes."""
+        """Let the runners act with the modules in :attr:`module`, which ``spec`` describes."""
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
@@ -121,12 +124,12 @@ class EnvRunnerGroup:
         trained: Collection[str],
         mapping_fn: Callable[..., str] | None = None,
     ) -> None:
-        """Let runners of several agents act with the modules that ``spec`` describes, from the next rollout on. Modules
-        that they already have, and open episodes, are not changed.
+        """Let the runners of multi-agent envs act with the modules that ``spec`` describes, from the next rollout on.
+        Modules that the runners already have, and open episodes, are not changed.
 
         Args:
             spec: Describes all modules.
-            learner_modules: Modules whose weights the new ones share.
+            learner_modules: The learner's modules, whose weights the new modules share.
             trained: Ids of the modules that are trained.
             mapping_fn: Replaces the function that maps agents to modules; None keeps it.
         """
@@ -142,11 +145,12 @@ class EnvRunnerGroup:
         self._follow(spec, trained, mapping_fn)
 
     def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
-        """Let the runners act with the modules that :attr:`module` has now."""
+        """Let the runners act with the modules that :attr:`module` has now. The arguments are those of
+        :meth:`set_policies`."""
         self._runner.set_policies(trained, mapping_fn)
 
     def _weights_changed(self, policy_version: int) -> bool:
-        """Return whether the weights have changed since the last call."""
+        """Return whether the weights or ``policy_version`` have changed since the last call."""
         before = self._version
         self._version = policy_version, sum(x._version for x in self._tensors)  # torch counts changes in place there
         return self._version != before
@@ -166,14 +170,14 @@ class EnvRunnerGroup:
         return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
-        """Sample a rollout of ``num_steps`` rows from each runner, and return them in the order of their envs.
+        """Sample a rollout of ``num_steps`` rows from each runner, and return the rollouts in the order of their envs.
+        The arguments are those of :meth:`EnvRunner.sample`.
 
-        A runner that fails and restarts returns no rollout, but the call returns at least one. On any error, the steps
-        of rollouts that are ready count as lost, and new episodes start. Arguments as for :meth:`EnvRunner.sample`.
+        A runner that fails and restarts returns no rollout, but the call returns at least one rollout. If the call
+        raises, the steps of rollouts that are ready count as lost, and new episodes start.
 
         Raises:
-            WorkerFailed: If a runner in another process fails for good, unless the settings ignore that and others are
-                left.
+            WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
@@ -186,7 +190,7 @@ class EnvRunnerGroup:
         self._runner.reset()
 
     def report(self) -> dict[str, Any]:
-        """Return the runners' part of the ``workers`` section of a result; empty if no step can be lost or was lost."""
+        """Return the runners' part of the ``workers`` section of a result; empty if no env step was or can be lost."""
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 
@@ -208,15 +212,15 @@ class EnvRunnerGroup:
     def get_state(self) -> State:
         """Return the state of each env that the run has or ever had, by the global index of the env.
 
-        Waits for runners that restart.
+        Wait for runners that restart.
         """
         return self._with_the_rest(self._runner.get_state())
 
     def set_state(self, state: State) -> None:
-        """Restore the state that :meth:`get_state` returned, even with another number of runners or envs.
+        """Restore the state that :meth:`get_state` returned, even with a different number of runners or envs.
 
-        Each env continues its random streams, and a new env begins its own. States of envs that no runner has are kept
-        for :meth:`get_state`. Rollouts that runners have begun are dropped.
+        Each env continues its random streams, and an env without a state begins new ones. States of envs that no runner
+        has are kept, and :meth:`get_state` returns them. Rollouts that runners have begun are dropped.
         """
         (part,) = self._split(state, 1)
         self._runner.set_state(part)
@@ -224,8 +228,8 @@ class EnvRunnerGroup:
     def _split(self, state: State, num_runners: int) -> list[State]:
         """Return each runner's part of ``state``, and keep the rest.
 
-        The rest is the whole state of an env that no runner has, and the generator of an env that is not the first of
-        its runner: a runner uses the generator of its first env alone.
+        The rest consists of the states of envs that no runner has, and of the generators of envs that are not the first
+        env of their runner. A runner uses only the generator of its first env.
         """
         self._at_rest, parts = {}, [State() for _ in range(num_runners)]
         for env, one in state.items():
@@ -243,11 +247,12 @@ class EnvRunnerGroup:
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
-        """Return the numbers of lost steps under the names of a result."""
+        """Return the result entries ``num_env_steps_lost_lifetime`` and, if any env step was lost,
+        ``num_env_steps_lost_by_cause``."""
         lost = self.num_env_steps_lost
         total = {"num_env_steps_lost_lifetime": sum(lost.values())}
         return total | {"num_env_steps_lost_by_cause": dict(lost)} if lost else total
 
     def stop(self) -> None:
-        """Close all envs and end the processes of runners."""
+        """Close all envs, and end the runner processes."""
         self._runner.stop()

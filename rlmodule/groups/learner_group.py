@@ -1,4 +1,4 @@
-"""LearnerGroup: the learners of a run, in this process or in others."""
+"""LearnerGroup: the learners of a run, in this process or in other processes."""
 
 from __future__ import annotations
 
@@ -27,31 +27,34 @@ Reduce = Callable[[list[Any]], Any]
 
 
 class LearnerGroup:
-    """The learners of a run; :meth:`create` builds the group for the settings.
+    """The learners of a run. :meth:`create` builds the group for the settings.
 
-    With ``num_learners=0``, the group is this class, with one learner in this process. Otherwise it is a
-    :class:`RemoteLearnerGroup` with that many processes on Ray, which take the same gradient steps, each on a part of
-    the data. All learners have the same weights at any time. The weights are copied to :attr:`module` after every
-    update, by :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
+    With ``num_learners=0``, the group is of this class and has one learner, in this process. Otherwise it is a
+    :class:`RemoteLearnerGroup` with that many learner processes on Ray, which take the same gradient steps, each on its
+    share of the data. All learners have the same weights at any time. The weights are copied to :attr:`module` after
+    every update and by :meth:`summarize_updates`. With learner processes, they are also copied after at most 64 calls
+    of :meth:`step_on_batch`.
 
-    If a learner process dies or hangs, all are restarted with the state that was last copied, and repeat the updates
-    since then; nothing is lost.
+    If a learner process dies or hangs, all learners are restarted with the state that was last copied, and repeat the
+    updates since then. No update is lost.
 
-    An update from episodes takes the data of one module, or a dict of the data of several by id. The modules learn in
-    the order of their ids, each with its own settings.
+    An update from episodes takes the data of one module, or a dict of data by module id. The modules learn in the order
+    of their ids, each with its own settings.
 
-    Updates have these arguments; updates from batches have no ``num_epochs`` and ``minibatch_size``:
-        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the count.
+    Updates have these arguments; updates from batches have neither ``num_epochs`` nor ``minibatch_size``:
+        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the learners' own
+        count.
         ``module_id``: Id of the module that learns.
         ``num_epochs``: Passes over the data; None takes the setting.
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
         ``async_update``: Do not wait for learners in other processes. The call then returns a list of the results of
-        earlier updates that are done by now, each once. If two updates are not done yet, the data is dropped and
-        counted. A learner in this process updates at once, and the list has its result.
+        earlier updates that have finished. Each result is returned only once. If two updates are unfinished, the data
+        is dropped and counted in ``num_env_steps_dropped``. A learner in this process updates at once, and the list has
+        its result.
         ``reduce_fn``: A function that turns the list of all learners' results into one result. By default, the first
         result is returned, since each covers the data of all learners.
 
-    Override points: none.
+    The class has no methods to override.
 
     Args:
         settings, learner_class, spec, run_seed: See :meth:`create`.
@@ -62,7 +65,7 @@ class LearnerGroup:
     Attributes:
         module: The modules, on the CPU of this process. A learner that is in this process and on the CPU trains these
             modules themselves; otherwise they are copies.
-        num_env_steps_dropped: Rows that were dropped because learners in other processes were busy or raised.
+        num_env_steps_dropped: Rows of data that were dropped because learners in other processes were busy or raised.
     """
 
     module: MultiRLModule
@@ -90,7 +93,7 @@ class LearnerGroup:
             self._update_module()
 
     def _update_module(self) -> None:
-        """Copy the weights from the GPU to :attr:`module`."""
+        """Copy the weights of the learner on the GPU to :attr:`module`."""
         self._num_updates = self._learner.num_updates
         self.module.set_state(self._learner.module.get_state())
 
@@ -98,7 +101,8 @@ class LearnerGroup:
     def create(
         settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> LearnerGroup:
-        """Build the learners of a run, in this process or in others.
+        """Build the learners of a run: one in this process if ``settings.num_learners`` is 0, otherwise that many in
+        other processes.
 
         Args:
             settings: The settings of the learners.
@@ -131,13 +135,13 @@ class LearnerGroup:
 
     @property
     def num_updates(self) -> int:
-        """Number of gradient steps taken so far, which is the version of the weights in :attr:`module`."""
+        """Number of gradient steps that led to the weights in :attr:`module`. It is the version of these weights."""
         return self._num_updates if self._is_copy else self._learner.num_updates
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error for a call of ``called``, a method that only the other kind of learner has."""
+        """Return the error for a call of the method ``called``, which the learners do not offer."""
         right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
         return TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
@@ -163,11 +167,11 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, or a dict of these by module id, divided among the learners.
+        """Learn from a rollout or episodes, or a dict of these by module id. Each learner takes a share; see the class.
 
         Raises:
             TypeError: If the learner learns from batches.
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If the group has no module with a given id; names the known ids.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
         if not issubclass(self._learner_class, EpisodeLearner):
@@ -179,7 +183,7 @@ class LearnerGroup:
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """Update :attr:`module`. Return ``result``, reduced by ``reduce_fn``, and in a list if ``async_update``."""
+        """Update :attr:`module`. Return ``result``, reduced by ``reduce_fn`` if any, in a list if ``async_update``."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -194,7 +198,7 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Take a gradient step on a batch and return the result; see :meth:`BatchLearner.update_from_batch`.
+        """Take one gradient step on a batch and return the result; see :meth:`BatchLearner.update_from_batch`.
 
         Args:
             batch: The data, which is divided among the learners.
@@ -213,9 +217,9 @@ class LearnerGroup:
     def step_on_batch(
         self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> Mapping[str, Metrics]:
-        """Take a gradient step on a batch without reading its results; see :meth:`BatchLearner.step_on_batch`.
+        """Take one gradient step on a batch without waiting for the results; see :meth:`BatchLearner.step_on_batch`.
 
-        The results of several learners are merged by :func:`merge_metrics`.
+        :func:`merge_metrics` merges the results of several learners.
 
         Args:
             batch: The data, which is divided among the learners.
@@ -243,7 +247,7 @@ class LearnerGroup:
             history: The results of the steps, in order.
 
         Returns:
-            Module id → numbers to report; empty if ``history`` is empty.
+            The numbers to report, by module id; empty if ``history`` is empty.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -256,20 +260,21 @@ class LearnerGroup:
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        """Call a ``method`` that updates the learners, each with its part of ``data`` and the same other arguments."""
+        """Call ``method``, which updates the learners, on all learners. Each gets its share of ``data``, and the same
+        other arguments. Return the result as the class documents."""
         result = getattr(self._learner, method)(data, **kwargs)
         # copying the weights after each single step would wait for the GPU
         return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Call a ``method`` that takes no data, with the same arguments on all learners, and bring :attr:`module` up to
-        date."""
+        """Call ``method`` with the same arguments on all learners, and copy the new weights to :attr:`module`. Return
+        the result of the first learner."""
         return self._finish(getattr(self._learner, method)(*args))
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """Return the module that is trained, or its copy in this process.
+        """Return a module of :attr:`module` by its id.
 
         Raises:
             KeyError: If no module has that id; names the known ids.
@@ -283,14 +288,14 @@ class LearnerGroup:
         train: bool = True,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Add a module.
+        """Add a module to all learners.
 
         Args:
-            module_id: Its id.
-            spec: Describes it.
+            module_id: Id of the new module.
+            spec: Spec of the new module.
             train: Whether it is trained from now on. If not, it has no optimizer and gets no gradient.
-            weights: Its weights, from the ``get_state()`` of a module; by default, they depend on the run's seed and on
-                the id alone.
+            weights: Its weights, from the ``get_state()`` of a module. By default, the initial weights depend only on
+                the run's seed and on the id.
 
         Raises:
             ValueError: If a module has that id already, or the id is not allowed.
@@ -310,7 +315,7 @@ class LearnerGroup:
             raise
 
     def remove_module(self, module_id: str) -> None:
-        """Remove a module and the state of its optimizer.
+        """Remove a module and the state of its optimizer from all learners.
 
         Raises:
             KeyError: If no module has that id; names the known ids.
@@ -328,11 +333,12 @@ class LearnerGroup:
         module_ids: Sequence[str] | None = None,
         paths: Mapping[str, StrPath] | None = None,
     ) -> None:
-        """Load the weights of modules from checkpoints; optimizers keep their state. An error changes no weights.
+        """Load the weights of modules from checkpoints. Optimizers keep their state. If the call raises because of its
+        arguments or a checkpoint, no weights have changed.
 
         Args:
             path: A checkpoint that ``algorithm.save()`` wrote.
-            module_ids: Ids of the modules to load from ``path``; None loads all of this group except those in
+            module_ids: Ids of the modules to load from ``path``; None loads all modules of this group except those in
                 ``paths``.
             paths: Checkpoints of single modules, by module id.
 
@@ -373,7 +379,7 @@ class LearnerGroup:
     def get_state(self) -> dict[str, Any]:
         """Return the state of the learners, which is the same for all of them.
 
-        If learners in other processes have failed for good, it is the last state that they returned.
+        If learners in other processes have failed for good, return the last state that they sent.
 
         Raises:
             WorkerFailed: If learners in other processes fail too often during the call.
@@ -385,7 +391,7 @@ class LearnerGroup:
         self._call("set_state", state)
 
     def report(self) -> dict[str, Any]:
-        """Return the numbers about learners in other processes for the ``workers`` section of a result."""
+        """Return the entries about learner processes in the ``workers`` section of a result; empty without them."""
         return {}
 
     def get_counters(self) -> dict[str, int]:
@@ -394,19 +400,20 @@ class LearnerGroup:
         return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
-        """Restore the counters that :meth:`get_counters` returned, in this process or with other processes."""
+        """Restore the counters that :meth:`get_counters` returned, here or in a group with a different
+        ``num_learners``."""
         self._processes.num_restarts = counters["num_learner_restarts"]
         self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def stop(self) -> None:
-        """End the processes of learners, if there are any."""
+        """End the learner processes, if the group has any."""
 
 
 def _saved_modules(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Return the states of the modules in the checkpoint of an algorithm.
+    """Return the states of the modules in the checkpoint of an algorithm at ``path``, by module id.
 
     Raises:
-        ValueError: If the checkpoint does not hold an algorithm.
+        ValueError: If the checkpoint is not of an algorithm.
     """
     content = load_checkpoint(path)
     if "learners" not in content.get("state", ()):

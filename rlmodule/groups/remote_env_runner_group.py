@@ -36,14 +36,15 @@ from rlmodule.sampling.random_streams import last_incarnation
 
 @dataclass(frozen=True, eq=False)
 class _Policies:
-    """Modules of several agents, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
+    """Modules of a multi-agent env, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
 
     Attributes:
-        spec: Describes the modules; in a message to a runner, only those that it lacks.
+        spec: Describes the modules; in a message to a runner, only the modules that the runner lacks.
         trained: Ids of the modules that are trained.
         mapping_fn: The function that maps agents to modules; None keeps that of the settings.
         removed: In a message to a runner: ids of the modules to remove.
-        states: In a message to a runner: states of modules that only act.
+        states: In a message to a runner: states of modules that act but are not trained, as far as the runner lacks
+            them.
     """
 
     spec: MultiRLModuleSpec
@@ -58,13 +59,13 @@ class _Known:
     """The state of a runner in another process, as this process knows it.
 
     Attributes:
-        incarnation: How often the runner was restarted.
+        incarnation: Number of times the runner was restarted.
         counter: The counter of its env steps; None if the runner is on another machine.
-        accounted: Env steps in its rollouts so far, plus those counted as lost.
-        most: Env steps that the unanswered call can take at most.
+        accounted: Number of its env steps that are in rollouts or were counted as lost.
+        most: Largest number of env steps that its unanswered call can take.
         version: Version of its weights; empty before its first call.
-        modules: With several agents: its modules by id, each with the version of its weights if it only acts, else
-            with 0.
+        modules: For a multi-agent env, its modules by id. Each comes with the version of its weights if it is not
+            trained, otherwise with 0.
         policies: The arguments of :meth:`EnvRunnerGroup.set_policies` that it last received.
     """
 
@@ -77,7 +78,8 @@ class _Known:
     policies: _Policies | None = None
 
     def take_lost(self) -> int:
-        """Return the number of steps lost since the last call; an upper bound if the runner is on another machine."""
+        """Return the number of env steps lost since the last call. If the runner is on another machine, return an upper
+        bound."""
         if self.counter is None:
             lost, self.most = self.most, 0
         else:
@@ -86,19 +88,19 @@ class _Known:
 
 
 MOMENT_S = 1.0
-"""Seconds to wait after a failure for other processes that fail at the same time."""
+"""Seconds to wait after a failure, to notice other processes that fail at the same time."""
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
-    """Env runners in other processes, which receive the weights whenever these have changed.
+    """Env runners in other processes, which receive the weights whenever the weights have changed.
 
-    A runner that fails is restarted while the others continue, as far as the settings of ``fault_tolerance`` allow it.
+    A runner that fails is restarted while the other runners continue, if the settings of ``fault_tolerance`` allow it.
 
     Args:
         settings, run_seed, role, on_env: See :meth:`EnvRunnerGroup.create`.
 
     Attributes:
-        workers: The processes of the runners.
+        workers: The runner processes.
         seconds_waited: Total seconds for which the caller waited for runners.
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
     """
@@ -119,7 +121,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
-        """Start the processes of the runners; arguments as for :meth:`create`. Raise if a setting cannot be pickled."""
+        """Start the runner processes. The arguments are those of :meth:`create`. Raise TypeError if a setting cannot be
+        pickled."""
         settings, settings_sent = self._settings, self._settings.for_runners()
         env_spec = None if settings.env is None or settings.is_multi_agent else spec_to_send(settings.env)
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
@@ -148,7 +151,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         )
 
     def _known_of(self, worker: int) -> _Known:
-        """Return the state of the present incarnation of a runner; on its first call, attach its step counter."""
+        """Return the state of the current incarnation of a runner. If the incarnation is new, attach its step
+        counter."""
         incarnation, known = self.workers.incarnation(worker), self._known.get(worker)
         if known is None or known.incarnation != incarnation:
             counter = SharedCounter.attach(f"{self._counter_prefix}-{worker}-{incarnation}")
@@ -164,7 +168,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._policies = _Policies(spec, trained, mapping_fn)
 
     def _news_for(self, known: _Known) -> _Policies | None:
-        """Return the changes of the modules of several agents that a runner has not received yet, or None."""
+        """Return the changes to the modules of a multi-agent env that a runner has not received yet, or None if it has
+        received all."""
         if (now := self._policies) is None:
             return None
         if known.policies is None:
@@ -207,7 +212,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             raise
 
     def _sample(self, rollouts: list[Rollout], num_steps: int, explore: bool, policy_version: int) -> None:
-        """Ask each runner for a rollout, and add the rollouts to ``rollouts`` as they arrive."""
+        """Ask each runner for a rollout, and append the rollouts to ``rollouts`` as they arrive, until at least one has
+        arrived."""
         if self._weights_changed(policy_version):
             start = perf_counter()
             sent = self.module
@@ -230,7 +236,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 return
 
     def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
-        """Add the rollouts that arrive to ``rollouts``, and restart the runners that failed."""
+        """Wait for answers of runners, at most ``timeout`` seconds if that is given. Append their rollouts to
+        ``rollouts``, and restart the runners that failed."""
         start = perf_counter()
         answers = iter(self.workers.collect(timeout))
         self.seconds_waited += perf_counter() - start
@@ -242,7 +249,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self.workers.keep(answers)  # answers after one for which an error is raised
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
-        """Ask a runner for a rollout, and send the weights if it does not have them yet."""
+        """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
         shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
@@ -253,7 +260,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
-        """Return the rollout in ``answer``, or None after a failure; account for its env steps in both cases."""
+        """Return the rollout in ``answer``, or None if the call failed. Account for the env steps in both cases."""
         known = self._known[answer.worker]
         if answer.failure is not None:
             if steps := known.take_lost():
@@ -268,7 +275,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return rollout
 
     def _replace(self, worker: int, failure: Failure) -> None:
-        """Continue after a failure if the settings allow it; restart a runner that raised.
+        """Continue after a failure if the settings allow it. If the runner raised, restart it.
 
         :class:`RayWorkers` itself restarts a worker whose process died or hung.
 
@@ -303,7 +310,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return sum(not self.workers.is_gone(worker) for worker in range(self.workers.size))
 
     def _wait_for_failures(self) -> None:
-        """Collect answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
+        """Wait for answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
 
         The answers are kept for the next call of ``collect``.
         """
@@ -313,7 +320,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.workers.keep(answers)
 
     def _cure_of(self, failure: Failure) -> str:
-        """Return sentences about the settings that may help after ``failure``; empty if none does."""
+        """Return sentences about settings that may help after ``failure``, or an empty string."""
         if failure.kind == "unplaced":
             return f"{room_remedy('env runner')} "
         if failure.kind == "hung":
@@ -369,14 +376,15 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
-        """Call the runners in ``args``, except those that are gone. Repeat the call of a runner that dies and restarts.
+        """Call a method of the runners in ``args``, except runners that are gone. If a runner dies and is restarted,
+        call it again.
 
         Args:
             method: Name of the method.
-            args: Its arguments, by runner; None calls all runners without any.
+            args: The arguments for each runner, by its index; None calls all runners without arguments.
 
         Returns:
-            The values, by runner.
+            The values that the method returned, by index of the runner.
 
         Raises:
             WorkerFailed: If a runner raises, or fails for good; see :meth:`sample`.
@@ -402,27 +410,29 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._remove_counters()
 
     def _remove_counters(self) -> None:
-        """Remove the files of step counters that were not attached; attaching a counter also removes its file."""
+        """Remove the files of step counters that this process has not attached. Attaching a counter also removes its
+        file."""
         for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
 
 
 class ModuleFailed(RuntimeError):
-    """A runner could not build its module or set its weights. A restart does not help."""
+    """Raised if a runner cannot build its module or set its weights. A restart of the runner does not help."""
 
 
 class _RunnerActor:
-    """The env runner of another process, as a worker of :class:`RayWorkers`.
+    """The env runner in another process, as a worker of :class:`RayWorkers`.
 
     Args:
         make: Builds the runner.
         num_envs: Number of envs of each runner.
-        env_spec: Gymnasium's spec of an env with an id, to register it in this process as well; None without an id.
-        counter_prefix: Beginning of the path of the file with its step counter.
-        host: Name of the driver's machine, which attaches the counter and removes the file. On any other machine the
-            counter has no file.
+        env_spec: Gymnasium's spec of an env that is given by its id, to register the env in this process as well; None
+            for other envs.
+        counter_prefix: Beginning of the path of the file with the runner's step counter.
+        host: Name of the main process's machine. The main process attaches the counter and removes the file. On any
+            other machine, the counter has no file.
         index: Index of the runner.
-        incarnation: How often the runner was restarted.
+        incarnation: Number of times the runner was restarted.
     """
 
     def __init__(
@@ -467,7 +477,7 @@ class _RunnerActor:
         Args:
             num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
             spec: Describes the module; passed with the first call only, else None.
-            news: Changes of the modules of several agents, if there are any.
+            news: Changes to the modules of a multi-agent env; None if nothing has changed.
             weights: New weights of the module; None keeps the current weights.
 
         Raises:

@@ -1,4 +1,4 @@
-"""RemoteLearnerGroup: learners in other processes, which step together and are restarted together."""
+"""RemoteLearnerGroup: learners in other processes, which take gradient steps together and are restarted together."""
 
 import functools
 import logging
@@ -29,14 +29,14 @@ from rlmodule.settings import LearnerSettings
 State = dict[str, Any]
 
 MAX_TO_REPEAT = 64
-"""Calls of ``step_on_batch`` after which the learners return their state. Until then, the data is kept, so that the
-steps can be repeated."""
+"""Number of calls of ``step_on_batch`` after which the learners return their state. Until then, the data of the calls
+is kept, so that the gradient steps can be repeated."""
 
 COLLECTIVE_TIMEOUT = 0.8
-"""The fraction of ``learner_timeout_s`` for which learners wait for each other."""
+"""Time for which learners wait for each other, as a fraction of ``learner_timeout_s``."""
 
 MOMENT_S = 0.02
-"""Seconds for which an asynchronous call waits for learners that restart; most steps of a restart take less."""
+"""Seconds for which an asynchronous call waits for learners that restart. Most phases of a restart take less time."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +47,16 @@ class _Task:
 
     Attributes:
         method: Name of the method; see :meth:`_LearnerActor.do`.
-        args: The arguments of each learner, by rank.
-        kwargs: The arguments by name, the same for all learners.
+        args: The positional arguments of each learner, by rank.
+        kwargs: The keyword arguments, the same for all learners.
         returns_state: Whether learner 0 returns its state with the result.
         num_rows: Number of rows to train on.
-        reduce_fn: Turns the results of all learners into one, for an asynchronous update; None if the caller waits.
-        is_submitted: Whether it was submitted to the learners since their last restart.
-        answers: Their results, each with the state or None, by rank.
-        results: The results by rank; None until all learners have returned. After a restart, the call is repeated even
-            if there are results, since the state of the learners depends on it.
+        reduce_fn: Turns the results of all learners into one result, for an asynchronous update; None if the caller
+            waits.
+        is_submitted: Whether the task was submitted to the learners since their last restart.
+        answers: The answers since the last restart, by rank: the result, and the state or None.
+        results: The results by rank; None until all learners have answered. After a restart, the task is repeated even
+            if it has results, since the state of the learners depends on it.
     """
 
     method: str
@@ -72,11 +73,12 @@ class _Task:
 class RemoteLearnerGroup(LearnerGroup):
     """Learners in other processes, on Ray; see :class:`LearnerGroup`.
 
-    All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all are
-    restarted with the last state that was returned, and repeat the tasks since then, with bit-identical results.
+    All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all
+    learners are restarted with the last state that was returned, and repeat the tasks since then. The results are the
+    same to the bit.
 
     Attributes:
-        workers: The processes of the learners.
+        workers: The learner processes.
         seconds_waited: Total seconds for which the caller waited for learners.
     """
 
@@ -124,7 +126,7 @@ class RemoteLearnerGroup(LearnerGroup):
         # a state as large as the networks is not returned after each single step: summarize_updates() returns it
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
-            check_episodes(data, where)
+            check_episodes(data, where, kwargs["module_id"])
             parts, rows = shard(data, size), num_steps_in(data)
         else:
             if method == "step_on_batch":
@@ -169,7 +171,7 @@ class RemoteLearnerGroup(LearnerGroup):
         return state
 
     def _keep_state(self, state: State) -> None:
-        """Keep the state for restarts, and copy its weights to :attr:`module`."""
+        """Keep ``state`` for restarts, and copy its weights to :attr:`module`."""
         self._state, self._num_updates = state, state["num_updates"]
         self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
@@ -183,7 +185,7 @@ class RemoteLearnerGroup(LearnerGroup):
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def _results_of(self, task: _Task) -> list[Any]:
-        """Let all learners do ``task``, and return their results by rank."""
+        """Let all learners do ``task``, wait for them, and return their results by rank."""
         if self._end is not None:
             raise self._end
         self._tasks.append(task)
@@ -192,7 +194,7 @@ class RemoteLearnerGroup(LearnerGroup):
         return task.results
 
     def _advance(self, wait: bool) -> None:
-        """Submit tasks and take answers once; restart the learners if one has failed.
+        """Submit tasks and take answers once. If a learner has failed, restart all learners.
 
         Args:
             wait: Whether to wait for an answer.
@@ -222,7 +224,7 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._submit_tasks()
 
     def _submit_tasks(self) -> None:
-        """Submit as many tasks as the learners have room for; the tasks of a restart come first, one at a time."""
+        """Submit as many tasks as the learners can take. After a restart, the setup tasks come first, one at a time."""
         if not all(self.workers.is_up(rank) for rank in self._ranks):
             return
         if self._setup_task is not None and self._setup_task.results is not None:
@@ -242,7 +244,7 @@ class RemoteLearnerGroup(LearnerGroup):
             task.is_submitted = True
 
     def _take(self, answer: Answer) -> None:
-        """Record an answer in its task; finish the task if no other answer is missing."""
+        """Record an answer in its task. If all learners have answered the task, finish it."""
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
         # A learner answers in order, so the answer belongs to the first task that lacks one from it.
         task = next(task for task in tasks if answer.worker not in task.answers)
@@ -262,10 +264,10 @@ class RemoteLearnerGroup(LearnerGroup):
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _restart_if_cause_is_known(self) -> None:
-        """Restart the learners once the failure that caused the others is known.
+        """Restart all learners once the failure that caused the other failures is known.
 
         Raises:
-            WorkerFailed: If a restart does not help: a learner's code raised, or the learners failed too often.
+            WorkerFailed: If a restart does not help, because a learner's code raised or the learners failed too often.
         """
         # A learner that waits in vain for another one raises CollectiveError. The other one has then ended or hangs; it
         # may take longer until that is found.
@@ -295,12 +297,12 @@ class RemoteLearnerGroup(LearnerGroup):
         raise self._end
 
     def _drop_updates(self) -> None:
-        """Drop the updates that are not done, and count their rows."""
+        """Drop the updates that are not done, and add their rows to ``num_env_steps_dropped``."""
         self.num_env_steps_dropped += sum(task.num_rows for task in self._tasks if task.results is None)
         self._tasks = [task for task in self._tasks if task.results is not None]
 
     def _restart(self, delay: float = 0.0) -> None:
-        """Begin to restart all learners after ``delay`` seconds; they then repeat all tasks."""
+        """Begin to restart all learners after ``delay`` seconds. When they are up, they repeat all kept tasks."""
         for rank in self._ranks:
             self.workers.restart(rank, delay=delay)
         for task in self._tasks:
@@ -309,12 +311,13 @@ class RemoteLearnerGroup(LearnerGroup):
         self._begin_setup()
 
     def _begin_setup(self) -> None:
-        """Let the tasks of :meth:`_setup_tasks` precede all others."""
+        """Make the tasks of :meth:`_setup_tasks` precede all other tasks."""
         self._setup = self._setup_tasks()
         self._setup_task: _Task | None = _Task("start", [], results=[])  # done; the next follows once all are up
 
     def _setup_tasks(self) -> Iterator[_Task]:
-        """Yield the tasks that connect new learners and restore the last state, each after the previous one is done."""
+        """Yield the tasks that connect new learners and restore the last state. The caller requests a task once the
+        previous task is done."""
         size = self.workers.size
         if size > 1:
             serve = _Task("serve", [(self.workers.address,)])
@@ -330,13 +333,13 @@ class RemoteLearnerGroup(LearnerGroup):
 
 
 class _LearnerActor:
-    """The learner of another process, as a worker of :class:`RayWorkers`.
+    """The learner in another process, as a worker of :class:`RayWorkers`.
 
     Args:
         make: Builds the learner.
-        seed: Seed of the first weights.
+        seed: Seed of the initial weights.
         rank: Rank of the learner in the group.
-        incarnation: How often the learner was restarted; not used.
+        incarnation: Number of times the learner was restarted; not used.
     """
 
     def __init__(self, make: Callable[[], Learner], seed: int, rank: int, incarnation: int) -> None:
@@ -352,7 +355,7 @@ class _LearnerActor:
         return self.learner.progress
 
     def serve(self, host: str) -> tuple[str, int]:
-        """Open the rendezvous of the learners in learner 0, and return its address and port."""
+        """Open the rendezvous of all learners in the process of learner 0. Return its address and port."""
         self._rendezvous = Rendezvous(host)
         return self._rendezvous.host, self._rendezvous.port
 
@@ -362,10 +365,10 @@ class _LearnerActor:
         self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
-        """Call :meth:`serve`, :meth:`connect` or a method of the learner.
+        """Call :meth:`serve`, :meth:`connect` or a method of the learner, by its name.
 
         Returns:
-            The result, and the learner's state after the call, or None.
+            The result, and the learner's state after the call if ``returns_state``, otherwise None.
         """
         target = self if method in ("serve", "connect") else self.learner
         result = getattr(target, method)(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""Learning: learners, optimizers and minibatches."""
+"""Learners, their optimizers, and the minibatches that they train on."""

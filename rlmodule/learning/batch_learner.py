@@ -1,4 +1,4 @@
-"""BatchLearner: a learner that trains on ready batches, such as those of a replay buffer."""
+"""Learner that trains on ready batches, such as samples of a replay buffer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,27 +17,29 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
 class BatchLearner(Learner):
-    """Trains on ready batches, such as samples of a replay buffer: one gradient step per batch.
+    """Trains on ready batches, such as samples of a replay buffer, with one gradient step per batch.
 
     Override points, in addition to those of :class:`Learner`:
-        ``before_gradient_step``: prepare each step, such as by drawing noise.
-        ``prepare_batch``: compute columns of a batch before the gradient step, such as targets.
-        ``after_gradient_step``: finish each step, such as by moving a target net.
+        ``before_gradient_step``: prepare each gradient step, for example draw noise.
+        ``prepare_batch``: add columns to a batch before the gradient step, for example targets.
+        ``after_gradient_step``: update other state after each gradient step, for example target nets.
 
-    In an update of several learners, all call ``before_gradient_step`` and ``after_gradient_step``, but those without
-    data skip ``prepare_batch`` and the loss. So draw from ``generator`` only in the first two.
+    If several learners train together, all of them call ``before_gradient_step`` and ``after_gradient_step``, but
+    learners without data skip ``prepare_batch`` and the loss. So draw from ``generator``, which must stay the same on
+    all learners, only in ``before_gradient_step`` and ``after_gradient_step``.
     """
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Prepare a gradient step. Runs under ``no_grad`` before ``prepare_batch``. Default: nothing."""
+        """Prepare a gradient step of module ``module_id``. Runs under ``no_grad`` before ``prepare_batch``. The default
+        does nothing."""
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return the batch for the loss. Runs under ``no_grad``. Default: the batch unchanged."""
+        """Return the batch that the loss gets. Runs under ``no_grad``. The default returns ``batch`` unchanged."""
         return batch
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Update state that depends on the module's new weights, after a gradient step. Runs under ``no_grad``.
-        Default: nothing."""
+        """Update state that depends on the module's weights, such as a target net, after a gradient step. Runs under
+        ``no_grad``. The default does nothing."""
 
     def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
         """Deprecated: call :meth:`update_from_batch`."""
@@ -47,24 +49,24 @@ class BatchLearner(Learner):
     def update_from_batch(
         self, batch: Batch | None, *, env_steps: int | None = None, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, dict[str, float]]:
-        """Take one gradient step on ``batch`` and return its metrics as numbers, which waits for the device. Use
+        """Take one gradient step on ``batch`` and return its metrics as numbers. This waits for the device; use
         :meth:`step_on_batch` to avoid the wait.
 
         Args:
-            batch: Columns ``[B, ...]`` that the loss reads; sequences ``[L, B, ...]`` for a recurrent module. With
-                several learners, this learner's part of the batch, which may be None.
-            env_steps: Env steps sampled in the whole run so far, for schedules; None adds the rows of the batch to the
-                learner's count.
+            batch: Columns ``[B, ...]`` that the loss reads, or sequences ``[L, B, ...]`` for a recurrent module. If
+                several learners train together, this learner's share of the batch; None if the share is empty.
+            env_steps: Env steps sampled in the whole run so far, for schedules; None adds the number of rows of the
+                batch, over all learners, to the learner's count.
             module_id: The module to train.
 
         Returns:
-            Module id → numbers to report, over the rows of all learners.
+            Module id → numbers to report by name, computed over the rows of all learners.
 
         Raises:
-            KeyError: If no module has that id (names the known ids), or the batch lacks a column.
+            KeyError: If no module has the id ``module_id``, or the batch lacks a column that the learner reads.
             TypeError: If the batch is not a dict of tensors.
-            ValueError: If there is no data.
-            CollectiveError: If another learner raised, ended or hangs.
+            ValueError: If the module is not trained, or no learner has data.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
@@ -83,21 +85,21 @@ class BatchLearner(Learner):
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, Metrics]:
-        """Take one gradient step on ``batch``, without waiting for the device and without checking the data. For loops
-        of many small updates: call it for each, and :meth:`summarize_updates` now and then.
+        """Take one gradient step on ``batch``, without waiting for the device and without checking the data. In a loop
+        of many small updates, call this method for each update and :meth:`summarize_updates` now and then.
 
         Args:
             batch, env_steps, module_id: See :meth:`update_from_batch`.
 
         Returns:
-            Module id → tensors that the loss reported, scalars or one entry per row, of this learner's rows alone.
-            :func:`merge_metrics` joins the tensors of several learners, :meth:`summarize_updates` turns the tensors of
-            many updates into numbers.
+            Module id → metrics by name, computed over this learner's rows alone. A metric is a scalar tensor or has one
+            entry per row. :func:`merge_metrics` joins the metrics of several learners, and :meth:`summarize_updates`
+            turns the metrics of many updates into numbers.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
-            ValueError: If the module is not trained, or there is no data.
-            CollectiveError: If another learner raised, ended or hangs.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
+            ValueError: If the module is not trained, or ``batch`` is None and this learner trains alone.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         module = self.module[module_id]
         if self._settings_of.get(module_id) is not self.settings:
@@ -129,8 +131,8 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """Return the numbers to report, by module id, from the results of successive calls of :meth:`step_on_batch`.
-        Put the modules into eval mode until the next step."""
+        """Return the numbers to report, by module id and name, from the results of successive calls of
+        :meth:`step_on_batch`. Leave the modules in eval mode."""
         if not history:
             return {}
         self.module.eval()  # once here, since eval() walks over all submodules

@@ -1,4 +1,5 @@
-"""The device of a learner, and the pass that computes loss and gradient of a minibatch: plain, compiled or captured."""
+"""The device of a learner, and its gradient pass, which computes the loss and gradient of a minibatch. The pass may be
+compiled or captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,23 +24,25 @@ if TYPE_CHECKING:
     from rlmodule.learning.learner import Learner
 
 GradientPass = Callable[[Batch], tuple[Tensor, Metrics]]
-"""Computes the loss and metrics of a minibatch, and adds its gradient to ``grad`` of the parameters."""
+"""Returns the loss and metrics of a minibatch, and stores the gradient of the loss in ``grad`` of the parameters."""
 
 logger = logging.getLogger("rlmodule.learning.compilation")
 
 _MOST_SHAPES = 2
-"""Most shapes of minibatches that are compiled or captured: the full one, and a smaller last one."""
+"""Maximum number of minibatch shapes that are compiled or captured: those of full minibatches and of a smaller last
+minibatch."""
 _MOST_UNLIKE = 64
-"""Number of minibatches in a row with new shapes after which compiling and capturing stop."""
+"""Number of consecutive minibatches with new shapes after which compiling and capturing are given up."""
 _MOST_RECAPTURES = 8
-"""Most graphs discarded because a number that they froze has changed; after that capturing stops."""
+"""Maximum number of graphs that may be discarded because a value that they froze has changed. After the next one,
+capturing is given up."""
 _WARM_UP = 3
 """Number of trial runs before a capture, as torch recommends."""
 _STOPPED = "%s: the loss of module %r does not use it: %s"
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
-    """Return torch's current GPU if the settings assign one to the learner, else the CPU.
+    """Return torch's current GPU if the settings assign a GPU to the learner, otherwise the CPU.
 
     Raises:
         ValueError: If the settings assign a GPU that torch cannot use.
@@ -58,8 +61,8 @@ def learner_device(settings: LearnerSettings) -> torch.device:
 
 
 def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
-    """Return the gradient pass of one module: with autocast, compiled or captured as the settings of ``learner``
-    say."""
+    """Return the gradient pass of one module. The settings of ``learner`` determine whether it uses autocast, and
+    whether it is compiled or captured."""
     settings, parameters = learner.settings, learner.parameters[module_id]
     kind = parameters.grad.device.type
 
@@ -87,7 +90,8 @@ def _differentiate(compute: GradientPass, parameters: FlatParameters, batch: Bat
 
 
 def _widened(tensors: Any) -> Any:
-    """Convert 16-bit floats in a tree of tensors to float32, whose precision distributions and losses need."""
+    """Return a tree of tensors with 16-bit floats converted to float32, because distributions and losses need its
+    precision."""
     if isinstance(tensors, Tensor):
         return tensors.float() if tensors.dtype in (torch.bfloat16, torch.float16) else tensors
     if isinstance(tensors, Mapping):
@@ -96,10 +100,11 @@ def _widened(tensors: Any) -> Any:
 
 
 class _Accelerated:
-    """Runs a gradient pass compiled, captured in a CUDA graph, or both.
+    """A gradient pass that is compiled, captured in a CUDA graph, or both.
 
-    The first minibatch of each shape, and all minibatches of rare shapes, run plainly. If compiling or capturing fails,
-    the reason is logged once and all later minibatches run without it.
+    The first minibatch of each shape, and all minibatches of rare shapes, run as ordinary PyTorch code. If compiling
+    fails, the reason is logged once and all later minibatches run uncompiled. The same holds for capturing, unless the
+    recording itself fails, which raises RuntimeError.
     """
 
     def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:
@@ -133,8 +138,8 @@ class _Accelerated:
         return self._replay(shape, batch)
 
     def _count(self, shape: Any) -> int:
-        """Return how many earlier minibatches had ``shape``; also 0 if enough other shapes are already
-        compiled."""
+        """Return how many earlier minibatches had ``shape``. Also return 0 if as many other shapes as allowed are
+        already compiled or captured. Count this minibatch."""
         times = self._seen.pop(shape, 0)
         once = [other for other, count in self._seen.items() if count == 1]
         if times == 1 and len(self._seen) - len(once) >= _MOST_SHAPES:
@@ -146,7 +151,8 @@ class _Accelerated:
         return times
 
     def _first(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Compute a minibatch of a new shape plainly, and note which attributes of the learner the loss reads."""
+        """Run a minibatch of a new shape as ordinary PyTorch code. If capturing is on, note which attributes of the
+        learner the loss reads, and stop capturing if the loss changes an attribute."""
         if self._unlike == _MOST_UNLIKE:
             reason = f"{_MOST_UNLIKE} minibatches in a row were each of another shape"
             self._stop_compiling(reason)
@@ -181,11 +187,12 @@ class _Accelerated:
         return self._plain(batch) if graph is None else graph.replay(batch)
 
     def _capture(self, shape: Any, batch: Batch, values: dict[str, Any]) -> _Graph | None:
-        """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.
+        """Capture and return a graph for ``shape``, in which the learner's attributes have the fixed ``values``. If
+        that is impossible, stop capturing and return None.
 
         Raises:
-            RuntimeError: If the capture fails although the trial runs did not. Torch may then be unusable in this
-                process.
+            RuntimeError: If the capture fails although the trial runs succeeded. Torch may be unusable in this process
+                afterwards.
         """
         if self._graphs.pop(shape, None) is not None:
             self._recaptures += 1
@@ -231,16 +238,17 @@ def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Graph:
-    """A CUDA graph of a gradient pass, for minibatches of one shape. The constructor does trial runs without a graph.
+    """A CUDA graph of a gradient pass, for minibatches of one shape. The constructor only does trial runs. Call
+    :meth:`capture` once and then :meth:`replay`.
 
     Args:
         run: The gradient pass.
-        batch: A minibatch of that shape.
-        values: Values of the learner's attributes that the graph freezes.
+        batch: A minibatch of that shape, for the trial runs and the capture.
+        values: Values of the learner's attributes at the time of the capture, which the graph freezes. The graph must
+            not be replayed once one of them has changed.
 
     Raises:
-        Exception: From the trial runs: any error that prevents a capture, such as an operation that waits for the
-            device.
+        Exception: If a trial run fails, for example because an operation waits for the device.
     """
 
     def __init__(self, run: GradientPass, batch: Batch, values: dict[str, Any]) -> None:
@@ -269,7 +277,8 @@ class _Graph:
             self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
 
     def replay(self, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Run the graph on ``batch``. Return copies of loss and metrics: the next replay overwrites the originals."""
+        """Run the graph on ``batch``. Return copies of the loss and the metrics, because the next replay overwrites the
+        originals."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
         return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
@@ -277,7 +286,7 @@ class _Graph:
 
 @contextmanager
 def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
-    """Add to ``names`` every attribute of ``owner`` that is read within the block."""
+    """Add to ``names`` the name of every attribute of ``owner`` that is read within the block."""
     cls: Any = type(owner)
 
     def note(self: Any, name: str) -> Any:
@@ -292,7 +301,8 @@ def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
 
 
 def _plain_values(owner: object) -> dict[str, Any]:
-    """Return the attributes of ``owner`` that a graph would freeze, except tensors."""
+    """Return the numbers, strings and None among the attributes of ``owner`` by name. A graph would freeze these
+    values."""
     return {name: x for name, x in vars(owner).items() if isinstance(x, int | float | str | None)}
 
 
@@ -306,7 +316,8 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(compute: GradientPass) -> GradientPass:
-    """Compile a copy of ``compute``: torch caches compiled code by code object, which all learners would share."""
+    """Compile a copy of ``compute`` and return the copy. It is needed because torch caches compiled code by code
+    object, which all learners would otherwise share."""
     assert isinstance(compute, FunctionType)
     own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
     return torch.compile(own, dynamic=False, fullgraph=True)
@@ -314,7 +325,7 @@ def _compiled(compute: GradientPass) -> GradientPass:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """Make every operation within the block that waits for the GPU raise an error."""
+    """Within the block, make every operation that waits for the GPU raise an error."""
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings():  # torch warns that this mode, a prototype, misses some waits

@@ -1,4 +1,5 @@
-"""DataParallel: lets several learners, each with part of the data, take the steps of one learner with all of it."""
+"""Data parallelism: several learners, each with a share of the data, take the gradient steps that one learner would
+take with all the data."""
 
 import copy
 import dataclasses
@@ -21,20 +22,20 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 _MOST_ENVS = 2**32
-"""Greater than the index of any env, so that ``time · _MOST_ENVS + env`` orders rows by time first."""
+"""A number greater than the index of any env, so that ``time · _MOST_ENVS + env`` orders rows by time first."""
 
 
 class DataParallel:
-    """Keeps one learner equal to the others during an update.
+    """Keeps the weights and buffers of one learner equal to those of the other learners during an update.
 
-    In an update, its methods are called in this order: :meth:`sync_rollout`, :meth:`number`, :meth:`share_of`,
-    :meth:`gradient`, :meth:`join_metrics` and :meth:`average_buffers`.
+    An update calls :meth:`sync_rollout`, :meth:`number`, :meth:`share_of`, :meth:`gradient` (once per gradient step),
+    :meth:`join_metrics` and :meth:`average_buffers`, in this order.
 
     Override points: none.
 
     Args:
         collective: The learners that train together.
-        modules: The modules that they train.
+        modules: The modules of this learner; all learners have the same modules.
     """
 
     def __init__(self, collective: Collective, modules: MultiRLModule) -> None:
@@ -44,8 +45,8 @@ class DataParallel:
             self.register(module_id, module)
 
     def register(self, module_id: str, module: nn.Module) -> None:
-        """Compute a module's running moments over the rows of all learners from now on, and note its other buffers,
-        which :meth:`average_buffers` averages."""
+        """Make ``module`` compute its running moments over the rows of all learners from now on. Record its other
+        buffers, so that :meth:`average_buffers` averages them."""
         pooled = set[int]()
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
@@ -55,8 +56,9 @@ class DataParallel:
         self._own_buffers[module_id] = [x for name, x in buffers if name in own]
 
     def gradient(self, compute: GradientPass, parameters: FlatParameters, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of the mean loss over the rows of all learners. Return that loss, and the metrics of the
-        rows in ``batch``. Without rows, this learner only joins the all-reduce."""
+        """Store the gradient of the mean loss over the rows of all learners in ``parameters``. Return that loss, and
+        the metrics of the rows in ``batch``, which are this learner's. If ``batch`` has no rows, do not call
+        ``compute``, but take part in the all-reduce."""
         parameters.zero_grad()
         rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
         if rows:
@@ -65,22 +67,22 @@ class DataParallel:
         return loss, metrics | {ROWS: torch.tensor(float(rows))}
 
     def forget(self, module_id: str) -> None:
-        """Remove what :meth:`register` recorded for a module."""
+        """Remove the buffers that :meth:`register` recorded for a module."""
         self._own_buffers.pop(module_id, None)
 
     def leave(self, modules: nn.Module) -> None:
-        """Compute the running moments of all modules over the rows of this learner alone from now on."""
+        """Make all ``modules`` compute their running moments over the rows of this learner alone from now on."""
         for moments in _moments_of(modules):
             moments.pool = None
 
     def sync_rollout(
         self, rollout: Rollout | None, generator: torch.Generator, num_updates: int, env_steps: int
     ) -> Rollout | None:
-        """Give learners without data a row, so that they can join all collective operations.
+        """Give learners without data one row, so that they can take part in all collective operations.
 
         Returns:
-            The rollout; for a learner without data, one row of another learner's, marked invalid; None if no learner
-            has data.
+            ``rollout`` if this learner has data. Otherwise a rollout of one row of another learner, marked invalid, or
+            None if no learner has data.
 
         Raises:
             RuntimeError: If ``generator``, ``num_updates`` or ``env_steps`` differ between learners.
@@ -105,15 +107,16 @@ class DataParallel:
         return Rollout(**given) if rollout is None else rollout
 
     def number(self, rollout: Rollout) -> Rollout:
-        """Add a column that orders the rows of all learners: by time, and then by the first env of the rollout. Rows
-        with equal entries are ordered by learner and then by slot."""
+        """Return ``rollout`` with the column ``order``, which defines the order of the rows of all learners: by time,
+        and then by the index of the rollout's first env. Rows with equal entries are ordered by learner and then by
+        slot."""
         times = torch.arange(rollout.shape[0], device=rollout.valid.device)[:, None]
         order = times.expand(rollout.shape) * _MOST_ENVS + rollout.first_env_index
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: Batch) -> Share:
-        """Return which of the rows or sequences of all learners are in ``batch``. Remove the column that :meth:`number`
-        added from it."""
+        """Return the :class:`Share` that describes which of the rows or sequences of all learners are in ``batch``.
+        Remove the column that :meth:`number` added from ``batch``."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)
@@ -125,11 +128,12 @@ class DataParallel:
         """Join the metrics of several minibatches and of all learners.
 
         Args:
-            history: The metrics of each minibatch of this learner.
-            extra: Names of the metrics that the module's own losses report, as far as this learner knows them.
+            history: The metrics of each minibatch, over the rows of this learner.
+            extra: Names of the metrics that the module's own losses report. A learner that has had no rows does not
+                know them yet.
 
         Returns:
-            The joined metrics, and the names that any learner knows.
+            The joined metrics, and the union of ``extra`` over all learners.
         """
         parts = self._collective.all_gather_object(part_of(history) | {"extra": sorted(extra)})
         scalars, per_row = merge_parts(parts)
@@ -137,9 +141,11 @@ class DataParallel:
         return metrics, extra.union(*(part["extra"] for part in parts))
 
     def average_buffers(self, module_id: str, rows: int) -> None:
-        """Average the buffers of a module over all learners, weighted by rows; take the maximum of integer buffers.
+        """Replace the floating-point buffers of a module with their average over all learners, weighted by ``rows``,
+        this learner's number of rows. Replace other buffers with their maximum.
 
-        Without it, statistics that the nets keep themselves, such as those of batch norm, would differ by learner.
+        Without this, statistics that the nets update themselves, such as those of batch norm, would differ between
+        learners.
         """
         floats, others = list[Tensor](), list[Tensor]()
         for buffer in self._own_buffers[module_id]:
@@ -155,7 +161,7 @@ class DataParallel:
             _scatter(self._each(here).amax(0), others)
 
     def _each(self, row: Tensor) -> Tensor:
-        """Gather the integers ``row`` ``[n]`` of each learner, and return them as ``[size, n]``."""
+        """Gather the integers ``row`` ``[n]`` of all learners, and return them in order of rank as ``[size, n]``."""
         # cheaper than all_gather, which first exchanges the lengths; here they are equal
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
@@ -163,7 +169,8 @@ class DataParallel:
 
 
 def no_data(got: str = "None") -> ValueError:
-    """Return the error of an update for which no learner has data."""
+    """Return the error to raise in an update for which no learner has data. ``got`` describes what was passed
+    instead."""
     return ValueError(f"an update: expected data for at least one learner, got {got}. Leave out updates without data.")
 
 
@@ -172,8 +179,8 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
 
 
 def _exploration_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so they are equal on all
-    learners."""
+    """Return the names of the buffers that ``set_epsilon`` changes. Training does not change these buffers, so they are
+    equal on all learners."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
     copied = copy.deepcopy(module)
@@ -183,6 +190,6 @@ def _exploration_buffers(module: nn.Module) -> set[str]:
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:
-    """Copy consecutive parts of ``values`` into ``buffers``."""
+    """Copy consecutive parts of the 1-D tensor ``values`` into ``buffers``, in order."""
     for buffer, part in zip(buffers, values.split([buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(part.view_as(buffer))

@@ -1,4 +1,4 @@
-"""Groups of modules that are updated together, and families: those that share parts."""
+"""Groups, which are modules that are updated together, and families, which are groups whose modules share parts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from rlmodule.learning.learner import EpisodeLearner
 
 Shares = Sequence[Share | None]
-"""This learner's share of the rows of each module; None for a single learner."""
+"""This learner's share of the rows of each module; None for each module if a single learner trains."""
 
 
 class Group(ABC):
-    """Modules that are updated together, each from its own data.
+    """Modules that are updated together, each on its own data.
 
     Override points: ``_train``.
 
     Args:
-        learner: The learner.
+        learner: The learner that trains the modules.
         module_ids: The ids of the modules.
     """
 
@@ -40,7 +40,15 @@ class Group(ABC):
         self._learner, self._ids = learner, module_ids
 
     def update(self, rollouts: Sequence[Rollout | None], num_epochs: int | None, size: int | None) -> dict[str, Any]:
-        """Update the modules from their rollouts, as :meth:`EpisodeLearner.update_from_episodes` updates one."""
+        """Update the modules, each on its rollout, as :meth:`EpisodeLearner.update_from_episodes` updates a single
+        module. Return what that method returns.
+
+        Args:
+            rollouts: The rollout of each module, in the order of ``module_ids``; None if this learner has no data for
+                the module.
+            num_epochs: Epochs of each module; None uses the module's setting.
+            size: Rows per minibatch of one learner; None uses the setting ``minibatch_size``.
+        """
         learner, settings, peers = self._learner, self._learner.settings, self._learner.data_parallel
         start, batches, reported, shares = perf_counter(), list[Batch](), list[Any](), list[Share | None]()
         learner.module.eval()
@@ -75,14 +83,14 @@ class Group(ABC):
     def _train(
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
     ) -> list[Metrics]:
-        """Train on the batch of each module for its number of ``epochs``, in minibatches of ``size`` rows. Return the
-        metrics of each module."""
+        """Train each module on its batch for its number of ``epochs``, in minibatches of ``size`` rows. If ``size`` is
+        None, a batch is one minibatch. Return the metrics of each module, joined over all its minibatches."""
 
 
 class Family(Group):
     """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
-    modules have the same number of minibatches. Each part is clipped and stepped on its own, but if any loss or
-    gradient is not finite, no part is stepped.
+    modules are trained in the same number of minibatches. The gradient of each part is clipped separately and each part
+    has its own optimizer, but if any loss or gradient is not finite, no part is updated.
     """
 
     def _train(
@@ -116,8 +124,8 @@ class Family(Group):
         return [learner._joined(module_id, steps) for module_id, steps in zip(self._ids, history, strict=True)]
 
     def _step(self, minibatches: Sequence[Batch | None], history: Sequence[list[Metrics]]) -> None:
-        """Take a gradient step of the modules whose minibatch is not None. It may be empty on this learner, but not on
-        all. Append the metrics of each module to its ``history``."""
+        """Take a gradient step for the modules whose minibatch is not None. A minibatch may be empty on this learner,
+        but not on all learners. Append the metrics of each of these modules to its list in ``history``."""
         learner, collective = self._learner, self._learner.collective
         acting = [(i, self._ids[i], batch) for i, batch in enumerate(minibatches) if batch is not None]
         own = {module_id: [*learner.trained_parts[module_id].values()] for _, module_id, _ in acting}

@@ -1,5 +1,5 @@
-"""The parameters of a module as one flat tensor with named parts, so that zeroing, clipping and stepping take few
-calls."""
+"""Store the parameters of a module in one flat tensor with named parts, so that zeroing gradients, clipping and
+optimizer steps take few calls."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,14 @@ from rlmodule.collective import Collective
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters of a module that have their own optimizer, such as those of an actor.
+    """A set of a module's parameters that has its own optimizer, such as the parameters of an actor.
 
     Attributes:
-        prefixes: Names of submodules or parameters; the part has all parameters at or below them. ``""`` names the
-            whole module.
-        lr: The learning rate, or its schedule by env steps.
-        grad_clip: Bound of the part's gradients, in the sense of the setting ``grad_clip_by``; None does not clip.
+        prefixes: Names of submodules or parameters. The part consists of these parameters and of all parameters in
+            these submodules. ``""`` names the whole module.
+        lr: Learning rate: a number, or a schedule over env steps.
+        grad_clip: Upper bound on the part's gradients, in the sense of the setting ``grad_clip_by``; None does not
+            clip.
     """
 
     prefixes: tuple[str, ...]
@@ -34,10 +35,12 @@ class Part:
 
 
 def parameters_by_part(module: nn.Module, parts: Mapping[str, Part], where: str) -> dict[str, list[nn.Parameter]]:
-    """Return the trainable parameters of each part of ``module``, in the order of ``parts``.
+    """Return the trainable parameters of each part of ``module`` by the part's name, in the order of ``parts``.
+    ``where`` begins error messages.
 
     Raises:
-        ValueError: Unless every part has trainable parameters, and every trainable parameter is in exactly one part.
+        ValueError: If a trainable parameter is not in exactly one part, or if there are several parts and one of them
+            has no trainable parameter.
     """
     found: dict[str, list[nn.Parameter]] = {part: [] for part in parts}
     seen: dict[int, set[str]] = {}
@@ -64,12 +67,12 @@ def parameters_by_part(module: nn.Module, parts: Mapping[str, Part], where: str)
 
 
 class FlatPart:
-    """The parameters of one part: a slice of the flat tensor.
+    """The parameters of one part, which are a slice of the flat tensor.
 
     Attributes:
         views: The parameters, which are views of ``tensor``.
-        tensor: The slice, as a parameter for an optimizer.
-        grad: Its gradient, a slice of the flat gradient.
+        tensor: The slice as a single parameter, for an optimizer.
+        grad: The gradient of ``tensor``, a slice of the flat gradient.
     """
 
     def __init__(self, views: list[nn.Parameter], data: Tensor, grad: Tensor) -> None:
@@ -77,11 +80,12 @@ class FlatPart:
         self.tensor.grad = grad
 
     def clip(self, limit: float | None, by: str) -> Tensor:
-        """Clip the gradients in place. Return their global norm before clipping, as a scalar tensor.
+        """Clip the part's gradients in place. Return their global norm before clipping, as a scalar tensor.
 
         Args:
-            limit: The bound; None clips nothing.
-            by: ``"global_norm"`` (of all together), ``"norm"`` (of each parameter) or ``"value"`` (of each element).
+            limit: The upper bound; None does not clip.
+            by: What is bounded: ``"global_norm"`` (the norm of all gradients of the part together), ``"norm"`` (the
+                norm of each parameter's gradient) or ``"value"`` (the magnitude of each element).
         """
         norm = torch.linalg.vector_norm(self.grad)
         if limit is None:
@@ -97,22 +101,23 @@ class FlatPart:
 
 
 class FlatParameters:
-    """Moves parameters into one contiguous tensor, and makes them and their gradients views of it.
+    """Copies parameters into one contiguous tensor, makes the parameters views of that tensor, and makes their
+    gradients views of a second tensor.
 
-    With a dozen small tensors, the bookkeeping of an optimizer step takes as long as the backward pass. An elementwise
+    For a dozen small tensors, the overhead of an optimizer step takes as long as the backward pass. An elementwise
     optimizer does the same arithmetic on one long tensor.
 
     Args:
-        by_part: The parameters of each part by its name; frozen ones are left out.
+        by_part: The parameters of each part, by the part's name. Frozen parameters are left out.
 
     Attributes:
-        views: The parameters of all parts.
+        views: The parameters of all parts, which are now views of ``tensor``.
         tensor: The flat tensor, part after part.
-        grad: Its gradient.
+        grad: The flat gradient, of which each parameter's ``grad`` is a view.
         parts: The parts, by name.
 
     Raises:
-        ValueError: If no parameter is trainable, or they differ in dtype or device.
+        ValueError: If no parameter is trainable, or the trainable parameters differ in dtype or device.
     """
 
     def __init__(self, by_part: Mapping[str, Iterable[nn.Parameter]]) -> None:
@@ -138,16 +143,17 @@ class FlatParameters:
         self.parts = {name: FlatPart(views[name], *each) for name, each in zip(views, slices, strict=True)}
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero; the backward pass adds to them in place."""
+        """Set all gradients to zero in place, so that the backward pass adds to the flat gradient."""
         self.grad.zero_()
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
-        """Turn the gradient of the mean loss over this learner's rows into that over the rows of all learners.
+        """Replace ``grad``, the gradient of the mean loss over this learner's rows, with the gradient of the mean loss
+        over the rows of all learners.
 
         Args:
-            collective: The learners.
+            collective: The learners that train together.
             loss: The mean loss over the rows of this learner, a scalar.
-            rows: Number of rows of this learner, which may be 0.
+            rows: Number of this learner's rows, which may be 0 on some learners but not on all.
 
         Returns:
             The mean loss over the rows of all learners, a scalar.
@@ -164,14 +170,14 @@ _DENORMAL = 1e-310
 class FlatAdam(torch.optim.Adam):
     """Adam (Kingma and Ba 2015, Algorithm 1) for a single flat tensor, in one call of torch's fused kernel.
 
-    :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``. For small nets,
-    the ``step`` of the latter takes ten times as long as its kernel. :meth:`step_unless` calls no step hooks, and takes
-    denormal numbers as zero.
+    :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``, whose ``step``
+    takes ten times as long as the kernel for small nets. :meth:`step_unless` calls no step hooks, and treats denormal
+    numbers as zero.
 
     Args:
         parameters: The flat tensor.
-        lr: Initial learning rate; later ones are set in the param group.
-        eps: Added to the square root of the second moment.
+        lr: Initial learning rate. Set later learning rates in the param group.
+        eps: Number added to the square root of the second moment.
     """
 
     def __init__(self, parameters: nn.Parameter, lr: float, eps: float) -> None:
@@ -180,7 +186,8 @@ class FlatAdam(torch.optim.Adam):
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
 
     def step_unless(self, skip: Tensor) -> None:
-        """Take a step, or none if ``skip``, a scalar float tensor, is 1 instead of 0. Does not wait for its value."""
+        """Take an optimizer step if ``skip``, a scalar float tensor, is 0; take none if it is 1. This does not wait for
+        the device to compute ``skip``."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
@@ -199,7 +206,7 @@ class FlatAdam(torch.optim.Adam):
 
 @dataclass(frozen=True)
 class TrainedPart:
-    """A part of a module in training, and its optimizer."""
+    """A part of a module in training, its flat parameters, and its optimizer."""
 
     part: Part
     flat: FlatPart
@@ -207,9 +214,10 @@ class TrainedPart:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:
-    """Return ``optimizer.state_dict()`` with string keys, as trees of tensors and values that JSON can hold.
+    """Return ``optimizer.state_dict()`` with string keys, as a tree of tensors and values that JSON can represent.
 
-    If ``is_scheduled``, store each ``initial_lr`` as ``lr``; the schedule computes the current one from it.
+    If ``is_scheduled``, store each group's ``initial_lr`` as its ``lr``, because the schedule computes the current
+    learning rate from the initial one.
     """
     state = optimizer.state_dict()
     groups = [group | {"lr": group["initial_lr"]} if is_scheduled else group for group in state["param_groups"]]
@@ -217,8 +225,8 @@ def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = Fa
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore a state from :func:`optimizer_state`, except learning rates whose initial value is configured differently
-    now."""
+    """Restore a state from :func:`optimizer_state`. If the initial learning rate of a param group differs between
+    ``state`` and ``optimizer``, keep that of ``optimizer`` and make it the current learning rate."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # copy, since torch would keep the tensors of `state` and update them
     moments = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}

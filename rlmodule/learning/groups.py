@@ -1,4 +1,4 @@
-"""Groups: decides which modules of a learner are updated together."""
+"""Decide which modules of a learner are updated together."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ Divided = list[tuple[tuple[str, ...], Group | None]]
 
 
 def _wraps(settings: LearnerSettings) -> bool:
-    """Return whether the settings ask for a loss that is compiled, captured or in bfloat16."""
+    """Return whether the settings ask for a loss that is compiled, captured in a CUDA graph, or computed in
+    bfloat16."""
     return bool(settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
 
 
 class Groups:
     """Divides the modules of a learner into those that are updated together and those that are updated alone.
 
-    Modules that share parts, directly or through other modules, form a :class:`Family`. Modules that differ in nothing
-    but their weights form a :class:`Stack`, if the loss allows it (:meth:`Learner.can_stack`) and if each has a single
-    part with the default optimizer. A stack gives the results of separate updates, up to rounding. So only modules with
-    neighbouring ids are stacked: then all minibatches get the same random numbers as in separate updates.
+    Modules that share parts, directly or through other modules, form a :class:`Family`. Modules that differ only in
+    their weights form a :class:`Stack` if the loss allows it (:meth:`Learner.can_stack`) and if each module has a
+    single part with the default optimizer. A stack gives the same results as separate updates, up to rounding. Only
+    modules whose ids are neighbours in sorted order are stacked, because only then does each minibatch get the same
+    random numbers as in separate updates.
 
     Args:
-        learner: The learner.
+        learner: The learner whose modules are divided.
     """
 
     def __init__(self, learner: EpisodeLearner) -> None:
@@ -41,11 +43,12 @@ class Groups:
         self._divided: Divided = []
 
     def take_shared_parts(self, module_id: str) -> set[int]:
-        """Register the parts that a module shares with others, except those that another module has registered.
-        Return the ids of their parameters.
+        """Register the parts that a module shares with other modules in ``shared_parts`` and ``sharing`` of the
+        learner, unless another module has registered them. Return ``id(parameter)`` of all their trainable parameters.
 
         Raises:
-            ValueError: If a part has the name of a module, or the loss is compiled, captured or in bfloat16.
+            ValueError: If a shared part has the same name as a module, or if the loss is compiled, captured in a CUDA
+                graph, or computed in bfloat16.
         """
         learner, shared, names = self._learner, set[int](), list[str]()
         modules, settings = learner.module, learner.settings
@@ -72,8 +75,9 @@ class Groups:
         return shared
 
     def divide(self, module_ids: Sequence[str], *, stacks: bool) -> Divided:
-        """Divide ``module_ids`` into the ids that are updated together, each with its :class:`Group`; None for a single
-        module. Without ``stacks``, only modules that share parts are updated together."""
+        """Divide ``module_ids`` into tuples of ids that are updated together. Pair each tuple with its :class:`Group`,
+        or with None if it has a single module without shared parts. Without ``stacks``, only modules that share parts
+        are updated together."""
         learner = self._learner
         if (asked := (stacks, [learner.parameters[module_id] for module_id in module_ids])) == self._known:
             return self._divided

@@ -1,8 +1,8 @@
-"""Learners: the gradient step, and how rollouts become its minibatches.
+"""Learners, which turn rollouts or batches into minibatches and take gradient steps on them.
 
-The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: rollouts, bootstraps, advantages) or from
-:class:`BatchLearner` (as DQN's: ready batches from a replay buffer) and defines the loss. Learners that train together
-synchronise through :class:`DataParallel`; a single learner does not use it.
+An algorithm's learner defines the loss. It derives from :class:`EpisodeLearner` if it trains on rollouts, as PPO does,
+or from :class:`BatchLearner` if it trains on ready batches from a replay buffer, as DQN does. Learners that train
+together synchronise through :class:`DataParallel`, which a single learner does not use.
 """
 
 import copy
@@ -72,17 +72,18 @@ if TYPE_CHECKING:
 
 
 class GlobalStream:
-    """Random stream of the run that replaces torch's global generators (CPU and GPU) within ``with`` blocks, for
-    operations that accept no generator, such as dropout. Each block continues where the last one ended.
+    """A random stream of the run for operations that accept no generator, such as dropout. Within a ``with`` block on
+    this object, it replaces the states of torch's global generators (CPU and GPU). Each block continues the stream
+    where the previous block ended.
 
     Args:
         run_seed: Seed of the run.
-        role: Name of the stream.
-        device: The device whose generator is replaced, in addition to that of the CPU.
+        role: Name of the stream; see :func:`rlmodule.seeding.seed_sequence`.
+        device: If it is a GPU, the state of its generator is replaced, too.
 
     Attributes:
-        collective: The learners that train together. Within a block, each learner draws different numbers; between
-            blocks, the stream has the same state on all of them.
+        collective: The learners that train together. Within a block, each learner draws different numbers. Between
+            blocks, the stream has the same state on all learners.
     """
 
     collective: Collective = SingleProcess()
@@ -96,7 +97,8 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self) -> None:
-        """Swap the generators' states with those stored here. torch.random.fork_rng would take as long as an update."""
+        """Swap the states of torch's global generators with the states stored here. torch.random.fork_rng is not used,
+        because it would take as long as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -117,52 +119,59 @@ class GlobalStream:
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
-        """Restore a state from :meth:`get_state`, of a stream with or without a GPU."""
+        """Restore a state from :meth:`get_state`, even if only one of the two streams has a GPU."""
         saved = state.cpu().tensor_split([len(self._states[0])])
         self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
 
 class Learner(Hooks, ABC):
-    """Holds modules and their optimizers, and trains them by gradient steps.
+    """Owns modules and their optimizers, and trains the modules by gradient steps.
 
     Override points:
         ``compute_loss_for_module``: the loss.
         ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
-        ``can_stack``: whether one call may compute the loss of several modules; default: no.
-        ``required_apis``: the interfaces that the loss needs a module to implement.
+        ``can_stack``: whether one call of the loss may compute the losses of several modules; default: no.
+        ``required_apis``: the interfaces that a module must implement for the loss.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
         ``add_module``, ``remove_module``, ``load_module_state``: state that a subclass keeps for each module.
 
-    If the loss is a mean over rows, several learners, each with a part of the data, take the steps that one learner
-    would take with all of it, and their weights stay identical to the last bit. Draw random numbers that all learners
-    must share from ``generator``; dropout and other layers draw different numbers on each learner. Operations over all
-    rows of a minibatch, such as batch norm in training, see only the rows of their own learner.
+    If the loss is a mean over rows, several learners, each with a share of the data, take the gradient steps that one
+    learner would take with all the data, and the weights of all learners stay bitwise identical. Draw random numbers
+    that must be the same on all learners from ``generator``. Dropout and similar layers draw different numbers on each
+    learner. Operations over all rows of a minibatch, such as batch norm in training, use only the rows of their own
+    learner.
 
     Args:
-        settings: Learning rate, clipping, minibatches.
-        spec: The modules.
-        run_seed: Seed of the run; its ``learner`` stream shuffles the minibatches.
+        settings: Settings of the run for learners, such as the learning rate and the gradient clipping.
+        spec: Describes the modules to build.
+        run_seed: Seed of the run. The stream ``learner`` derived from it shuffles the rows of minibatches.
 
     Attributes:
-        settings: The settings of the module that is being updated; between updates, those of the run. See
-            :meth:`settings_of`.
+        settings: During an update, the settings of the module that is updated; between updates, the settings of the
+            run. See :meth:`settings_of`.
         collective: The learners that train together, this one included.
-        progress: Number of gradient steps taken; also grows during an update.
-        num_gradient_steps: Number of gradient steps of each module in the whole run.
-        stepping: The parts of each module that its gradient step updates, from :meth:`parts_to_step`; all of them
-            before the first step. A loss that depends on it is compiled or captured once for each value.
-        trained_parts: The parts of each module, with their parameters and optimizers.
-        shared_parts: The same for parts that several modules share, which are trained with the settings of the run.
-        sharing: The shared parts of each module that has some.
-        row_weights: While several modules are updated at once, the weight of each row ``[M, B]``; see :meth:`mean`.
+        progress: Number of gradient steps taken since this object was created, counted step by step even during an
+            update.
+        num_gradient_steps: Number of gradient steps of each module in the whole run, by module id.
+        stepping: The names of the parts that a module's current or latest gradient step updates, by module id, from
+            :meth:`parts_to_step`; all parts before the first step. A loss is compiled or captured separately for each
+            value of it.
+        trained_parts: The parts of each trained module with their parameters and optimizers, by module id and part
+            name.
+        shared_parts: The parts that several modules share with their parameters and optimizers, by name. They are
+            trained with the settings of the run.
+        sharing: The names of the shared parts of each module that has any, by module id.
+        row_weights: While ``M`` modules are updated at once, the weight of each row in its module's means, ``[M, B]``;
+            otherwise None. See :meth:`mean`.
 
     Raises:
         TypeError: If a module lacks an interface in ``required_apis``.
-        ValueError: If a forward pass of a module returns a wrong shape; see
-            :func:`rlmodule.modules.shape_checks.check_module`.
+        ValueError: If a forward pass of a module returns a wrong shape (see
+            :func:`rlmodule.modules.shape_checks.check_module`), if a trainable parameter is not in exactly one part of
+            its module, or if the settings assign a GPU that torch cannot use.
     """
 
     required_apis: ClassVar[tuple[type, ...]] = ()
@@ -198,8 +207,8 @@ class Learner(Hooks, ABC):
         self.connect(self.collective)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module. A
-        module that is not trained only has its parameters frozen."""
+        """Check the module ``module_id``, which was built from ``spec``, and create its optimizers and the other state
+        kept for each module. If the module is not trained, only freeze its parameters."""
         module = self.module[module_id]
         if not self._trains.get(module_id, self.settings.is_trained(module_id)):
             check_nothing_shared(module_id, self.module)
@@ -240,8 +249,8 @@ class Learner(Hooks, ABC):
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers, by ``module_id``, or by ``module_id.part`` for a module with several parts; and by the name
-        of each shared part."""
+        """All optimizers by name. The name is ``module_id`` for a module with one part, ``module_id.part`` for a part
+        of a module with several parts, and the name of the part for a shared part."""
         return {name: part.optimizer for name, part in self._named_parts()}
 
     def _named_parts(self) -> Iterator[tuple[str, TrainedPart]]:
@@ -251,10 +260,11 @@ class Learner(Hooks, ABC):
         yield from self.shared_parts.items()
 
     def settings_of(self, module_id: str) -> Any:
-        """Return the settings of a module: those of the run, changed by its ``policy_overrides``.
+        """Return the settings of a module, which are the settings of the run, changed by the module's
+        ``policy_overrides``.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
             ValueError: If the module is not trained.
         """
         if module_id not in self._settings_of:
@@ -276,15 +286,17 @@ class Learner(Hooks, ABC):
             self.settings = before
 
     def _take_shared_parts(self, module_id: str) -> set[int]:
-        """Register the parts that a module shares, unless another module did. Return the ids of their parameters."""
+        """Register the parts that a module shares with other modules, unless another module has registered them. Return
+        ``id(parameter)`` of their parameters. This base class raises ValueError, because it updates one module at a
+        time."""
         raise ValueError(
             f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
             "learns from a batch of one module. Train with PPO, or give each policy its own parts."
         )
 
     def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
-        """Raise ValueError if another module trains some of the same parameters, since each optimizer would update a
-        copy."""
+        """Raise ValueError if a parameter of the module, except those whose ``id()`` is in ``but``, is already trained
+        as part of another module, because each optimizer would update its own copy of it."""
         mine = {id(p): name for name, p in self.module[module_id].named_parameters() if id(p) not in but}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
@@ -296,12 +308,13 @@ class Learner(Hooks, ABC):
                 )
 
     def connect(self, collective: Collective) -> None:
-        """Train together with the learners of ``collective`` from the next update on.
+        """Train together with the learners of ``collective`` from the next update on. Close the previous collective.
 
-        All learners must have the same state and make the same calls: the same updates, of the same modules, after the
-        same number of env steps. Only the data differs.
+        All learners must have the same state and get the same calls, that is, the same updates of the same modules
+        after the same number of env steps. Only the data may differ.
 
-        If a learner raises during an update, it leaves the collective and the others raise :class:`CollectiveError`.
+        If a learner raises an error during an update, it leaves the collective, and the other learners raise
+        :class:`CollectiveError`.
         """
         self.collective.close()
         if self.data_parallel is not None:
@@ -317,12 +330,12 @@ class Learner(Hooks, ABC):
         """Add a module. The run's seed and ``module_id`` determine its initial weights.
 
         Args:
-            module_id: Its id.
-            spec: Describes it.
-            train: Whether to train it from now on. If not, it has no optimizer and gets no gradient.
+            module_id: Id of the new module.
+            spec: Describes the module to build.
+            train: Whether to train the module from now on. If False, it has no optimizer and its parameters are frozen.
 
         Raises:
-            ValueError: If the id is in use or invalid.
+            ValueError: If the id is in use or invalid, or the module fails a check of the constructor.
             TypeError: If the module lacks an interface in ``required_apis``.
         """
         with torch.random.fork_rng(devices=[]):
@@ -337,15 +350,15 @@ class Learner(Hooks, ABC):
                 raise
 
     def remove_module(self, module_id: str) -> None:
-        """Remove a module, its optimizer and all other state kept for it.
+        """Remove a module, its optimizers and all other state kept for it.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
         """
         self._forget_module(module_id)
 
     def _forget_module(self, module_id: str) -> None:
-        """Undo ``_register_module``, even if it raised halfway."""
+        """Remove a module and undo ``_register_module``, even if that method raised an error halfway."""
         self.module.remove(module_id)
         kept = self.parameters, self.trained_parts, self._scheduled, self._stepping, self._stateful
         counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing, self._trains
@@ -357,11 +370,11 @@ class Learner(Hooks, ABC):
             self.data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Copy ``state``, from the ``get_state()`` of a module, into the module ``module_id``. The optimizer keeps its
-        own state.
+        """Copy ``state``, which a module's ``get_state()`` returned, into the module ``module_id``. The optimizers of
+        the module keep their state.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
             ValueError: If the names or shapes in ``state`` do not match the module.
         """
         self.module[module_id].set_state(state)
@@ -370,52 +383,60 @@ class Learner(Hooks, ABC):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the scalar loss of one minibatch, and tensors to report by name: scalars, or one entry per row.
+        """Return the scalar loss of one minibatch, and the metrics to report by name. A metric is a scalar tensor or
+        has one entry per row.
 
         Args:
             module_id: The module to train.
-            batch: Columns ``[B, ...]``; a recurrent module's sequences are flattened into such rows.
+            batch: Columns ``[B, ...]`` of the minibatch. The sequences of a recurrent module have been flattened into
+                valid rows.
             fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Return the parts of a module, by name. Each has its own optimizer, learning rate and bound for its gradients.
-        Every trainable parameter must be in exactly one part. Default: one part, with the settings ``lr`` and
-        ``grad_clip``."""
+        """Return the parts of a module by name. Each part has its own optimizer, learning rate and upper bound on its
+        gradients. Every trainable parameter must be in exactly one part. The default is one part with the settings
+        ``lr`` and ``grad_clip``."""
         return {"all": Part(("",), self.settings.lr, self.settings.grad_clip)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return the names of the parts to update in the next gradient step; the weights and optimizers of the others
-        stay unchanged. Called once before each step; the loss can read the names in ``stepping``. Default: all."""
+        """Return the names of the parts to update in the next gradient step. The weights and optimizers of other parts
+        stay unchanged. This is called once before each gradient step, and the loss can read the names from
+        ``stepping``. The default is all parts."""
         return tuple(self.trained_parts[module_id])
 
     def can_stack(self, module_id: str) -> bool:
-        """Return whether ``M`` modules with the settings and nets of this one may share a call of
-        ``compute_loss_for_module``. The call gets columns and outputs ``[M, B, ...]`` and the id of the first module,
-        and returns losses ``[M]``, and metrics ``[M]`` or ``[M, B]``. The loss must take all means by :meth:`mean`, and
-        must not change anything that differs between modules. Default: False."""
+        """Return whether one call of ``compute_loss_for_module`` may compute the losses of ``M`` modules that have the
+        settings and net structure of module ``module_id``. Such a call gets columns and outputs ``[M, B, ...]`` and the
+        id of the first module, and must return losses ``[M]``, and metrics ``[M]`` or ``[M, B]``. The loss must compute
+        all means with :meth:`mean`, and must neither read nor change anything that differs between modules. The default
+        is False."""
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean of ``rows`` ``[B]``; for rows ``[M, B]`` of several modules, the mean of each, ``[M]``."""
+        """Return the scalar mean of ``rows`` ``[B]``. While ``M`` modules are updated at once, return the mean of each
+        module's rows, weighted by ``row_weights``: ``[M]`` from ``rows`` ``[M, B]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """Return the optimizer of a module, or of one of its parts. It must be elementwise, as Adam is, since it gets
-        all parameters as one flat tensor.
+        """Return a new optimizer for one part of a module. The optimizer must be elementwise, as Adam is, because
+        ``parameters`` is one flat tensor with all parameters of the part.
 
-        Set the learning rate here, from ``self.settings.lr``, the rate of the part. If that is a schedule, every rate
-        of the optimizer is later multiplied by the schedule's current value, divided by its value at step 0.
+        Set the initial learning rate from ``self.settings.lr``, which is the part's learning rate here. If it is a
+        schedule, each initial learning rate of the optimizer is later multiplied by the schedule's current value and
+        divided by its first value that is not 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train(batch)``. Return the batch and the outputs; sequences are flattened to rows ``[B, ...]``.
+        """Run ``forward_train(batch)``. Return the batch and the outputs. For a recurrent module, flatten the valid
+        rows of both from sequences to rows ``[B, ...]``.
 
         Raises:
-            ValueError: If a recurrent module gets rows, or predicts values and returns no ``embeddings``.
+            ValueError: If a recurrent module gets a batch of rows, or if it predicts values but its outputs lack
+                ``embeddings``.
         """
         module = self.module[module_id]
         if self._stateful[module_id]:
@@ -424,7 +445,8 @@ class Learner(Hooks, ABC):
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
-        """Return the algorithm's loss plus the module's own losses, and the metrics of both."""
+        """Return the sum of the algorithm's loss and the module's extra losses (:class:`ExtraLossAPI`), and the metrics
+        of both. ``rows`` and ``fwd_out`` are from :meth:`forward_rows`."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
@@ -436,9 +458,11 @@ class Learner(Hooks, ABC):
         return loss, metrics
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """Take one gradient step: forward, loss, backward, clip, step. Nothing here waits for the device.
+        """Take one gradient step (forward pass, loss, backward pass, clipping, optimizer step), and return its metrics.
+        With the default optimizer, nothing here waits for the device.
 
-        If the loss or the gradient is not finite, skip the step and leave the weights and the optimizer unchanged.
+        If the loss or the gradient is not finite, skip the optimizer step, so that the weights and the optimizer stay
+        unchanged.
         """
         parameters = self.parameters[module_id]
         if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
@@ -468,7 +492,8 @@ class Learner(Hooks, ABC):
         return {name: value.detach() for name, value in metrics.items()}
 
     def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
-        """Set the parts that the next gradient step of a module updates. Raise ValueError unless they exist."""
+        """Set the names of the parts that the next gradient step of a module updates. Raise ValueError if ``names`` is
+        empty or names an unknown part."""
         if not names or not set(names) <= self.trained_parts[module_id].keys():
             known = ", ".join(self.trained_parts[module_id])
             raise ValueError(
@@ -479,7 +504,8 @@ class Learner(Hooks, ABC):
         self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
-        """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""
+        """Update the module's observation statistics with the observations in ``batch``. If several learners train
+        together, average the module's other buffers over them."""
         rows = {Columns.OBS: batch[Columns.OBS]}
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
@@ -488,8 +514,9 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report: ``more``, the results of :meth:`summarize`, the learning rate, and the means of
-        the module's own losses and metrics. Raise FloatingPointError if too many updates in a row were not finite."""
+        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, the learning rates, the
+        number of skipped updates, and the means of the metrics of the module's extra losses. Raise FloatingPointError
+        if too many updates in a row had a loss or gradient that was not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
         for one in skipped:
@@ -505,7 +532,7 @@ class Learner(Hooks, ABC):
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """Join the metrics of several gradient steps, and those of all learners."""
+        """Join the metrics of several gradient steps over the steps and over all learners."""
         if self.data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
@@ -513,23 +540,26 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update: the current count plus ``num_new`` of all learners."""
+        """Return the count of env steps after an update, which is the current count plus the sum of ``num_new`` over
+        all learners."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
-        """Set the count of env steps, and update the learning rates that follow a schedule."""
+        """Set the count of env steps sampled in the run, and update the learning rates that follow a schedule."""
         self.env_steps = env_steps
         for optimizer, schedule in itertools.chain.from_iterable(self._scheduled.values()):
             for group in optimizer.param_groups:
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers to report, from metrics of ``M`` minibatches: scalars ``[M]`` or per row. Default: means."""
+        """Return the numbers to report by name, given the metrics of ``M`` minibatches. A metric is ``[M]`` if the loss
+        reported scalars; otherwise it has one entry per row of all minibatches. The default returns the mean of each
+        metric."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Return all state that training changes: a tree of tensors (references, not copies) and values that JSON can
-        hold."""
+        """Return all state that training changes, as a tree of tensors and of values that JSON can represent. The
+        tensors are references, not copies."""
         return {
             "module": self.module.get_state(),
             "optimizers": {
@@ -545,7 +575,8 @@ class Learner(Hooks, ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state` in place."""
+        """Restore a state from :meth:`get_state` in place. Restore only those optimizers that both the state and this
+        learner have."""
         self.module.set_state(state["module"])
         optimizers = self.optimizers
         for name in optimizers.keys() & state["optimizers"].keys():  # other modules may be trained now
@@ -563,19 +594,19 @@ class Learner(Hooks, ABC):
 class EpisodeLearner(Learner):
     """Trains on rollouts or episodes, in epochs of minibatches.
 
-    Everything except the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running
-    statistics such as those of batch norm see each minibatch once.
+    Everything except the gradient steps runs under ``no_grad`` with the modules in eval mode, so that only the forward
+    passes of gradient steps update statistics such as those of batch norm.
 
     Override points, in addition to those of :class:`Learner`:
         ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; default: return
         it unchanged.
-        ``make_train_batch``: bootstraps, advantages, targets, and the columns that the loss sees.
-        ``should_stop``: end the epochs early.
-        ``after_update``: adapt coefficients once per iteration.
+        ``make_train_batch``: compute bootstraps, advantages and targets, and choose the columns that the loss gets.
+        ``should_stop``: end the epochs early; default: never.
+        ``after_update``: adapt coefficients once per update; default: do nothing.
 
-    With several learners, each calls these methods with its part of the data, which may have no valid row. Only
-    ``should_stop`` and ``summarize`` get the metrics of all learners; use ``self.collective`` to exchange anything
-    else.
+    If several learners train together, each calls these methods with its own share of the data, which may have no valid
+    row. Only ``should_stop`` and ``summarize`` get the metrics of all learners. Use ``self.collective`` to exchange
+    anything else.
     """
 
     _added_columns: Sequence[str] = ()
@@ -585,19 +616,22 @@ class EpisodeLearner(Learner):
         self.settings = settings
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
-        """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
+        """Return the rollout to train on. This runs in the learner, before anything is computed from the rewards. The
+        default returns ``rollout`` unchanged.
 
-        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as the rollout's own columns do.
+        Columns ``[T, N, ...]`` that an override adds are passed to the loss as rows ``[B, ...]``, as the rollout's own
+        columns are.
         """
         return rollout
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Compute the columns that the loss reads, such as advantages. Return them as a batch, which :meth:`pack`
-        makes, and a dict of numbers to report."""
+        """Compute the columns that the loss reads, such as advantages. Return them as a train batch from :meth:`pack`,
+        and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the values ``[T, N]`` of the observations, and those of the observations that follow them."""
+        """Return the predicted value of each row's observation and of the observation that followed it, ``[T, N]``
+        each; see :meth:`Rollout.split_values`. The module must implement :class:`ValueFunctionAPI`."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:
@@ -605,8 +639,8 @@ class EpisodeLearner(Learner):
         return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
 
     def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
-        """Return a train batch of the named columns and those that ``preprocess_train_data`` added: the valid rows
-        ``[B, ...]``, or sequences for a recurrent module."""
+        """Return a train batch of the columns in ``names`` and the columns that ``preprocess_train_data`` added. It
+        consists of the valid rows ``[B, ...]``, or of sequences ``[L, B, ...]`` for a recurrent module."""
         names = [*names, *self._added_columns]
         if self.data_parallel is not None:
             rollout, names = self.data_parallel.number(rollout), [*names, Columns.ORDER]
@@ -615,21 +649,22 @@ class EpisodeLearner(Learner):
         return rollout.valid_rows(names)
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Return True to skip the remaining epochs. Called after each epoch with its metrics. Default: False."""
+        """Return True to skip the remaining epochs. This is called after each epoch with the metrics of its
+        minibatches, which have the form that :meth:`summarize` describes. The default returns False."""
         return False
 
     def _all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Return whether to stop, which all learners do as soon as one of them wants to."""
+        """Return whether ``should_stop`` returns True on any learner. All learners get the same answer."""
         stop = self.should_stop(module_id, metrics)
         return bool(self.collective.all_reduce(torch.tensor(float(stop))))
 
     def may_stop(self) -> bool:
-        """Return whether ``should_stop`` must be called at all; the answer must be the same on all learners. Default:
-        True if ``should_stop`` is overridden."""
+        """Return whether ``should_stop`` must be called at all. The answer must be the same on all learners. The
+        default returns True if ``should_stop`` is overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt coefficients once per iteration, after its gradient steps. Default: nothing.
+        """Adapt coefficients once per update, after its last gradient step. The default does nothing.
 
         Args:
             module_id: The module that was trained.
@@ -653,16 +688,18 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data, or each module's data by id. With several learners, the part of this one, or None.
+            episodes: The data of module ``module_id``, or a dict of the data of several modules by module id. If
+                several learners train together, this learner's share of the data; None if the share is empty.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
-            Module id → numbers to report; the seconds of the phases are under ``"timers"``.
+            Module id → numbers to report by name. The key ``"timers"`` has the seconds that each phase took.
 
         Raises:
-            KeyError: If no module has that id (names the known ids), or the data lacks a column.
-            TypeError, ValueError: If the data is neither a rollout nor episodes, or there is none.
-            CollectiveError: If another learner raised, ended or hangs.
+            KeyError: If no module has the given id, or the data lacks a column that the learner reads.
+            TypeError: If the data is neither a rollout nor episodes.
+            ValueError: If no learner has data, or a module is not trained.
+            CollectiveError: If another learner raises an error, exits or hangs.
         """
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
         if isinstance(episodes, Mapping) or not is_alone:
@@ -710,9 +747,9 @@ class EpisodeLearner(Learner):
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
-        Modules of one group are updated together."""
+        Update the modules of a :class:`Group` together."""
+        check_episodes(data, f"{type(self).__name__}.update_from_episodes()", module_id)
         data = data if isinstance(data, Mapping) else {module_id: data}
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
         groups: Any = [((module_id,), None) for module_id in settings]
         if self.sharing or len(groups) > 1:
@@ -747,7 +784,8 @@ class EpisodeLearner(Learner):
         return self._groups.take_shared_parts(module_id)
 
     def _rollout_of(self, data: ModuleData) -> Rollout | None:
-        """Return ``data`` as a rollout; None if it is empty."""
+        """Return ``data`` as a rollout, or None if it is None or an empty sequence of episodes. Raise TypeError if
+        ``data`` is anything else."""
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         if data is None or isinstance(data, Rollout):
             return data
@@ -755,7 +793,8 @@ class EpisodeLearner(Learner):
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Preprocess a rollout. Return its train batch, and numbers to report."""
+        """Run ``preprocess_train_data`` and ``make_train_batch`` on a rollout. Return the train batch, and numbers to
+        report."""
         try:
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # a copy, since the override may add columns in place
@@ -772,31 +811,36 @@ class EpisodeLearner(Learner):
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Reshuffle the batch, and split it into minibatches of ``minibatch_size`` rows per learner."""
+        """Shuffle the batch, and yield this learner's share of each minibatch of ``minibatch_size`` rows per learner.
+        If ``minibatch_size`` is None, use the setting of that name."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join each metric over the steps that report it: stack scalars, concatenate entries per row."""
+    """Join each metric over the gradient steps that report it. Stack scalars into ``[M]``, and concatenate tensors with
+    an entry per row."""
     names = dict.fromkeys(itertools.chain.from_iterable(steps))
     values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return the first row of each minibatch of ``size`` rows, followed by ``rows``."""
+    """Return the index of the first row of each minibatch of ``size`` rows, followed by ``rows``, the number of all
+    rows. A single row at the end joins the minibatch before it. If ``size`` is None, all rows are one minibatch."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Reshuffle the rows ``[B, ...]`` and split them into minibatches of ``size`` rows; None makes a single one. The
-    last may be smaller, but a single row joins the minibatch before it, since batch norm needs two.
+    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows. If ``size`` is None,
+    yield a single minibatch. The last minibatch may be smaller, but a single row at the end joins the minibatch before
+    it, because batch norm needs two rows.
 
-    With a ``share``, split the rows of all learners, and yield the rows of each minibatch that are in ``batch``.
+    With a ``share``, divide the rows of all learners into minibatches, and yield the rows of each minibatch that are in
+    ``batch``.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
@@ -813,5 +857,5 @@ def row_minibatches(
 
 
 def warn_of_update(owner: type, right: str) -> None:
-    """Warn that ``owner.update()`` is deprecated and that ``right`` replaces it."""
+    """Warn that ``owner.update()`` is deprecated and that the method ``right`` replaces it."""
     warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)

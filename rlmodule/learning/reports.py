@@ -1,5 +1,5 @@
-"""Functions that check the losses and metrics of algorithms and of modules (:class:`ExtraLossAPI`), and that join
-metrics over minibatches and over learners."""
+"""Check the losses and metrics of algorithms and of modules (:class:`ExtraLossAPI`), and join metrics over minibatches
+and over learners."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,18 @@ from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 Metrics = dict[str, Tensor]
 
 ROWS = "rows_trained_on"
-"""Metric of each gradient step, if several learners train together: this learner's rows in the minibatch."""
+"""Metric of each gradient step if several learners train together: the number of this learner's rows in the
+minibatch."""
 SKIPPED = "update_skipped"
-"""Metric of each gradient step: 1 if it was skipped, else 0."""
+"""Metric of each gradient step: 1 if the step was skipped because its loss or gradient was not finite, otherwise 0."""
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
-"""Metrics that each gradient step reports in addition to those of the loss."""
+"""Names of the metrics that each gradient step reports in addition to the metrics of the loss."""
 
 
 def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
     """Merge the metrics that ``step_on_batch`` returned for one module on each learner. Return what a single learner
-    would return for the whole ``batch``: means over all rows, and entries per row in the order of the batch."""
+    would return for the whole ``batch``: scalars as means over all rows, and metrics with an entry per row in the order
+    of the rows of ``batch``."""
     if len(results) == 1:
         return results[0]
     scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
@@ -33,8 +35,8 @@ def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
-    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some minibatches may have no
-    rows on this learner, and some metrics may be reported for some minibatches only."""
+    """Return the metrics of one learner over ``M`` minibatches in the form that :func:`merge_parts` takes. Some
+    minibatches may have no rows on this learner, and some metrics may be reported for only some minibatches."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     known = {name: value for metrics in filled for name, value in metrics.items() if name != ROWS}
     scalars = [name for name, x in known.items() if not x.dim()]
@@ -47,14 +49,16 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
 
 
 def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, list[Tensor]]]:
-    """Merge the metrics of ``M`` minibatches, as :func:`part_of` returns them for each learner.
+    """Merge the metrics of all learners over the same ``M`` minibatches, given the result of :func:`part_of` for each
+    learner.
 
     Returns:
-        Scalar metrics as means over the rows of all learners, one for each minibatch that reports them; and metrics
-        with an entry per row, as one tensor for each learner.
+        Two dicts by name. The first has the scalar metrics: for each minibatch that reports the metric, its mean over
+        the rows of all learners. The second has the metrics with an entry per row: a list with one tensor for each
+        learner that has rows.
 
     Raises:
-        ValueError: If two learners report different names for a minibatch.
+        ValueError: If learners report different metrics for the same minibatch.
     """
     filled = [part for part in parts if part["scalars"]]
     rows = torch.stack([part["rows"] for part in filled]).double()  # [n, M]
@@ -80,7 +84,7 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
     """Return the error to raise after ``limit`` consecutive updates with a non-finite loss or gradient.
 
-    Its message lists the parameters whose current gradients are not finite.
+    The message lists the parameters of ``module`` whose current gradients are not finite.
     """
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     last = f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
@@ -93,7 +97,12 @@ def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingP
 
 
 def wrong_loss(returned: Any, learner: str) -> TypeError:
-    """Return the error for a ``compute_loss_for_module()`` that did not return a loss and metrics."""
+    """Return the error to raise if ``compute_loss_for_module()`` returned something other than a loss and metrics.
+
+    Args:
+        returned: What it returned.
+        learner: Name of the learner's class.
+    """
     parts = returned if isinstance(returned, tuple) else (returned,)
     shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
     return TypeError(
@@ -105,10 +114,13 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
 def add_extra_losses(
     loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: Batch, fwd_out: Mapping[str, Tree]
 ) -> tuple[Tensor, Metrics]:
-    """Add the weighted losses of ``module`` to ``loss``. Return the sum, and the metrics of these losses.
+    """Compute the extra losses of ``module`` for ``rows``, and add them to the algorithm's ``loss``, multiplied by
+    their weights. Return the sum, and the metrics of the extra losses.
 
     Raises:
-        TypeError, ValueError: If the losses are not scalars by name, or a metric has a name that is already in use.
+        TypeError: If the module does not return a dict from names to :class:`ExtraLoss`.
+        ValueError: If an extra loss is not a scalar tensor, or its metrics have a name that the algorithm or another
+            extra loss uses.
     """
     where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
     if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
@@ -130,10 +142,10 @@ def add_extra_losses(
 
 
 def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) -> None:
-    """Raise unless the losses of ``module`` report the same names at every call.
+    """Check that the extra losses of ``module`` report the same names at every call.
 
     Raises:
-        ValueError: If the names in ``reported`` are not the ``known`` ones.
+        ValueError: If the names in ``reported`` differ from ``known``, the names of earlier calls.
     """
     if known != reported.keys():
         expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
@@ -144,7 +156,7 @@ def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) 
 
 
 def name_taken(module: object, name: str) -> ValueError:
-    """Return the error for a module that reports ``name``, which the algorithm already reports."""
+    """Return the error to raise if the extra losses of ``module`` report ``name``, which is in use already."""
     return ValueError(
         f"{_where(module)}: expected names that the algorithm does not report itself, got "
         f"{name!r}. Choose another name."

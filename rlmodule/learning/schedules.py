@@ -1,4 +1,4 @@
-"""Values that change with the number of env steps sampled."""
+"""Values that change with the number of env steps sampled in the run."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,9 @@ from torch import Tensor
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> float:
-    """Return the value of ``schedule`` after ``env_steps``: a constant, or linear interpolation between ``[env_step,
-    value]`` points, which stays at the last value after the last point."""
+    """Return the value of ``schedule`` after ``env_steps`` env steps. A number is a constant schedule. Between
+    ``[env_step, value]`` points the value is interpolated linearly, and after the last point it stays at the last
+    value."""
     if isinstance(schedule, int | float):
         return float(schedule)
     steps, values = zip(*schedule, strict=True)
@@ -17,8 +18,9 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
 
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
-    """Return ``initial`` times the value of ``schedule`` after ``env_steps``, divided by the first value of the
-    schedule that is not 0: that at step 0, unless the schedule warms up from 0."""
+    """Return ``initial``, such as an optimizer's initial learning rate, multiplied by the value of ``schedule`` after
+    ``env_steps`` env steps, and divided by the first value in ``schedule`` that is not 0. That is the value at step 0,
+    unless the schedule warms up from 0."""
     value = value_at(schedule, env_steps)
     if initial == schedule[0][1]:
         return value  # exactly, without the rounding of the division
@@ -26,11 +28,13 @@ def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) 
 
 
 class Coefficient:
-    """A number per module that a loss reads and that changes between updates, such as a scheduled weight.
+    """A number per module that a loss reads and that changes between updates, such as a scheduled weight of a loss
+    term.
 
-    Assign and read it by module id (``self.entropy_coeff[module_id]``). Reading always returns the same scalar tensor
-    on the learner's device, and assigning fills it. So a compiled or captured loss sees the current value, where a
-    Python number would have it compiled again. To report the number, use :meth:`number`.
+    Assign and read the number by module id (``self.entropy_coeff[module_id]``). Reading always returns the same scalar
+    tensor on the learner's device, and assigning fills that tensor in place. So a compiled or captured loss uses the
+    current value, whereas a Python number would force a new compilation or capture at each change. To report the
+    number, use :meth:`number`.
 
     Args:
         device: The learner's device.
@@ -51,5 +55,6 @@ class Coefficient:
         self._as_set[module_id] = kept if isinstance(value, Tensor) else value
 
     def number(self, module_id: str) -> float:
-        """Return the number assigned last, in full precision. Waits for the device only if it was a tensor."""
+        """Return the number assigned last, in full precision. This waits for the device only if a tensor was
+        assigned."""
         return float(self._as_set[module_id])

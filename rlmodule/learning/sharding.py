@@ -1,7 +1,7 @@
-"""Sharding: divides data among learners that train together, and finds each learner's part of a minibatch.
+"""Divide data among learners that train together, and find each learner's share of a minibatch.
 
-Several learners use the minibatches that a single learner with all the data would use: the same permutation, cut at the
-same places. Each learner takes those rows of a minibatch that it has.
+Several learners use the minibatches that a single learner with all the data would use, that is, the same permutation of
+rows, cut at the same places. Each learner computes on the rows of a minibatch that are in its own shard.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from rlmodule.data.sequences import num_rows, without
 
 
 def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
-    """Split a rollout or episodes, or a dict of these by module id, into ``num_shards`` parts, one per learner."""
+    """Split a rollout, a sequence of episodes, or a dict of either by module id into ``num_shards`` shards, one per
+    learner. The shards of a dict are dicts with the same keys."""
     if isinstance(data, Mapping):
         parts = {module_id: shard(one, num_shards) for module_id, one in data.items()}
         return [{module_id: part[i] for module_id, part in parts.items()} for i in range(num_shards)]
@@ -28,18 +29,24 @@ def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
-    """Split the rollout into views of neighbouring slots. The numbers of slots differ by at most one; a shard without
-    slots is None. Views have no ``stats``, which describe the whole rollout."""
+    """Split the rollout by slots into ``num_shards`` views of neighbouring slots. Their numbers of slots differ by at
+    most one, and a shard without slots is None. The views have no ``stats``, because ``stats`` describe the whole
+    rollout."""
     return [_take_slots(rollout, a, b) if a < b else None for a, b in spans(rollout.shape[1], num_shards)]
 
 
 def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Episode]]:
-    """Split the episodes, in order, into shards of views whose numbers of steps differ by at most one.
+    """Split the episodes, in order, into ``num_shards`` shards whose numbers of steps differ by at most one.
 
-    An episode that would be in two shards is cut there. Learners bootstrap from the last observation of the first
-    chunk, which is unfinished; see :meth:`Rollout.from_episodes` for the recurrent state of the later ones. Episodes
-    without a step are left out.
+    An episode that would be in several shards is cut into chunks, which are views. Learners bootstrap from the last
+    observation of a chunk that is cut off. See :meth:`Rollout.from_episodes` for the recurrent state at the start of
+    later chunks. Episodes without a step are left out.
+
+    Raises:
+        ValueError: If ``num_shards`` is not positive.
     """
+    if num_shards < 1:
+        raise ValueError(f"shard_episodes(): expected num_shards >= 1, got {num_shards}. Pass one for each learner.")
     ends = list(itertools.accumulate(map(len, episodes)))
     shards: list[list[Episode]] = []
     for begin, end in spans(ends[-1] if ends else 0, num_shards):
@@ -54,16 +61,18 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
 
 
 def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
-    """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
-    sequences differ by at most one; an empty shard is None. :func:`join_rows` joins results per row again."""
+    """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into ``num_shards`` shards. Their
+    numbers of rows or sequences differ by at most one, and an empty shard is None. :func:`join_rows` joins results that
+    have one entry per row."""
     is_rows = Columns.STATE_IN not in batch
     take, count = (_cut, num_rows(batch)) if is_rows else (_take_sequences, batch[Columns.STARTS].shape[1])
     return [take(batch, a, b) if a < b else None for a, b in spans(count, num_shards)]
 
 
 def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
-    """Join the results for the rows of each shard into one tensor ``[R, ...]`` in the order of the rows of
-    ``batch``."""
+    """Join the results of all shards of ``batch``, one entry per valid row, into one tensor ``[R, ...]`` in the order
+    of the valid rows of ``batch``. ``parts`` has one tensor for each shard from :func:`shard_batch` that is not None,
+    in order."""
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
@@ -74,7 +83,8 @@ def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
 
 
 def nothing_like(rollout: Rollout) -> Rollout:
-    """Return one row of one slot of ``rollout``, marked invalid, for a learner that has no data."""
+    """Return a rollout of one invalid row with the columns and shapes of ``rollout``, for a learner that has no
+    data."""
     index = (slice(0, 1), slice(0, 1))
     columns = map_columns(lambda x: x[index].clone(), rollout.columns)
     for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
@@ -89,16 +99,18 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Selects this learner's rows (or sequences) from minibatches of the rows of all learners.
+    """Selects this learner's rows (or sequences) from minibatches over the rows (or sequences) of all learners. All
+    learners must construct it at the same time, since it gathers ``keys`` from all of them.
 
     Args:
-        keys: ``[B]`` int64: sort keys of this learner's rows. They order the rows of all learners, equal keys by rank.
-        length: Steps of this learner's sequences; 1 for rows.
-        collective: The learners.
+        keys: Sort keys of this learner's rows, ``[B]`` int64. They define the order of the rows of all learners. Rows
+            with equal keys are ordered by rank.
+        length: Length of this learner's sequences; 1 if the batch consists of rows.
+        collective: The learners that train together.
 
     Attributes:
-        total: Number of rows of all learners.
-        length: Steps of the longest sequence of any learner.
+        total: Total number of rows (or sequences) of all learners.
+        length: Length of the longest sequence of any learner.
     """
 
     def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:
@@ -114,16 +126,17 @@ class Share:
         self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
 
     def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Restrict a permutation ``order`` of all rows, cut at ``bounds``, to the rows of this learner. Return their
-        indices, and the bounds at which these are cut."""
+        """Restrict a permutation ``order`` of the rows of all learners, cut into minibatches at ``bounds``, to this
+        learner's rows. Return the indices of these rows in this learner's batch, and the bounds that cut them into the
+        same minibatches."""
         here = self._here[order]
         mine = here >= 0
         return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
 
 
 def spans(count: int, num: int) -> list[tuple[int, int]]:
-    """Split ``range(count)`` into ``num`` consecutive spans, one per learner. Their lengths differ by at most one, the
-    longer ones first."""
+    """Split ``range(count)`` into ``num`` consecutive spans ``(begin, end)``, one per learner. Their lengths differ by
+    at most one, and longer spans come first."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))
@@ -157,7 +170,7 @@ def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
 
 
 def _owners(batch: Batch) -> Tensor:
-    """Return the sequence in ``[0, B)`` that each valid row belongs to."""
+    """Return for each valid row the index in ``[0, B)`` of the sequence that it belongs to, int64 ``[R]``."""
     valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
     places = torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
     return places % starts.shape[1]

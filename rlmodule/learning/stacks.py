@@ -1,4 +1,4 @@
-"""Stacks: modules of one structure that take their gradient steps in one pass."""
+"""Stacks, which are groups of modules with the same structure that take their gradient steps in a single pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def stack_key(learner: EpisodeLearner, module_id: str) -> object:
-    """Return a key that is equal for modules that may form a :class:`Stack`; the id of a module that may not."""
+    """Return a key that is equal for modules that may form a :class:`Stack` together. If the module may not be in any
+    stack, return its id."""
     module = learner.module[module_id]
     part, *others = learner.trained_parts[module_id].values()
     settings = learner.settings_of(module_id)
@@ -40,7 +41,8 @@ def stack_key(learner: EpisodeLearner, module_id: str) -> object:
 
 
 def stack_in(learner: EpisodeLearner, ids: tuple[str, ...]) -> Stack | None:
-    """Return a stack of the modules ``ids``, whose keys are equal; None if they cannot be stacked."""
+    """Return a stack of the modules ``ids``, whose keys from :func:`stack_key` are equal. Return None if ``ids`` has
+    one id, or if a stack would not give the results of the separate modules."""
     modules = [learner.module[module_id] for module_id in ids]
     stack = stack_of(modules, _training_pass, training=True) if len(ids) > 1 else None
     return None if stack is None else Stack(learner, ids, stack)
@@ -53,12 +55,12 @@ def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
 
 
 class Stack(Group):
-    """Updates ``M`` modules, each with its own data.
+    """Updates ``M`` modules with the same structure in a single forward and backward pass, each on its own data.
 
     Args:
-        learner: The learner.
+        learner: The learner that trains the modules.
         module_ids: The ids of the modules.
-        modules: The modules as one :class:`ModuleStack`.
+        modules: A :class:`ModuleStack` of the modules, in the order of ``module_ids``.
     """
 
     def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], modules: ModuleStack) -> None:
@@ -107,7 +109,8 @@ class Stack(Group):
         return _by_module(history, here.repeat(num_epochs, 1), used)
 
     def _step(self, batch: Batch, here: Tensor) -> Metrics:
-        """Take a gradient step, like :meth:`Learner._gradient_step`, of the modules that ``here`` ``[M]`` marks."""
+        """Take a gradient step, as :meth:`Learner._gradient_step` does, for the modules that ``here`` ``[M]`` marks.
+        Return the metrics of all ``M`` modules, with a leading dim ``M``."""
         learner, modules, grad = self._learner, self._modules, self._grad
         out = modules.module.forward_train(batch)
         losses, metrics = learner.compute_loss_for_module(self._ids[0], batch, out)
@@ -131,9 +134,9 @@ def _places(counts: Sequence[int], size: int | None) -> tuple[Tensor, Tensor]:
     """Cut the rows of each module into minibatches, as :func:`row_minibatches` does.
 
     Returns:
-        The place of each row among those of all modules, ``[steps, M, B]``; and the weight of each row in the mean of
-        its minibatch. Shorter minibatches are filled with their own rows, whose weight is 0, and modules without a
-        minibatch with their first row.
+        The index of each row among the concatenated rows of all modules, ``[steps, M, B]``, and the weight of each row
+        in the mean over its minibatch, of the same shape. Shorter minibatches are padded with repetitions of their own
+        rows, and modules that have no minibatch in a step with their first row. Padding has weight 0.
     """
     bounds = [minibatch_bounds(count, size) for count in counts]
     steps, width = max(map(len, bounds)) - 1, max(b - a for of in bounds for a, b in itertools.pairwise(of))
@@ -147,12 +150,13 @@ def _places(counts: Sequence[int], size: int | None) -> tuple[Tensor, Tensor]:
 
 
 def _by_module(history: Sequence[Metrics], here: Tensor, used: Tensor) -> list[Metrics]:
-    """Join the metrics ``[M]`` and ``[M, B]`` of all steps, for each module alone.
+    """Return the metrics of each module, joined over all gradient steps.
 
     Args:
-        history: The metrics of each step.
-        here: The modules that took each step, ``[steps, M]``.
-        used: Which of the rows of all steps, side by side, belong to a minibatch, ``[M, rows]``.
+        history: The metrics ``[M]`` or ``[M, B]`` of each step.
+        here: True where a module took the step, ``[steps, M]`` bool.
+        used: ``[M, rows]`` bool over the rows of all steps, concatenated: True for rows of a minibatch, False for
+            padding.
     """
     per_row = {name for name, x in history[0].items() if x.dim() > 1}
     joined = {n: (torch.cat if n in per_row else torch.stack)([m[n] for m in history], 1) for n in history[0]}

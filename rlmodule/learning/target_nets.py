@@ -1,4 +1,4 @@
-"""Target nets: copies of modules whose weights follow those in training."""
+"""Target nets: copies of neural modules whose weights follow the weights in training."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,19 +10,19 @@ from rlmodule.modules.rl_module import MultiRLModule, RLModule
 
 
 class TargetNets:
-    """Copies of modules, in eval mode, that move towards the weights in training (Mnih et al. 2015; Lillicrap et al.
-    2016, Algorithm 1). Each net moves at its own env steps.
+    """Copies of modules, in eval mode, whose weights move towards the weights in training (Mnih et al. 2015; Lillicrap
+    et al. 2016, Algorithm 1). Each target net is moved by its own calls of :meth:`update`.
 
     Override points: none.
 
     Args:
-        followed: Names of the parts that have copies; None is all. A target net shares all other tensors with the
-            module in training.
+        followed: Names of the parts that a target net copies; None copies all parts. A target net shares all other
+            tensors with the module in training.
 
     Attributes:
         nets: The target nets, by module id.
-        last_update: Env steps sampled at the last move of each net, or when it was added.
-        num_updates: Number of moves of each net.
+        last_update: Env steps sampled in the run when each net last moved, or when it was added, by module id.
+        num_updates: Number of times that each net has moved, by module id.
     """
 
     def __init__(self, followed: Collection[str] | None = None) -> None:
@@ -43,18 +43,18 @@ class TargetNets:
         parts: Mapping[str, Part],
         env_steps: int,
     ) -> None:
-        """Make ``net`` the target net of a module, with the module's current weights.
+        """Make ``net`` the target net of a module, and copy the module's current weights into it.
 
         Args:
             module_id: Id of the module.
-            net: A module built from the same spec, on the same device.
+            net: A module built from the same spec, on the same device. It becomes the target net.
             module: The module in training.
-            parameters: Its parameters.
-            parts: Its parts.
-            env_steps: Env steps sampled so far.
+            parameters: The parameters of ``module``.
+            parts: The parts of ``module``, by name.
+            env_steps: Env steps sampled in the run so far.
 
         Raises:
-            ValueError: If the id is in use, or the module lacks a part of ``followed``.
+            ValueError: If the id is in use, or ``parts`` lacks a name in ``followed``.
         """
         followed = {name: part for name, part in parts.items() if self._followed is None or name in self._followed}
         if self._followed is not None and len(followed) < len(self._followed):
@@ -81,19 +81,21 @@ class TargetNets:
         self.last_update[module_id], self.num_updates[module_id] = env_steps, 0
 
     def remove(self, module_id: str) -> None:
-        """Remove the target net of a module, if it has one."""
+        """Remove the target net of module ``module_id``, if it has one."""
         if module_id in self.nets:
             self.nets.remove(module_id)
         for by_id in (self._own, self._pairs, self._buffers, self.last_update, self.num_updates):
             by_id.pop(module_id, None)
 
     def copy_weights(self, module_id: str, module: RLModule) -> None:
-        """Copy all weights and buffers of ``module``, which is in training, into its target net."""
+        """Copy all weights and buffers of ``module``, which is in training, into its target net, the net with the id
+        ``module_id``."""
         self.nets[module_id].set_state(module.get_state())
 
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
-        """Move a target net by the fraction ``tau`` and copy the buffers, if its last move was at least ``every`` env
-        steps ago; 0 moves it at each call."""
+        """If a target net last moved at least ``every`` env steps ago, move its weights towards the weights in training
+        by the fraction ``tau`` of their difference, and copy the buffers. If ``every`` is 0, the net moves at each
+        call."""
         if env_steps - self.last_update[module_id] < every:
             return
         for theirs, mine in self._pairs[module_id]:
@@ -104,8 +106,8 @@ class TargetNets:
         self.num_updates[module_id] += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return the tensors that the target nets do not share with the nets in training, and how often each target net
-        was updated."""
+        """Return the state that :meth:`set_state` restores: the tensors that the target nets do not share with the
+        modules in training, ``last_update`` and ``num_updates``."""
         nets = {
             module_id: {name: x for name, x in net.get_state().items() if name in self._own[module_id]}
             for module_id, net in self.nets.items()

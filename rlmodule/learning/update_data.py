@@ -1,4 +1,4 @@
-"""Checks on the data that users pass to an update; each error names a remedy."""
+"""Checks on the data that users pass to an update. Every error names a remedy."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -9,27 +9,35 @@ from torch import Tensor
 from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
 
 
 ModuleData = Rollout | Sequence[Episode] | None
-"""The data of one module in an update; None for no data."""
+"""The data of one module in an update. None means no data."""
 
 
 def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
-    """Count the steps in a rollout or in episodes, or in a dict of these by module id."""
+    """Return the number of steps in a rollout, in a sequence of episodes, or in a dict of either by module id. Invalid
+    rows of a rollout do not count."""
     if isinstance(data, Mapping):
         return sum(map(num_steps_in, data.values()))
     return data.num_env_steps if isinstance(data, Rollout) else sum(map(len, data or ()))
 
 
-def check_episodes(data: Any, where: str) -> None:
-    """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or a dict of these by module id.
+def check_episodes(data: Any, where: str, module_id: str = DEFAULT_MODULE_ID) -> None:
+    """Check that ``data`` is a rollout, a sequence of episodes, None, or a dict of these by module id.
 
     Raises:
-        TypeError: If ``data`` is anything else; names the remedy.
+        TypeError: If ``data`` is anything else. The message begins with ``where`` and names a remedy.
+        ValueError: If ``data`` is a dict and ``module_id`` is not the default.
     """
+    if isinstance(data, Mapping) and module_id != DEFAULT_MODULE_ID:
+        ids = ", ".join(map(repr, data))
+        raise ValueError(
+            f"{where}: expected ids in one place, got data of {ids} and module_id={module_id!r}. Leave it out."
+        )
     if data is None or isinstance(data, Rollout):
         return
     if isinstance(data, Sequence) and all(isinstance(episode, Episode) for episode in data):
@@ -54,10 +62,11 @@ def check_episodes(data: Any, where: str) -> None:
 
 
 def check_batch(batch: Any, where: str) -> None:
-    """Raise unless ``batch`` is a dict of columns of tensors, or None for no data.
+    """Check that ``batch`` is None or a dict of columns, which are trees of tensors with equal numbers of rows.
 
     Raises:
-        TypeError: If ``batch`` is anything else; names the remedy.
+        TypeError: If ``batch`` is anything else. The message begins with ``where`` and names a remedy.
+        ValueError: If columns have different numbers of rows.
     """
     if batch is None:
         return
@@ -73,14 +82,19 @@ def check_batch(batch: Any, where: str) -> None:
                     f"{where}: expected columns of tensors, got {type(leaf).__name__} in {name!r}. "
                     "Convert it: torch.as_tensor(array)."
                 )
+    rows = {name: leaf.shape[:1] for name, column in batch.items() for leaf in tree.flatten(column)}
+    if Columns.STATE_IN not in batch and len(set(rows.values())) > 1:  # states have no time dim
+        got = ", ".join(f"{name} {tuple(shape)}" for name, shape in rows.items())
+        raise ValueError(f"{where}: expected columns of equal length, got {got}. Give each one entry per row.")
 
 
 def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list[str]:
-    """Return the names of the columns that ``preprocess_train_data`` added to the ``known`` ones.
+    """Check the result of an overridden ``preprocess_train_data``. Return the names of the columns that it added to the
+    ``known`` columns. ``where`` begins error messages.
 
     Raises:
-        TypeError: If ``rollout``, the result of ``preprocess_train_data``, is not a rollout.
-        ValueError: If a column is not ``[T, N, ...]``.
+        TypeError: If ``rollout``, the result, is not a rollout.
+        ValueError: If an added column is not a tree of tensors ``[T, N, ...]``.
     """
     if not isinstance(rollout, Rollout):
         raise TypeError(
@@ -98,7 +112,8 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
 
 
 def explain_missing_column(error: KeyError, where: str, columns: Collection[str]) -> None:
-    """Raise a KeyError that explains ``error``, if its cause is a column that is missing among ``columns``."""
+    """If ``error`` was caused by a name in :class:`Columns` that is missing from ``columns``, raise a KeyError that
+    explains it. Otherwise do nothing, so that the caller raises ``error`` again. ``where`` begins the message."""
     name = error.args[0] if len(error.args) == 1 else None
     if name in _NAMES and name not in columns:
         raise KeyError(

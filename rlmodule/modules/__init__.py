@@ -1,1 +1,2 @@
-"""Modules: what a policy computes, the spec that builds it, and the policy object that acts with it."""
+"""Neural modules, which compute what a policy outputs, the specs that build them, and the policies that act with
+them."""

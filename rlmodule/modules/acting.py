@@ -1,4 +1,4 @@
-"""One step of acting: tensors in, tensors out. A policy runs it, and an export traces it."""
+"""One step of acting as a function of tensors, which a policy runs and an export traces."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from rlmodule.modules.rl_module import RLModule
 
 
 class ActingStep:
-    """Acts once in ``B`` envs with a module: adds the earlier steps that it sees, runs its nets, chooses actions, and
-    converts them for the env.
+    """Acts with a module for one step in ``B`` envs. It adds the earlier steps that the module sees to the
+    observations, runs the module's nets, chooses actions, and converts them for the env.
 
-    The memory is a dict of ``state_in``, for a module with a recurrent state, and of the earlier steps it sees
-    (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``; empty for other modules.
+    The memory is a dict with ``state_in`` if the module has a recurrent state, and with those earlier steps that the
+    module sees (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``. For other modules it is empty.
 
     Args:
         module: The module to act with.
 
     Attributes:
-        unread: Fields of observations that only a critic reads, as zeros ``[1, ...]``.
+        unread: Zeros ``[1, ...]`` for the observation fields that only a critic reads, by name. The nets get these
+            zeros instead of the fields.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -52,7 +53,7 @@ class ActingStep:
         return self.is_stateful or bool(self.past)
 
     def new_memory(self, num: int) -> dict[str, Tree]:
-        """Return the memory of ``num`` envs whose episodes start."""
+        """Return the memory for ``num`` envs whose episodes start."""
         memory = {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self._no_past.items()}
         return memory | ({Columns.STATE_IN: initial_states(self.module, num)} if self.is_stateful else {})
 
@@ -65,15 +66,16 @@ class ActingStep:
         choose: Callable[[Distribution], Tree],
         explore: bool = False,
     ) -> tuple[Tensor, Tree, dict[str, Tree]]:
-        """Return the inputs of the action distributions ``[B, D]``, the actions for the envs, and the next memory.
+        """Return the parameters of the action distributions ``[B, D]``, the actions for the envs, and the next memory.
 
         Args:
             obs: Observations ``[B, ...]``, which may lack the fields that only a critic reads.
-            memory: The memory that the last call returned.
-            starts: bool ``[B]``: rows whose episode starts, which forget their memory; None without a memory.
-            rewards: Rewards of the last steps ``[B]``; None if the module does not see them.
-            choose: Picks the actions.
-            explore: Use the forward pass for exploration.
+            memory: The memory that the last call returned, or that of :meth:`new_memory`.
+            starts: True for rows whose episode starts, ``[B]`` bool. The memory of these rows is ignored. None if the
+                module has no memory.
+            rewards: Rewards of the last steps ``[B]``; None if the module does not see previous rewards.
+            choose: Returns the actions, given their distribution.
+            explore: Whether to use the module's forward pass for exploration; False uses its pass for inference.
         """
         module = self.module
         if self.unread:
@@ -108,7 +110,8 @@ class ActingStep:
         return inputs, actions if converter.is_identity else converter.forward(actions), after
 
     def _earlier(self, memory: dict[str, Tree], starts: Tensor, rewards: Tensor | None) -> dict[str, Tree]:
-        """Return the earlier steps that the module sees, with the last rewards: zeros in rows that start."""
+        """Return the earlier steps that the module sees, including the last rewards. In rows whose episode starts, they
+        are zeros."""
 
         def seen_by(rows: Tensor, like: Tensor) -> Tensor:
             fresh = starts.view(-1, *[1] * (rows.dim() - 1))
@@ -121,5 +124,5 @@ class ActingStep:
 
 
 def most_likely(dist: Distribution) -> Tree:
-    """Return the most likely actions."""
+    """Return the most likely action of each row of ``dist``."""
     return dist.to_deterministic().sample()

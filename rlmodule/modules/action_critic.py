@@ -1,4 +1,4 @@
-"""ActionCriticModule: a policy, and critics of observation and action."""
+"""Base class of neural modules with a policy and critics that predict the value of an observation and an action."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,12 @@ from rlmodule.modules.rl_module import RLModule
 
 
 class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
-    """Base of modules with a policy and critics: observation normaliser → encoders → policy head and critics, and
-    further outputs.
+    """Base class of modules with a policy and critics: observation normaliser → encoders → policy head, critics, and
+    optional heads for additional outputs.
 
     ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
-    returns them together with the critics' latents, from which :meth:`compute_action_values` computes values. If policy
-    and critics share an encoder, only the loss of the critics trains it.
+    also returns the critics' latents as ``embeddings``, from which :meth:`compute_action_values` computes values. If
+    the policy and the critics share an encoder, only the critics' loss trains it.
     """
 
     catalog: ActionCriticCatalog

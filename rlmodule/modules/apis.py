@@ -1,6 +1,7 @@
-"""Interfaces that a module may implement and a learner may require.
+"""Interfaces that a neural module may implement and a learner may require.
 
-A learner lists them in ``required_apis``; :func:`check_apis` checks its modules when it is built.
+A learner lists the interfaces that it requires in ``required_apis``. :func:`check_apis` checks the learner's modules
+when the learner is built.
 """
 
 import inspect
@@ -23,18 +24,20 @@ class ValueFunctionAPI(ABC):
         """Return state values in units of reward, ``[...]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
 
         Args:
-            batch: Columns; ``obs`` is read unless ``embeddings`` is given.
+            batch: Columns by name. ``obs`` is read unless ``embeddings`` is given.
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
-                gets them, since its values do not depend on ``obs`` alone.
+                gets them, because its values do not depend on ``obs`` alone.
         """
 
     def value_scale(self) -> Tensor:
-        """Return the unit in which the value loss measures errors, so that large returns do not outweigh the policy
-        loss. Default: 1. A module that normalises values returns the standard deviation of recent targets."""
+        """Return the unit in which the value loss measures errors, as a positive scalar tensor. It keeps large returns
+        from outweighing the policy loss. The default is 1; a module that normalises values returns the standard
+        deviation of recent targets."""
         return torch.ones(())
 
     def update_value_statistics(self, targets: Tensor) -> None:
-        """Update running normalisers with new value targets ``[B]``, before the gradient steps. Default: nothing."""
+        """Update running normalisers with new value targets ``[B]``, before the gradient steps. The default does
+        nothing."""
 
 
 class QNetAPI(ABC):
@@ -45,7 +48,7 @@ class QNetAPI(ABC):
         """Return action values in units of reward, ``[..., num_actions]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
 
         Args:
-            batch: Columns; ``obs`` is read unless ``embeddings`` is given.
+            batch: Columns by name. ``obs`` is read unless ``embeddings`` is given.
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch.
         """
 
@@ -56,24 +59,27 @@ class DistributionalQNetAPI(QNetAPI):
 
     @abstractmethod
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return logits of the atoms ``[..., num_actions, num_atoms]``; arguments as for ``compute_q_values``."""
+        """Return the logits of all atoms for every action, ``[..., num_actions, num_atoms]``. The arguments are those
+        of ``compute_q_values``."""
 
     @abstractmethod
     def q_support(self) -> Tensor:
-        """Return the return that each atom stands for, ``[num_atoms]``: ascending and evenly spaced."""
+        """Return the returns that the atoms stand for, ``[num_atoms]``, ascending and evenly spaced."""
 
 
 class ActionValueAPI(ABC):
-    """Interface of modules with critics: an ensemble of nets that predict the value of an observation and an action."""
+    """Interface of modules with critics, which are an ensemble of nets that predict the value of an action for an
+    observation."""
 
     @property
     @abstractmethod
     def values_all_actions(self) -> bool:
-        """Whether each critic predicts the values of all joint actions at once."""
+        """Whether each critic predicts the values of all joint actions in one pass, instead of taking the action as an
+        input."""
 
     @abstractmethod
     def critic_names(self) -> tuple[str, ...]:
-        """Return the names of the submodules that only the loss of the critics trains."""
+        """Return the dotted names of the submodules that only the critics' loss trains."""
 
     @abstractmethod
     def compute_action_values(
@@ -87,21 +93,21 @@ class ActionValueAPI(ABC):
         """Return the values that each critic predicts, ``[critics, B]`` in units of reward.
 
         Args:
-            batch: Columns; ``obs`` ``[B, ...]`` is read unless ``embeddings`` is given.
-            actions: Sampled actions ``[B, ...]``, choices as numbers or as one-hot codes. None for the values of every
-                joint action, ``[critics, B, joint actions]``, if ``values_all_actions``.
+            batch: Columns by name. ``obs`` ``[B, ...]`` is read unless ``embeddings`` is given.
+            actions: Sampled actions ``[B, ...]``, in which discrete choices are numbers or one-hot vectors. If
+                ``values_all_actions``, None returns the values of every joint action, ``[critics, B, joint actions]``.
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
-                gets them, since its values do not depend on ``obs`` alone.
-            frozen: Give a gradient to the actions only, and none to critics and embeddings.
+                gets them, because its values do not depend on ``obs`` alone.
+            frozen: Let gradients flow only to ``actions``, and not to the critics' weights or ``embeddings``.
         """
 
 
 class TemperatureAPI(ABC):
-    """Interface of modules that weigh the entropy of their policy by a learned temperature."""
+    """Interface of modules that learn a temperature, the weight of the policy's entropy in the loss."""
 
     @abstractmethod
     def log_temperature(self) -> Tensor:
-        """Return the logarithm of the temperature, a scalar parameter that nothing else reads."""
+        """Return the logarithm of the temperature, a scalar parameter that no other part of the module reads."""
 
 
 class EpsilonGreedyAPI(ABC):
@@ -109,15 +115,15 @@ class EpsilonGreedyAPI(ABC):
 
     @abstractmethod
     def set_epsilon(self, epsilon: float) -> None:
-        """Set the probability that an action is drawn uniformly from all allowed ones."""
+        """Set epsilon, the probability that an action is drawn uniformly from all allowed actions."""
 
 
 class ExplorationNoiseAPI(ABC):
-    """Interface of modules that explore by adding normal noise to actions in [-1, 1]."""
+    """Interface of modules that explore by adding Gaussian noise to actions in [-1, 1]."""
 
     @abstractmethod
     def set_exploration_noise(self, scale: float) -> None:
-        """Set the standard deviation of the noise."""
+        """Set the standard deviation of the noise, which is added to actions in [-1, 1]."""
 
 
 class NoisyNetAPI(ABC):
@@ -125,16 +131,17 @@ class NoisyNetAPI(ABC):
 
     @abstractmethod
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Draw the noise that the exploration and training passes use from now on; before the first call it is zero."""
+        """Draw new noise for the weights, which the exploration and training passes use until the next call. Before the
+        first call, the noise is zero."""
 
 
 class ExtraLoss(NamedTuple):
     """A term that a module adds to the algorithm's loss.
 
     Attributes:
-        value: Scalar, with gradient; reported as ``{name}_loss``.
-        weight: Factor of the value in the total loss.
-        metrics: Additional tensors to report by name: scalars or one entry per row.
+        value: The loss, a scalar tensor with gradient. It is reported as ``{name}_loss``.
+        weight: Factor that multiplies ``value`` in the total loss.
+        metrics: Additional tensors to report, by name. A metric is a scalar or has one entry per row.
     """
 
     value: Tensor
@@ -147,17 +154,18 @@ class ExtraLossAPI(ABC):
 
     @abstractmethod
     def compute_extra_losses(self, batch: Mapping[str, Tree], fwd_out: Mapping[str, Tree]) -> dict[str, ExtraLoss]:
-        """Return losses by name, with the same names at every call.
+        """Return the extra losses of one minibatch by name. The names must be the same at every call.
 
         Args:
-            batch: Columns ``[B, ...]`` of one minibatch, as the algorithm's loss gets them; a recurrent module's
-                sequences are flattened into such rows.
+            batch: Columns ``[B, ...]`` of the minibatch, as the algorithm's loss gets them. The sequences of a
+                recurrent module have been flattened into valid rows.
             fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
 
 class InferenceOnlyAPI(ABC):
-    """Interface of modules with parts that only learning needs; inference-only copies drop them."""
+    """Interface of modules with parts that only learning needs. Inference-only copies of the module drop these
+    parts."""
 
     @abstractmethod
     def get_non_inference_attributes(self) -> list[str]:
@@ -165,10 +173,11 @@ class InferenceOnlyAPI(ABC):
 
 
 def check_apis(module: nn.Module, required: Sequence[type], learner: str, module_id: str) -> None:
-    """Raise unless ``module`` implements every interface in ``required``.
+    """Check that ``module`` implements every interface in ``required``.
 
     Raises:
-        TypeError: If an interface is missing; names the learner, the module, and each missing class with its methods.
+        TypeError: If it does not. The message names ``learner``, ``module_id``, and each missing interface with its
+            methods.
     """
     missing = [api for api in required if not isinstance(module, api)]
     if missing:
@@ -181,7 +190,8 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
 
 
 def _methods_of(api: type) -> list[str]:
-    """Return the methods that an interface requires: its abstract ones, or if it has none, all public ones."""
+    """Return the names of the methods that an interface requires: its abstract methods, or all public methods if it has
+    no abstract ones."""
     if inspect.isabstract(api):
         return sorted(api.__abstractmethods__)
     return [name for name, value in vars(api).items() if inspect.isfunction(value) and not name.startswith("_")]

@@ -1,6 +1,6 @@
-"""Export a policy as one graph of flat, named tensors: ONNX, or a program of ``torch.export``.
+"""Export a policy as a graph with flat, named input and output tensors, in ONNX or as a ``torch.export`` program.
 
-The graph includes everything between the env's observation and its action, and its metadata describe both::
+The graph computes everything from the env's observation to the action, and its metadata describe both::
 
     obs.<path>, state.<path>, starts, prev_reward, noise  →  action.<path>, dist_inputs, next_state.<path>
 """
@@ -42,18 +42,19 @@ from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sealed_folder import StrPath
 
 METADATA = "catalog_rl"
-"""Key of the description, as JSON, in the metadata of an ONNX file."""
+"""Key under which the file's metadata contain the description of the graph, as JSON."""
 TOLERANCE = 1e-5
-"""Largest difference, absolute and relative, between the numbers of a graph and those of the policy."""
+"""Largest allowed difference, absolute and relative, between an output of the graph and that of the policy."""
 BATCHES = (3, 1, 7)
-"""Sizes of the batches with which a graph is compared; the first is the one that it is traced with."""
+"""Sizes of the batches on which a graph is compared with the policy. The graph is traced with the first size."""
 
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""Runs a graph: inputs to outputs, in the order of their names."""
+"""Runs a graph: maps its input tensors to its output tensors, each in the order of their names."""
 
 
 def export_policy(module: RLModule, path: StrPath, *, explore: bool = False) -> Path:
-    """Write the policy of ``module`` to ``path``, after comparing the graph with it; see :meth:`Policy.export`."""
+    """Write the policy of ``module`` as a graph to the file ``path``, and return ``path``. Raise ValueError instead if
+    the graph's outputs differ from the policy's; see :meth:`Policy.export`."""
     path, formats = Path(path), {".onnx": _as_onnx, ".pt2": _as_program}
     if path.suffix not in formats:
         raise ValueError(
@@ -70,19 +71,20 @@ def export_policy(module: RLModule, path: StrPath, *, explore: bool = False) -> 
 
 
 class ActingGraph(nn.Module):
-    """One step of acting, as a net that maps a flat list of tensors to another.
+    """One step of acting as a torch module that maps a flat list of input tensors to a flat list of output tensors.
 
     Args:
         module: The module to act with.
-        explore: Sample the actions from an input ``noise``; False takes the most likely ones.
+        explore: Sample the actions with an additional input ``noise``; False takes the most likely actions.
 
     Attributes:
-        input_names: Names of the inputs, all ``[B, ...]``. Pass the last outputs ``next_state.*`` as ``state.*``; they
-            are ignored in rows where ``starts`` is true, in which an episode starts.
+        input_names: Names of the inputs, all ``[B, ...]``. Pass the outputs ``next_state.*`` of the previous step as
+            ``state.*``. They are ignored in rows where ``starts`` is true because an episode starts there.
         output_names: Names of the outputs.
 
     Raises:
-        ValueError: If the module cannot explore with given noise, or two tensors would have the same name.
+        ValueError: If ``explore`` is True and the module does not sample its actions from noise that can be an input,
+            or if two tensors would have the same name.
     """
 
     def __init__(self, module: RLModule, explore: bool = False) -> None:
@@ -93,7 +95,7 @@ class ActingGraph(nn.Module):
         self.input_names, self.output_names = _names(self._like), _names(self._outputs(self._like))
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs for the inputs, both in the order of their names."""
+        """Return the outputs for the inputs ``flat``, in the order of ``output_names`` and ``input_names``."""
         return tuple(tree.flatten(self._outputs(self._by_name(flat))))
 
     def _by_name(self, flat: Sequence[Tensor]) -> dict[str, Tree]:
@@ -111,7 +113,8 @@ class ActingGraph(nn.Module):
         return {"action": actions, "dist_inputs": inputs} | ({"next_state": memory} if memory else {})
 
     def _inputs(self, num: int, rng: np.random.Generator) -> dict[str, Tree]:
-        """Return inputs for ``num`` envs whose episodes start, with random observations and noise."""
+        """Return example inputs, as a dict of trees, for ``num`` envs whose episodes start. Observations, rewards and
+        noise are random."""
         space = copy.deepcopy(self.module.acting_space)
         space.seed(int(rng.integers(2**31)))
         rows = [space.sample() for _ in range(num)]
@@ -127,7 +130,8 @@ class ActingGraph(nn.Module):
         return given
 
     def examples(self, num: int) -> Iterator[list[Tensor]]:
-        """Yield inputs for three steps of ``num`` envs, in which some episodes start."""
+        """Yield example inputs for three successive steps of ``num`` envs. All episodes start in the first step, and
+        some start in the later steps."""
         rng, state = np.random.default_rng(num), None
         for _ in range(3):
             given = self._inputs(num, rng)
@@ -137,14 +141,16 @@ class ActingGraph(nn.Module):
             state = self._outputs(given).get("next_state")
 
     def actions_of(self, inputs: Tensor, flat: Sequence[Tensor]) -> list[Tensor]:
-        """Return the actions of a distribution with the parameters ``inputs``, given the graph's inputs ``flat``."""
+        """Return the leaves of the actions of a distribution with the parameters ``inputs`` ``[B, D]``, chosen with the
+        noise in the graph's inputs ``flat``, if any."""
         noise = self._by_name(flat).get("noise")
         return tree.flatten(
             self.module.action_converter(_choose(self.module.action_dist_cls.from_logits(inputs), noise))
         )
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of the file: a description in JSON for programs that run the graph."""
+        """Return the metadata to store in the file: a JSON description of spaces, inputs, outputs and noise, for
+        programs that run the graph."""
         inputs = {
             name: {"dtype": str(x.dtype).removeprefix("torch."), "shape": ["batch", *x.shape[1:]]}
             for name, x in zip(self.input_names, tree.flatten(self._like), strict=True)
@@ -163,7 +169,8 @@ class ActingGraph(nn.Module):
 
 
 def _names(tensors: dict[str, Tree]) -> list[str]:
-    """Return the names of the leaves of ``tensors``, in their order: the keys that lead to them.
+    """Return the names of the leaves of ``tensors``, in the order of the leaves. A name consists of the keys that lead
+    to the leaf, joined by dots.
 
     Raises:
         ValueError: If two leaves have the same name.
@@ -179,7 +186,7 @@ def _names(tensors: dict[str, Tree]) -> list[str]:
 
 
 def _as_kept(leaf: Tensor) -> Tensor:
-    """Convert an observation in the dtype of its space to the dtype of rollouts."""
+    """Convert an observation from the dtype of its space to the dtype that rollouts use for it."""
     dtype = kept_dtype(str(leaf.dtype).removeprefix("torch."))
     return leaf.to(getattr(torch, dtype.name))
 
@@ -189,10 +196,11 @@ def _choose(dist: Distribution, noise: Tensor | None) -> Tree:
 
 
 def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
-    """Return the kind and the width of the noise of each part of an action.
+    """Return the kind of noise (``"kind"``) and its number of values (``"width"``) for each part of the module's
+    actions.
 
     Raises:
-        ValueError: If the module explores in another way, such as by noise in its weights.
+        ValueError: If the module explores in another way, such as with noise in its weights.
     """
     dist_cls, generator = module.action_dist_cls, torch.Generator()
     noise, before = list(_noise_of(dist_cls, dist_cls.required_input_dim(module.action_space))), generator.get_state()
@@ -211,7 +219,7 @@ def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
 
 
 def _noise_of(dist_cls: type[Distribution], width: int) -> Iterator[dict[str, Any]]:
-    """Yield the kind and the width of the noise of each part of a distribution of ``width`` inputs."""
+    """Yield the kind of noise and its number of values for each part of a distribution that has ``width`` inputs."""
     if issubclass(dist_cls, AutoregressiveDistribution):
         yield from _noise_of(dist_cls.independent, dist_cls.width)
     elif issubclass(dist_cls, MultiDistribution):
@@ -225,10 +233,10 @@ def _noise_of(dist_cls: type[Distribution], width: int) -> Iterator[dict[str, An
 
 
 def _traced(graph: ActingGraph) -> torch.export.ExportedProgram:
-    """Trace ``graph`` for batches of any size.
+    """Return ``graph`` as a traced program that takes batches of any size.
 
     Raises:
-        ValueError: If the code of the module cannot be traced; names the line.
+        ValueError: If the code of the module cannot be traced. The message names the line.
     """
     batch = torch.export.Dim("batch")
     flat = tuple(next(graph.examples(BATCHES[0])))
@@ -284,7 +292,8 @@ def _as_onnx(program: torch.export.ExportedProgram, graph: ActingGraph) -> tuple
 
 
 def _stripped(model: Any, metadata: dict[str, str]) -> bytes:
-    """Return an ONNX model as bytes, without the stack traces of its export, which would be most of a small file."""
+    """Return an ONNX model with ``metadata`` as bytes. Remove the stack traces of the export from the model, which
+    would make up most of a small file."""
     graph = model.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("metadata_props")
@@ -305,10 +314,11 @@ def _as_program(program: torch.export.ExportedProgram, graph: ActingGraph) -> tu
 
 
 def _verify(graph: ActingGraph, run: Run, path: Path) -> None:
-    """Run a graph for several steps, with batches of several sizes, and compare it with the policy.
+    """Run an exported graph with ``run`` for several steps on batches of several sizes, and compare its outputs with
+    those of ``graph``, which runs the policy itself.
 
     Raises:
-        ValueError: If an output differs; names it.
+        ValueError: If an output differs by more than ``TOLERANCE``. The message names the output and ``path``.
     """
     place = graph.output_names.index("dist_inputs")
     for num in BATCHES:
@@ -329,7 +339,7 @@ def _verify(graph: ActingGraph, run: Run, path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings and logs of torch's exporters."""
+    """Silence the warnings and logs of torch's exporters within the block."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""Policies in repositories of the Hugging Face Hub: push one with its card, and load it by name.
+"""Push policies to repositories on the Hugging Face Hub, each with a model card, and load them by repository name.
 
-Only the files of the policy are downloaded. They are verified like those of any policy folder, and may name code: see
+Only the files of the policy are downloaded. They are verified as in any policy folder, and may name code to import; see
 :mod:`rlmodule.modules.policy_files`.
 """
 
@@ -23,7 +23,7 @@ _FILES = (SPEC, WEIGHTS, MANIFEST)
 
 @contextmanager
 def downloaded(repo_id: str, revision: str | None, token: str | None, where: str) -> Iterator[Path]:
-    """Yield a folder with the files of the policy in a repository.
+    """Yield a temporary folder with the policy files of a repository. It is deleted at the end of the block.
 
     Raises:
         ImportError: If ``huggingface_hub`` is missing.
@@ -47,14 +47,14 @@ class OnHub(ABC):
     """Base class of policies that can be pushed to the Hugging Face Hub.
 
     Attributes:
-        import_path: Import path of the class, for the code in the card.
+        import_path: Import path of the class, for the code example in the model card.
     """
 
     import_path: ClassVar[str]
 
     @abstractmethod
     def save(self, path: StrPath) -> Path:
-        """Write the files as the folder ``path``, and return it."""
+        """Write the policy's files as the folder ``path``, and return the path."""
 
     def push_to_hub(
         self,
@@ -67,21 +67,21 @@ class OnHub(ABC):
         private: bool | None = None,
         token: str | None = None,
     ) -> str:
-        """Write the files of :meth:`save` and a card to a repository of the Hugging Face Hub, in one commit. Return
-        its address. The extra ``hub`` is needed.
+        """Write the files of :meth:`save` and a model card to a repository on the Hugging Face Hub, in a single commit.
+        Return the URL of the repository. This needs the extra ``hub`` of catalog-rl.
 
         Args:
-            repo_id: The repository, ``"user/name"``; it is created if it does not exist.
-            evaluation: Result of ``algo.evaluate()``; the card shows mean and standard deviation of the returns.
+            repo_id: The repository, ``"user/name"``. It is created if it does not exist.
+            evaluation: Result of ``algo.evaluate()``. The card shows the mean and standard deviation of the returns.
             env: Name of the env, for the card.
             command: The command that trained the policy, for the card.
-            film: A video of an episode, an mp4 file.
-            private: Make a new repository private; None takes the default of the account.
-            token: The token; None takes that of ``hf auth login``.
+            film: A video of an episode, as the path of an mp4 file.
+            private: Whether a new repository is private; None takes the default of the account.
+            token: The access token; None takes the token of ``hf auth login``.
 
         Raises:
             OSError: If the repository cannot be written to.
-            ImportError: If the package is missing.
+            ImportError: If the package ``huggingface_hub`` is missing.
             ValueError: If ``evaluation`` has no returns.
             TypeError: See :meth:`save`.
         """
@@ -116,7 +116,8 @@ class OnHub(ABC):
 def _card(
     hub: Any, import_path: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]
 ) -> str:
-    """Return the text of the card, with the metadata by which the Hub finds and ranks models."""
+    """Return the text of the model card, including the metadata by which the Hub finds and ranks models. ``about`` has
+    the rows of the card's table; None leaves out a row."""
     task, name = "reinforcement-learning", env or "unknown"
     results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
     tags = [task, "deep-reinforcement-learning", *([env] if env else [])]
@@ -131,7 +132,8 @@ def _card(
 
 
 def _score(evaluation: Mapping[str, Any], where: str) -> tuple[str, int]:
-    """Return mean and standard deviation of the returns, as the Hub writes them, and the number of episodes."""
+    """Return the mean and standard deviation of the returns as the string ``"mean +/- std"``, and the number of
+    episodes. Raise ValueError if ``evaluation`` lacks them."""
     played = evaluation.get("env_runners", {})
     if missing := {"episode_return_mean", "episode_return_std", "num_episodes"} - played.keys():
         raise ValueError(

@@ -1,4 +1,5 @@
-"""ModuleStack: runs modules of the same structure as one module, with one batched product for each layer."""
+"""Class that runs several neural modules of the same structure as a single module, with one batched matrix product per
+layer."""
 
 from __future__ import annotations
 
@@ -23,23 +24,26 @@ from rlmodule.modules.rl_module import RLModule
 logger = logging.getLogger(__name__)
 
 _ROWS = 3
-"""Observations of each module in the trial of a stack."""
+"""Number of observations per module with which a new stack is tried."""
 
 
 class ModuleStack:
-    """``M`` modules as one, whose passes take and return rows ``[M, B, ...]``.
+    """``M`` modules as a single module, whose forward passes take and return rows ``[M, B, ...]``.
 
-    It is a copy of the first module, in which the weights of each dense layer are those of all modules, as in a
-    :class:`DenseEnsemble`, and every other parameter or buffer is ``[M, 1, ...]`` and broadcasts over the rows.
+    The single module is a copy of the first module. In the copy, each dense layer has the weights of all modules, as in
+    a :class:`DenseEnsemble`. Every other parameter or buffer is ``[M, 1, ...]`` and broadcasts over the rows. The
+    weights are copies, so call :meth:`refresh` before the first pass and whenever the weights of the modules have
+    changed.
 
     Args:
-        modules: The modules.
-        training: Whether passes record gradients, in train mode.
+        modules: The modules, whose structure must be the same; see :func:`structure_of`.
+        training: Whether the copy is in train mode and its passes record gradients.
 
     Attributes:
-        module: The copy.
+        module: The copy of the first module.
         weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
-        leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for a linear layer, else ``[M, 1, ...]``.
+        leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for the weight matrix of a linear layer,
+            otherwise ``[M, 1, ...]``.
     """
 
     def __init__(self, modules: Sequence[RLModule], *, training: bool) -> None:
@@ -62,7 +66,7 @@ class ModuleStack:
                 part._buffers[name] = self._buffers[-1][1].unsqueeze(1)
 
     def views_of(self, flat: Tensor) -> list[Tensor]:
-        """Return the parts of ``flat`` ``[M, P]`` that belong to each parameter, in the shapes of ``leaves``."""
+        """Return for each parameter a view of its part of ``flat`` ``[M, P]``, in the shapes of ``leaves``."""
         views, start = list[Tensor](), 0
         for p, shape in self._shapes:
             view = flat[:, start : start + shape.numel()].view(-1, *shape)
@@ -72,7 +76,7 @@ class ModuleStack:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights and buffers of the modules."""
+        """Copy the current weights and buffers of all modules into the stack."""
         for row, module in zip(self.weights.unbind(), self._modules, strict=True):
             torch.cat([p.flatten() for p in module.parameters()], out=row)
         for of_each, kept in self._buffers:
@@ -87,12 +91,13 @@ def structure_of(module: RLModule) -> Hashable:
 def stack_of(
     modules: Sequence[RLModule], compute: Callable[[RLModule, Batch], Sequence[Tensor]], *, training: bool = False
 ) -> ModuleStack | None:
-    """Return ``modules``, which have one structure, as a stack; None if its results would differ from theirs.
+    """Return ``modules``, which must have the same structure, as a stack. Return None if there is only one module or if
+    the stack's results would differ from those of the separate modules.
 
     Args:
         modules: The modules.
-        compute: The pass that the stack will run, which returns tensors with an entry per row. It is tried with the
-            stack and with each module, on random observations.
+        compute: The pass that the stack will run, which returns tensors with one entry per row. It is tried with the
+            stack and with each module on random observations, and the results are compared.
         training: See :class:`ModuleStack`.
     """
     first = modules[0]
@@ -123,7 +128,7 @@ def stack_of(
 
 
 def _observations(module: RLModule, num: int) -> Tree:
-    """Return random observations ``[num, 3, ...]``, the same in each call."""
+    """Return random observations for ``module``, a tree of tensors ``[num, 3, ...]`` that is the same in each call."""
     space = copy.deepcopy(module.input_space)
     space.seed(0)
     obs = allocate_observations(space, num, _ROWS)

@@ -1,4 +1,5 @@
-"""Read observations as an env returns them, for acting: checked, and as tensors in the dtypes of rollouts."""
+"""Check observations as an env returns them, and convert them to tensors in the dtypes that rollouts use, for
+acting."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from catalog.spaces import kept_dtype, space_parts, to_tensor
 
 
 class ObservationReader:
-    """Reads the observations of a space, or of one part of it.
+    """Checks and converts the observations of a space, or one part of such observations.
 
     Args:
-        space: Space of one observation.
-        path: The keys that lead to it, for errors.
+        space: Space of one observation, or of the part.
+        path: The keys that lead to the part, such as ``"['camera']"``, for error messages.
     """
 
     def __init__(self, space: Space, path: str = "") -> None:
@@ -31,7 +32,7 @@ class ObservationReader:
         self._parts: dict[Any, ObservationReader] | None = None
         self._is_float = space.dtype is None or space.dtype.kind == "f"
         self._first: tuple[Any, ...] = ()
-        """The keys that lead to the first leaf."""
+        """The keys that lead from an observation to its first leaf."""
         if isinstance(space, spaces.Dict | spaces.Tuple):
             parts = space_parts(space).items()
             self._parts = {key: ObservationReader(part, f"{path}[{key!r}]") for key, part in parts}
@@ -46,18 +47,20 @@ class ObservationReader:
             self._bounds = start, start + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
 
     def one(self, obs: Tree) -> Tree:
-        """Return one observation as tensors ``[1, ...]``.
+        """Return the single observation ``obs`` as a tree of tensors ``[1, ...]``.
 
         Raises:
-            ValueError: If it does not fit the space; names the leaf.
+            ValueError: If ``obs`` does not fit the space. The message names the leaf.
         """
         return self._read(obs, None)
 
     def batch(self, obs: Tree) -> tuple[int, Tree]:
-        """Return the number ``B`` of observations, and these as tensors ``[B, ...]``.
+        """Return the number ``B`` of observations in the batch ``obs``, and the observations as a tree of tensors
+        ``[B, ...]``.
 
         Raises:
-            ValueError: If they do not fit the space, or a leaf has another number of rows; names the leaf.
+            ValueError: If the observations do not fit the space, or a leaf has a different number of rows. The message
+                names the leaf.
         """
         num = 0
         with suppress(KeyError, IndexError, TypeError):  # reading raises the error that names the leaf
@@ -65,7 +68,8 @@ class ObservationReader:
         return num, self._read(obs, num)
 
     def _read(self, obs: Tree, rows: int | None) -> Tree:
-        """Return ``obs`` as tensors; ``rows`` is the size of a batch, None for one observation."""
+        """Return ``obs`` as a tree of tensors. ``rows`` is the number of observations in a batch; None for a single
+        observation."""
         parts = self._parts
         if parts is None:
             return self._leaf(obs, rows)
@@ -94,7 +98,8 @@ class ObservationReader:
         return to_tensor(array[None] if rows is None else array)
 
     def _converted(self, value: Any, rows: int | None) -> np.ndarray:
-        """Return ``value`` as an array of the dtype in which rollouts store it."""
+        """Return the leaf ``value`` as an array of the dtype in which rollouts store it. Raise ValueError if it is not
+        numeric."""
         try:
             array = np.asarray(value, self._dtype) if isinstance(value, list | tuple) else np.asarray(value)
         except (ValueError, TypeError, OverflowError):
@@ -108,7 +113,7 @@ class ObservationReader:
         return dtype.kind in ("biuf" if self._is_float else "biu")
 
     def _misfit(self, got: Any, rows: int | None) -> ValueError:
-        """Return the error for ``got``, which does not have the structure, shape or kind of numbers of the space."""
+        """Return the error to raise for ``got``, whose structure, shape or kind of numbers does not fit the space."""
         call, expected, remedy = "act", "one observation", "a single (not a vector) env returned, or call act_batch()"
         if rows is not None:
             call, expected, remedy = (

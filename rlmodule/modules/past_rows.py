@@ -1,4 +1,4 @@
-"""PastRows: the earlier steps that a module sees, filled row by row while a runner acts."""
+"""Class that stores the earlier steps that a neural module sees, row by row while an env runner acts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class PastRows:
     """Fills one field of a module's view of the past (previous observations, actions or rewards) for ``N`` envs.
 
     Args:
-        whole: Arrays or tensors to fill: ``[T+1, N, ...]`` for one step back, ``[T+1, N, k, ...]`` for ``k`` steps, the
-            oldest first.
-        steps: ``k``, the number of steps back.
+        whole: Tree of arrays or tensors to fill: ``[T+1, N, ...]`` if the module sees one earlier step, or
+            ``[T+1, N, k, ...]`` if it sees ``k > 1`` earlier steps, the oldest first.
+        steps: The number ``k`` of earlier steps.
     """
 
     __slots__ = ("_newest", "_shifts", "_steps", "whole")
@@ -34,29 +34,31 @@ class PastRows:
 
     @staticmethod
     def of(module: RLModule, obs: Tree) -> dict[str, PastRows]:
-        """Return each field that ``module`` asks for, as views into its observations ``[T+1, N, ...]``."""
+        """Return an object for each field of the past that ``module`` sees, by field name. The objects fill views of
+        ``obs``, the module's observations ``[T+1, N, ...]``."""
         return {name: PastRows(obs[name], steps) for name, steps in module.past_view.steps.items()}
 
     def write(self, row: Any, value: Tree, before: Any = None) -> None:
-        """Fill ``row`` with the entries of the row before, shifted by one, and ``value`` ``[N, ...]`` as the newest.
+        """Fill ``row`` with the entries of the row before it without the oldest entry, and with ``value`` as the newest
+        entry.
 
         Args:
-            row: A row, or the index of some of its entries.
-            value: The newest entry.
-            before: Index of the row before; None for ``row - 1``, which only works for a whole row.
+            row: Index of a row, or of some envs in a row.
+            value: The newest entry, ``[N, ...]``.
+            before: Index of the row before; None takes ``row - 1``, for which ``row`` must be a whole row.
         """
         write_row(self._newest, row, value)
         for older, younger in self._shifts:
             older[row] = younger[row - 1 if before is None else before]
 
     def clear(self, row: int, slots: Any = slice(None)) -> None:
-        """Set the entries of ``slots`` in ``row`` to zero."""
+        """Set all entries of the envs ``slots`` in ``row`` to zero."""
         for leaf in tree.flatten(self.whole):
             leaf[row][slots] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
-        """Return the value of the field after the steps at ``rows`` and ``slots`` ``[K]``, as tensors ``[K, ...]``.
-        ``column`` ``[T, N, ...]`` has the newest entries."""
+        """Return what the module would see in this field after the steps at ``rows`` and ``slots`` ``[K]``, as a tree
+        of tensors ``[K, ...]``. ``column`` ``[T, N, ...]`` has the entry that each step adds."""
 
         def take(entries: Tree) -> Tree:
             return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)
@@ -65,8 +67,8 @@ class PastRows:
 
 
 def with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
-    """Drop the oldest entry of ``past`` ``[N, steps, ...]`` and append ``newest`` ``[N, ...]``. A single step has no
-    such dim: the result is ``newest``."""
+    """Return ``past`` ``[N, steps, ...]`` without its oldest entry and with ``newest`` ``[N, ...]`` appended. If
+    ``steps`` is 1, ``past`` has no such dim and the result is ``newest``."""
     if steps == 1:
         return newest
     return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)

@@ -1,4 +1,4 @@
-"""Policy: acts with a module, in training, in evaluation and in deployment."""
+"""Class that acts with a neural module, in training, in evaluation and in deployment."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from rlmodule.sealed_folder import StrPath
 class Policy(OnHub):
     """Acts with a module. The module includes normalisation and action conversion, so nothing else is needed.
 
-    A policy stores nothing between calls. Pass the state that one call returns to the next::
+    A policy stores no memory of an episode between calls. Pass the state that one call returns to the next call::
 
         state = None                                            # at the start of every episode
         action, state = policy.act(obs, state)
 
     Args:
-        module: The module to act with; it is put into eval mode.
-        generator: Draws actions, and the noise of noisy nets, for ``act(explore=True)``; None creates one with seed 0.
+        module: The module to act with. It is put into eval mode.
+        generator: Draws actions, and the noise of noisy nets, if ``explore`` is True; None creates a generator with
+            seed 0.
     """
 
     import_path = "rlmodule.Policy"
@@ -54,7 +55,7 @@ class Policy(OnHub):
         self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
 
     def with_generator(self, generator: torch.Generator) -> Policy:
-        """Return a policy with the same module that draws from ``generator``."""
+        """Return a new policy that acts with the same module and draws from ``generator``."""
         return Policy(self.module, generator)
 
     def to(self, device: torch.device | str) -> Policy:
@@ -68,19 +69,19 @@ class Policy(OnHub):
         """Return the action for one observation of the env, ready for ``env.step``.
 
         Args:
-            obs: One observation as the env returns it; lists of numbers are converted to arrays.
+            obs: One observation as the env returns it. Lists of numbers are converted to arrays.
             state: The state that the last call returned; None at the start of an episode.
-            reward: The reward that the last ``env.step`` returned. Required from the second step of an episode on if
-                the module sees previous rewards, else ignored.
-            explore: Sample the action; False takes the most likely one.
+            reward: The reward that the last ``env.step`` returned. It is required from the second step of an episode on
+                if the module gets previous rewards as inputs; otherwise it is ignored.
+            explore: Whether to sample the action; False takes the most likely action.
 
         Returns:
-            The action (an int for Discrete, an array for other spaces, a dict or tuple of them for Dict and Tuple)
-            and the next state (None for a module without memory).
+            The action, and the next state. The action is an int for Discrete, an array for other spaces, and a dict or
+            tuple of ints and arrays for Dict and Tuple. The state is None for a module without memory.
 
         Raises:
-            ValueError: If ``obs`` does not fit the observation space, its action mask forbids all actions, ``state``
-                does not come from this module, or the reward is missing.
+            ValueError: If ``obs`` does not fit the observation space, if its action mask forbids all actions, if
+                ``state`` does not come from this module, or if a required reward is missing.
         """
         rewards = None if reward is None else [reward]
         actions, state = self._act("Policy.act", self._reader.one(self._needed(obs)), 1, state, None, rewards, explore)
@@ -103,48 +104,52 @@ class Policy(OnHub):
 
         Args:
             obs: Observations, a tree of arrays ``[B, ...]``.
-            state: The state that the last call returned, of the same ``B`` envs; None if all episodes start.
-            starts: bool ``[B]``: envs whose episode starts with this observation; None for none.
-            rewards: The rewards ``[B]`` that the last ``step`` returned, required as in :meth:`act`. Those of envs
-                that start are ignored.
-            explore: Sample the actions; False takes the most likely ones.
+            state: The state that the last call returned for the same ``B`` envs; None if all episodes start.
+            starts: True for envs whose episode starts with this observation, ``[B]`` bool; None if no episode starts.
+                It is ignored if ``state`` is None.
+            rewards: The rewards ``[B]`` that the last ``step`` returned, required as in :meth:`act`. Rewards of envs
+                whose episode starts are ignored.
+            explore: Whether to sample the actions; False takes the most likely actions.
 
         Returns:
             The actions, a tree of arrays ``[B, ...]``, and the next state.
 
         Raises:
-            ValueError: As :meth:`act`, or if an array does not have ``B`` rows.
+            ValueError: In the cases of :meth:`act`, or if an array does not have ``B`` rows.
         """
         num, seen = self._reader.batch(self._needed(obs))
         actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
         return map_leaves(_as_array, actions), state
 
     def save(self, path: StrPath) -> Path:
-        """Write the policy as the folder ``path``, in place of an earlier one: ``policy.json``, ``policy.safetensors``
-        and their digests. The parts of the module that only learning needs are left out.
+        """Write the policy as the folder ``path``, and return the absolute path. The folder contains ``policy.json``,
+        ``policy.safetensors`` and their digests, without the parts of the module that only learning needs. It replaces
+        an earlier policy of that path.
 
         Raises:
-            TypeError: If a setting of the nets cannot be written, such as a lambda.
-            FileExistsError: If ``path`` exists and is not a policy.
+            TypeError: If a setting of the nets cannot be saved, such as a lambda.
+            FileExistsError: If ``path`` exists and is neither a policy nor an empty folder.
             OSError: If the folder cannot be written.
         """
         return save_policy(self.module, path)
 
     @classmethod
     def load(cls, path: StrPath, *, module_id: str | None = None, allow: Sequence[str] = ()) -> Policy:
-        """Load a policy from a folder of :meth:`save`, from a checkpoint, or from a run folder: from its best
-        checkpoint or, if it has none, from its last one.
+        """Load a policy from a folder that :meth:`save` wrote, from a checkpoint, or from a run folder. A run's policy
+        is from its best checkpoint or, if it has none, from its last checkpoint.
 
-        No env is made, and no code of envs, learners or settings of algorithms is imported.
+        No env is made, and no code of envs, learners or algorithm settings is imported.
 
         Args:
             path: The folder.
-            module_id: The module to load, from a checkpoint with several.
-            allow: Modules whose classes and functions the file may name, in addition to this library.
+            module_id: Id of the module to load. It is required if the folder has several modules.
+            allow: Names of Python modules whose classes and functions the file may name, in addition to those of this
+                library.
 
         Raises:
-            FileNotFoundError: If ``path`` is none of these.
-            ValueError: If a file is damaged, names code that is not allowed, or the id is unknown.
+            FileNotFoundError: If ``path`` is none of these folders.
+            ValueError: If a file is damaged or names code that is not allowed, or if ``module_id`` is missing or
+                unknown.
         """
         return cls(load_module(path, module_id, allow))
 
@@ -158,44 +163,48 @@ class Policy(OnHub):
         allow: Sequence[str] = (),
         token: str | None = None,
     ) -> Policy:
-        """Load a policy from a repository of the Hugging Face Hub; the extra ``hub`` is needed.
+        """Load a policy from a repository on the Hugging Face Hub. This needs the extra ``hub`` of catalog-rl.
 
         Only the files of the policy are downloaded, into the cache of ``huggingface_hub``.
 
         Args:
-            repo_id: The repository: ``"user/name"``.
-            revision: A branch, tag or commit; None takes the newest. The content of a commit never changes.
+            repo_id: The repository, ``"user/name"``.
+            revision: A branch, tag or commit; None takes the newest commit of the main branch. Only the content of a
+                commit never changes.
             module_id, allow: See :meth:`load`.
-            token: The token for a private repository; None takes that of ``hf auth login``.
+            token: The access token for a private repository; None takes the token of ``hf auth login``.
 
         Raises:
             OSError: If the repository or the revision cannot be read.
-            ImportError: If the package is missing.
+            ImportError: If the package ``huggingface_hub`` is missing.
             FileNotFoundError, ValueError: See :meth:`load`.
         """
         with downloaded(repo_id, revision, token, f"Policy.from_pretrained({repo_id!r})") as folder:
             return cls.load(folder, module_id=module_id, allow=allow)
 
     def export(self, path: StrPath, *, explore: bool = False) -> Path:
-        """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
-        ``torch.export.load`` reads.
+        """Write the policy as a graph for other programs, in a single file: ``x.onnx`` for onnxruntime, or ``x.pt2``
+        for ``torch.export.load``.
 
-        The graph takes flat tensors ``[B, ...]`` by name, for any ``B``: ``obs.<path>`` in the dtypes of the space, and
-        for a module with a memory ``state.<path>``, ``starts`` (bool: an episode starts, and the state is ignored) and
-        ``prev_reward``. It returns ``action.<path>`` for the env, ``dist_inputs`` and ``next_state.<path>``, to pass as
-        ``state.<path>`` to the next call. Its metadata ``catalog_rl`` describes spaces, inputs and noise as JSON.
+        The graph takes named tensors ``[B, ...]`` for any ``B``: ``obs.<path>`` in the dtypes of the observation space,
+        and for a module with a memory ``state.<path>``, ``starts`` (bool, true where an episode starts and the state is
+        ignored) and ``prev_reward``, if the module gets previous rewards. It returns ``action.<path>`` for the env,
+        ``dist_inputs``, and ``next_state.<path>``, which is the ``state.<path>`` of the next call. The metadata entry
+        ``catalog_rl`` describes spaces, inputs and noise as JSON.
 
-        The file is only written after the graph has returned the same as the policy, for batches of several sizes.
+        The file is written only if the graph returns the same as the policy for batches of several sizes.
 
         Args:
-            path: The file; the extra ``onnx`` is needed for ``.onnx``.
-            explore: Sample the actions from an additional input ``noise`` ``[B, W]``.
+            path: The file to write. A ``.onnx`` file needs the extra ``onnx`` of catalog-rl.
+            explore: Whether to sample the actions with an additional input ``noise`` ``[B, W]``; False takes the most
+                likely actions.
 
         Returns:
-            The path.
+            ``path``.
 
         Raises:
-            ValueError: If the nets cannot be exported, or the graph differs from the policy.
+            ValueError: If the suffix is unknown, the nets cannot be exported, or the graph's outputs differ from the
+                policy's.
             ImportError: If a package that the format needs is missing.
         """
         from rlmodule.modules.export import export_policy  # torch.export takes long to import
@@ -213,7 +222,8 @@ class Policy(OnHub):
         rewards: ArrayLike | None,
         explore: bool,
     ) -> tuple[Tree, Tree | None]:
-        """Return actions and the next state for ``num`` observations; ``where`` names the caller in errors."""
+        """Return the actions and the next state for ``num`` observations. ``where`` names the caller in error
+        messages."""
         module, step = self.module, self._step
         if self.device.type != "cpu":
             obs = map_leaves(lambda x: x.to(self.device), obs)
@@ -230,7 +240,7 @@ class Policy(OnHub):
         return actions, memory or None
 
     def _needed(self, obs: Tree) -> Tree:
-        """Return ``obs`` without the fields that only a critic reads."""
+        """Return ``obs`` without the fields that only a critic reads, which acting does not need."""
         unread = self._step.unread
         is_whole = not unread or not isinstance(obs, Mapping)
         return obs if is_whole else {name: part for name, part in obs.items() if name not in unread}
@@ -241,7 +251,8 @@ class Policy(OnHub):
     def _memory(
         self, where: str, num: int, state: Tree | None, starts: ArrayLike | None
     ) -> tuple[dict[str, Tree], Tensor]:
-        """Return the memory of ``num`` envs, and which of them start an episode."""
+        """Return the memory of ``num`` envs, and a bool tensor ``[num]`` that is true for envs whose episode starts.
+        Raise ValueError if ``state`` is not a memory of ``num`` envs."""
         if state is None:
             return self._step.new_memory(num), torch.ones(num, dtype=torch.bool, device=self.device)
         given, expected = _shapes(state), {name: (num, *shape) for name, shape in self._state_shapes.items()}
@@ -260,7 +271,8 @@ class Policy(OnHub):
         return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
-        """Return the last rewards ``[num]`` if the module sees them, else None."""
+        """Return the last rewards ``[num]`` if the module gets previous rewards as inputs, otherwise None. Raise
+        ValueError if they are required but None."""
         if PREV_REWARD not in self._step.past:
             return None
         if rewards is None and begins.all():
@@ -275,7 +287,7 @@ class Policy(OnHub):
         return self._rows(f"{where}(rewards)", num, rewards, torch.float32)
 
     def _rows(self, where: str, num: int, values: ArrayLike, dtype: torch.dtype) -> Tensor:
-        """Return ``values`` as a tensor ``[num]``."""
+        """Return ``values`` as a tensor ``[num]`` of ``dtype``. Raise ValueError if their shape differs."""
         rows = torch.as_tensor(values, dtype=dtype, device=self.device)
         if rows.shape != (num,):
             raise ValueError(
@@ -289,12 +301,12 @@ class Policy(OnHub):
 
 
 def _shapes(state: Tree) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each leaf of ``state`` by its path."""
+    """Return the shape of each leaf of ``state``, by the leaf's path, joined by dots."""
     return {".".join(map(str, path)): tuple(np.shape(leaf)) for path, leaf in tree.flatten_with_path(state)}
 
 
 def _take_first(is_number: bool, actions: Tensor) -> Any:
-    """Return the action in a batch ``[1, ...]``, as a number or an array."""
+    """Return the only action in a batch ``[1, ...]``, as an int if ``is_number``, otherwise as an array."""
     return int(actions) if is_number else _as_array(actions[0])
 
 

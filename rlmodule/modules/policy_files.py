@@ -1,14 +1,14 @@
-"""Save the modules of policies as a folder, and load them from one, from a checkpoint or from a run.
+"""Save the neural modules of policies as a folder, and load them from such a folder, a checkpoint or a run.
 
 Layout of the folder::
 
-    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings; for several agents,
-                           a spec of each module, the agents, and the mapping of agents to modules
-    policy.safetensors     its weights and buffers, without the parts that only learning needs
+    policy.json            how to build the module: an RLModuleSpec, with its spaces and settings; for a multi-agent
+                           policy, a spec of each module, the agents, and the mapping of agents to modules
+    policy.safetensors     weights and buffers, without the parts that only learning needs
     manifest.json          see rlmodule.sealed_folder
 
-Loading imports only the classes that ``policy.json`` names, and only from this library and from allowed modules. It
-runs no code of envs or learners.
+Loading imports only the classes that ``policy.json`` names, and only from this library and from Python modules that the
+caller allows. It runs no code of envs or learners.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from rlmodule.sealed_folder import (
 KIND, SPEC, WEIGHTS = "policy", "policy.json", "policy.safetensors"
 FILM = "replay.mp4"
 CARD = ("README.md", ".gitattributes", ".git", FILM)
-"""Files that a model repository may add to the folder; they are not verified."""
+"""Files that a model repository may add to the folder. Loading neither verifies nor reads them."""
 
 
 def save_policy(module: RLModule, path: StrPath) -> Path:
-    """Write ``module`` as a folder; see :meth:`Policy.save`."""
+    """Write ``module`` as the folder ``path``, and return the absolute path; see :meth:`Policy.save`."""
     content = {"spec": encode(RLModuleSpec.of(module))}
     return _write(f"Policy.save({str(path)!r})", path, content, module.get_state(inference_only=True))
 
 
 def save_policies(modules: Mapping[str, RLModule], path: StrPath, about: Mapping[str, Any]) -> Path:
-    """Write several modules as one folder, with values that :func:`encode` knows; see :meth:`MultiAgentPolicy.save`."""
+    """Write several modules as the folder ``path``, together with the values ``about``, which are encoded by
+    :func:`encode`. Return the absolute path. See :meth:`MultiAgentPolicy.save`."""
     tensors: dict[str, Tensor] = {}
     content = {
         "modules": {name: {"spec": encode(RLModuleSpec.of(module))} for name, module in modules.items()},
@@ -86,8 +87,8 @@ def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mappi
 
 
 def load_module(path: StrPath, module_id: str | None, allow: Sequence[str], where: str | None = None) -> RLModule:
-    """Build the inference-only module of a policy, a checkpoint or a run; see :meth:`Policy.load`. Errors begin with
-    ``where``."""
+    """Build an inference-only module from the folder of a policy, a checkpoint or a run; see :meth:`Policy.load`. Error
+    messages begin with ``where``; None names the call of ``Policy.load``."""
     where = where or f"Policy.load({str(path)!r})"
     content = read_policies(path, where)
     modules = content["modules"]
@@ -102,11 +103,15 @@ def load_module(path: StrPath, module_id: str | None, allow: Sequence[str], wher
 
 
 def read_policies(path: StrPath, where: str) -> dict[str, Any]:
-    """Read the modules of a policy folder, a checkpoint or a run.
+    """Read the specs and weights of all modules in the folder of a policy, a checkpoint or a run.
 
     Returns:
-        ``modules``, their encoded specs by id; ``state``, their weights by id; and for several agents, encoded,
-        ``agents`` and ``policy_mapping_fn``.
+        A dict with ``modules``, the encoded specs by module id; ``state``, the weights by module id; and for a
+        multi-agent policy, ``agents`` and ``policy_mapping_fn``, both encoded.
+
+    Raises:
+        FileNotFoundError: If ``path`` is not such a folder.
+        ValueError: If the folder is damaged.
     """
     folders = [Path(path) / name for name in ("", "best_checkpoint", "checkpoint")]
     folder = next((one for one in map(standing_in, folders) if holds_checkpoint(one)), None)
@@ -129,7 +134,11 @@ def read_policies(path: StrPath, where: str) -> dict[str, Any]:
 
 
 def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, where: str) -> RLModule:
-    """Build one module from ``content``, a result of :func:`read_policies`."""
+    """Build the inference-only module ``module_id`` from ``content``, the result of :func:`read_policies`.
+
+    Raises:
+        ValueError: If the spec is damaged, or names code that ``decoder`` does not allow.
+    """
     spec = content["modules"][module_id]
     decoded = decoder.read(spec, "spec", RLModuleSpec)
     if modules := decoder.modules_to_allow:

@@ -1,4 +1,4 @@
-"""Functions that run recurrent modules along sequences: initial states, burn-in, and values of whole rollouts."""
+"""Run recurrent modules along sequences, with initial states and burn-in, and compute the values of whole rollouts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,27 +17,29 @@ from rlmodule.modules.rl_module import RLModule
 
 
 def initial_states(module: RLModule, num: int) -> Tree:
-    """Return the initial state of a recurrent module for ``num`` sequences, as new tensors ``[num, ...]``."""
+    """Return the initial state of a recurrent module for ``num`` sequences, as a tree of new tensors ``[num, ...]`` on
+    the module's device."""
     like = next(module.parameters(), torch.empty(0))  # get_initial_state() may return CPU tensors
     return tree.map_structure(lambda x: x.to(like.device).expand(num, *x.shape).clone(), module.get_initial_state())
 
 
 def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
-    """Return the ``embeddings`` in the outputs of a recurrent module's ``forward_train``, whose values depend on its
-    state.
+    """Return the ``embeddings`` in ``fwd_out``, the outputs of a recurrent module's ``forward_train``. Such a module
+    must return them, because its values depend on its recurrent state.
 
     Raises:
-        ValueError: If they are missing.
+        ValueError: If the embeddings are missing.
     """
     remedy = "Return the latents from which compute_values() computes values, which depend on the state."
     return _column(f"{type(module).__name__}.forward_train()", fwd_out, Columns.EMBEDDINGS, remedy)
 
 
 def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
-    """Return the next states in the outputs of a forward pass of a recurrent module.
+    """Return the recurrent states ``[B, ...]`` after the last row, which are in ``fwd_out``, the outputs of a recurrent
+    module's forward pass.
 
     Raises:
-        ValueError: If they are missing.
+        ValueError: If the states are missing.
     """
     remedy = "Return the states after the last row, shaped like batch['state_in']."
     return _column(f"a forward pass of {type(module).__name__}", fwd_out, Columns.STATE_OUT, remedy)
@@ -50,15 +52,16 @@ def _column(where: str, fwd_out: Mapping[str, Tree], name: str, remedy: str) -> 
 
 
 def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch, Batch]:
-    """Run ``module.forward_train`` on sequences. Return the batch and the outputs, both as rows ``[B, ...]``.
+    """Run ``module.forward_train`` on sequences. Return the batch and the outputs, both flattened to their valid rows
+    ``[R, ...]``.
 
     Args:
         module: A recurrent module.
-        batch: The sequences.
-        where: Start of the error text for a batch of rows.
+        batch: A batch of sequences.
+        where: Start of the error message if ``batch`` has rows instead of sequences.
 
     Raises:
-        ValueError: If ``batch`` has rows instead of sequences, or the module predicts values and returns no
+        ValueError: If ``batch`` has rows instead of sequences, or if the module predicts values but returns no
             ``embeddings``.
     """
     if Columns.STATE_IN not in batch:
@@ -76,8 +79,9 @@ def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch
 
 
 def burn_in(module: RLModule, batch: Batch) -> Batch:
-    """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without the burn-in, and with
-    the states after it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as is.
+    """Run ``module`` over the burn-in rows of ``batch`` without gradient. Return the batch without them, and with the
+    states after the burn-in as ``state_in`` (Kapturowski et al. 2019, section 3). Return a batch without burn-in
+    unchanged.
 
     Raises:
         ValueError: If the module's ``forward_train`` returns no ``state_out``.
@@ -90,8 +94,8 @@ def burn_in(module: RLModule, batch: Batch) -> Batch:
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:
-    """Return ``rollout`` with ``state_in``. If it has none, compute the states of the recurrent ``module`` from its
-    initial state in row 0 on."""
+    """Return ``rollout`` with ``state_in``. If it has none, run the recurrent ``module`` along the rollout, beginning
+    with its initial state in row 0, and store its states."""
     if rollout.state_in is not None:
         return rollout
     length, state = module.max_seq_len, initial_states(module, rollout.shape[1])
@@ -103,11 +107,12 @@ def with_states(module: RLModule, rollout: Rollout) -> Rollout:
 
 
 def values_along(module: RLModule, rollout: Rollout) -> Tensor:
-    """Compute the values of :meth:`Rollout.rows_to_value`, ``[T·N + N + K]``, with a recurrent module.
+    """Return the values ``[T·N + N + K]`` that a recurrent module predicts for the observations of
+    :meth:`Rollout.rows_to_value`.
 
-    The module gets each observation with the state of its episode: the steps from ``state_in[0]`` on, a true final
-    observation with the state after the truncated step, and the observation after the last step with the final state.
-    (If the observation after the last step starts an episode, nothing depends on its value.)
+    The module gets each observation with the recurrent state of its episode. It runs along the steps from
+    ``state_in[0]`` on. A true final observation gets the state after the truncated step, and the observation after the
+    last step gets the last state, unless it starts an episode, in which case its value is not used.
     """
     cut_rows, cut_slots = rollout.final_index.T.contiguous()
     ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})
@@ -130,13 +135,14 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
 
 
 def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> Batch:
-    """Return rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
+    """Return the time steps from ``begin`` up to but excluding ``end`` of all slots as a batch of sequences that begin
+    with ``state``."""
     names = (Columns.OBS, Columns.STARTS)
     return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
 
 
 def _values_of(module: RLModule, sequences: Batch) -> tuple[Tensor, Tree]:
-    """Compute the values ``[T·B]`` of the rows, and the states after the last row."""
+    """Return the values ``[L·B]`` of all rows of ``sequences``, and the recurrent states after the last row."""
     assert isinstance(module, ValueFunctionAPI)
     fwd_out = module.forward_train(sequences)
     embeddings = embeddings_of(module, fwd_out).flatten(0, 1)

@@ -1,4 +1,5 @@
-"""RLModule: the nets of one policy, with three forward passes. MultiRLModule: several of them by id."""
+"""Classes for the nets of a single policy with three forward passes (RLModule), and for several such modules by id
+(MultiRLModule)."""
 
 from __future__ import annotations
 
@@ -34,36 +35,38 @@ DEFAULT_MODULE_ID = "default_policy"
 
 
 class RLModule(Hooks, nn.Module, ABC):
-    """Base class of policies: holds the nets and runs them in three forward passes.
+    """Base class of neural modules for policies, which contain the nets and run them in three forward passes.
 
     Override points:
         ``setup``: create the submodules (``self.catalog`` builds the default ones).
-        ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is overridden, for
-        training.
+        ``_forward``: compute output columns from input columns, for acting and, unless ``_forward_train`` is
+            overridden, for training.
         ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: passes that differ from ``_forward``.
-        ``get_initial_state``: the recurrent state before the first step; returning one makes the module stateful.
-        ``get_past_view``: the earlier observations, actions and rewards that the module sees, stateful or not.
+        ``get_initial_state``: return the recurrent state before the first step, which makes the module stateful.
+        ``get_past_view``: choose the earlier observations, actions and rewards that the module sees, stateful or not.
 
-    A forward pass reads ``batch["obs"]``, a batch of the env's observations, and returns ``action_dist_inputs``, whose
-    distribution is ``action_dist_cls.from_logits(...)``. It never changes the batch. The training pass of a module that
-    predicts action values may return ``embeddings`` instead, from which ``compute_q_values`` computes the values.
+    A forward pass reads ``batch["obs"]``, a batch of the env's observations, and returns ``action_dist_inputs``, from
+    which ``action_dist_cls.from_logits(...)`` creates the action distribution. It must not change the batch. The
+    training pass of a module that predicts action values may return ``embeddings`` instead, from which
+    ``compute_q_values`` computes the values.
 
-    A stateful module gets sequences in all three passes: ``obs`` ``[T, B, ...]``, ``starts`` ``[T, B]`` and
-    ``state_in`` ``[B, ...]``, with ``T = 1`` for acting. It zeroes a state before every row that starts an episode, and
-    returns its columns ``[T, B, ...]`` and ``state_out`` ``[B, ...]``. If it has a value function, its
-    ``_forward_train`` also returns ``embeddings``, the only input of ``compute_values``.
+    A stateful module gets sequences of ``T`` rows in all three passes: ``obs`` ``[T, B, ...]``, ``starts`` ``[T, B]``
+    and ``state_in`` ``[B, ...]``, with ``T = 1`` for acting. It must zero a sequence's state before every row that
+    starts an episode, and return columns ``[T, B, ...]`` and ``state_out`` ``[B, ...]``. If it has a value function,
+    its ``_forward_train`` must also return ``embeddings``, from which alone ``compute_values`` computes values.
 
     Args:
         observation_space: Space of one observation of the env.
         action_space: Space of one action.
         model_config: Settings of the nets, for the catalog or for ``setup``.
-        catalog_class: The catalog that ``setup`` builds with.
-        inference_only: Drop the parts that only learning needs; see :class:`InferenceOnlyAPI`.
+        catalog_class: Class of the catalog, with which ``setup`` builds nets.
+        inference_only: Whether to drop the parts that only learning needs; see :class:`InferenceOnlyAPI`.
 
     Attributes:
-        model_config: The settings that the nets are built with: those of the first function, with every open setting
-            decided.
-        given_config: The settings as they were given, from which another such module can be built.
+        model_config: The settings that the nets are built with, after the catalog has decided every setting that was
+            left open. If functions of the module (such as policy and value) have different settings, these are the
+            settings of the first function.
+        given_config: The settings as they were given, from which a module like this one can be built.
     """
 
     def __init__(
@@ -143,11 +146,13 @@ class RLModule(Hooks, nn.Module, ABC):
 
     @abstractmethod
     def setup(self) -> None:
-        """Create the submodules. Called once, at the end of construction."""
+        """Create the submodules. This is called once during construction, after spaces, settings and the catalog are
+        set."""
 
     def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
-        """Raise unless the catalog is an instance of ``expected``. If the module's class is ``owner`` itself, not a
-        subclass that may read settings too, also check that its nets read all settings."""
+        """Raise TypeError if the catalog is not an instance of ``expected``. If the class of the module is ``owner``
+        itself, also check that the nets read all settings that were given; a subclass of ``owner`` may read settings on
+        its own."""
         if not isinstance(self.catalog, expected):
             raise TypeError(
                 f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
@@ -157,14 +162,14 @@ class RLModule(Hooks, nn.Module, ABC):
             check_settings_are_read(self.catalog)
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
-        """Return ``head``, or raise unless it maps the latent of ``function`` to ``width`` outputs; ``hook`` names it
-        in errors."""
+        """Return ``head`` after checking that it maps the latent of ``function`` to ``width`` outputs. Raise an error
+        that names the catalog method ``hook`` if it does not."""
         where = f"{type(self.catalog).__name__}.{hook}"
         return check_head(head, self.catalog.for_function(function).latent_dims, width, where)
 
     @abstractmethod
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
-        """Return the columns for acting, and for training unless :meth:`_forward_train` is overridden."""
+        """Return the output columns for acting, and for training unless :meth:`_forward_train` is overridden."""
 
     def _forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
@@ -177,19 +182,19 @@ class RLModule(Hooks, nn.Module, ABC):
 
     @torch.no_grad()
     def forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
-        """Return the columns for acting greedily, without gradient."""
+        """Return the output columns for acting greedily, without gradient."""
         return self._forward_inference(batch)
 
     @torch.no_grad()
     def forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
-        """Return the columns for acting while collecting data, without gradient."""
+        """Return the output columns for acting while collecting training data, without gradient."""
         return self._forward_exploration(batch)
 
     def forward_train(self, batch: Mapping[str, Tree]) -> Batch:
-        """Return the columns for the loss, with gradient.
+        """Return the output columns for the loss, with gradient.
 
         Raises:
-            RuntimeError: On an inference-only copy.
+            RuntimeError: If this module is an inference-only copy.
         """
         if self.inference_only:
             raise RuntimeError(
@@ -203,48 +208,52 @@ class RLModule(Hooks, nn.Module, ABC):
         return self.forward_train(batch)
 
     def get_initial_state(self) -> Tree | None:
-        """Return the recurrent state of one sequence before its first step, zeros without batch dim; None if
-        stateless."""
+        """Return the recurrent state of a single sequence before its first step, as a tree of zero tensors without a
+        batch dim. Return None if the module is stateless."""
         return None
 
     def get_past_view(self) -> PastView:
-        """Return which earlier steps the module sees, in addition to the steps for ``lstm_use_prev_action`` and
-        ``lstm_use_prev_reward``; see :class:`PastView`. Called once, before ``setup``, when the spaces and
-        ``model_config`` are set. Default: none."""
+        """Return which earlier steps the module sees, in addition to those for the settings ``lstm_use_prev_action``
+        and ``lstm_use_prev_reward``; see :class:`PastView`. This is called once before ``setup``, after the spaces and
+        ``model_config`` are set. The default is no earlier steps."""
         return PastView()
 
     def is_stateful(self) -> bool:
-        """Return whether the module has a recurrent state; if so, its forward passes get sequences."""
+        """Return whether the module has a recurrent state. If it has, its forward passes get sequences."""
         return self.get_initial_state() is not None
 
     @property
     def max_seq_len(self) -> int:
-        """Number of rows in the sequences that a recurrent module is trained on."""
+        """Number of rows in each sequence that a recurrent module is trained on."""
         return self.catalog.model_config.max_seq_len
 
     @property
     def input_space(self) -> Space:
-        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and the fields of ``past_view``
-        (``prev_obs``, ``prev_action``, ``prev_reward``)."""
+        """Space of ``batch["obs"]``. It is the observation space, or if the module sees earlier steps, a Dict of the
+        observation space (``obs``) and the fields of ``past_view`` (``prev_obs``, ``prev_action``, ``prev_reward``)."""
         return self.catalog.input_space
 
     @property
     def acting_space(self) -> Space:
-        """Space of the observations that acting needs: without the fields that only a critic reads."""
+        """Space of the observations that acting needs, which is the observation space without the fields that only a
+        critic reads."""
         keys = self.model_config.critic_only_keys
         return observation_space_without(self.observation_space, *keys) if keys else self.observation_space
 
     def env_part(self, obs: Tree) -> Tree:
-        """Return the env's own observation from ``batch["obs"]``, without the fields of ``past_view``."""
+        """Return the env's own observations from ``obs``, a value of ``batch["obs"]``, without the fields of
+        ``past_view``."""
         return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        """Update normalisers with training observations ``[B, ...]``; by default ``observation_normalizer``, if any."""
+        """Update the statistics of normalisers with training observations ``[B, ...]``. The default updates
+        ``observation_normalizer``, if the module has one."""
         if self.observation_normalizer is not None:
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Return the observations for an encoder, with the env's part standardised if ``setup`` built a normaliser."""
+        """Return the observations in ``batch`` as encoders read them. If the module has an ``observation_normalizer``,
+        the current and earlier observations of the env are normalised."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs
@@ -253,8 +262,9 @@ class RLModule(Hooks, nn.Module, ABC):
         return normalizer(obs)
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
-        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent ``state``, if
-        any. ``inputs`` is the output of the policy head: with action embeddings, the intent."""
+        """Return output columns with the inputs of the action distribution, in which forbidden actions are masked, and
+        with the next recurrent ``state`` unless it is None. ``inputs`` is the output of the policy head. If the module
+        has action embeddings, it is the intent, from which they compute the distribution's inputs."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
@@ -263,20 +273,20 @@ class RLModule(Hooks, nn.Module, ABC):
         return out if state is None else out | {Columns.STATE_OUT: state}
 
     def net_names(self) -> dict[str, str]:
-        """Return the names of nets in :meth:`explain`, each with the path of the net. The default name is that of the
-        attribute."""
+        """Return the names under which :meth:`explain` shows nets, each with the path of the net, such as
+        ``{"policy head": "pi_head"}``. A net without an entry is shown under the name of its attribute."""
         return {}
 
     def explain(self, format: Format = "text") -> str:
-        """Describe the decisions of the catalog and the nets of this module. Builds nothing. See
+        """Return a description of the catalog's decisions and of the nets of this module. This builds no nets. See
         :meth:`Catalog.explain`."""
         built = Built(self._named_nets(), self.action_mask, self.observation_normalizer, self)
         return explain(self.catalog, format, built)
 
     def _named_nets(self) -> dict[str, nn.Module]:
-        """Return the nets that :meth:`explain` shows, by name: those of :meth:`net_names`, nets of actions and further
-        outputs, and children that share no parameters with these.
-        """
+        """Return the nets that :meth:`explain` shows, by name: the nets in :meth:`net_names`, the nets for action
+        embeddings, the action model and additional outputs, and all other children with parameters that are not in
+        these nets."""
         there = dict[str, nn.Module](self.named_modules(remove_duplicate=False))
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
         outputs = next((net for net in there.values() if isinstance(net, ExtraOutputs)), None)
@@ -289,10 +299,10 @@ class RLModule(Hooks, nn.Module, ABC):
         return nets
 
     def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
-        """Return weights and buffers by name, as references.
+        """Return the weights and buffers by name, as references, not copies.
 
         Args:
-            inference_only: Leave out the parts that an inference-only copy drops.
+            inference_only: Whether to leave out the parts that an inference-only copy drops.
         """
         dropped = ()
         if inference_only and isinstance(self, InferenceOnlyAPI):
@@ -300,10 +310,11 @@ class RLModule(Hooks, nn.Module, ABC):
         return {name: x for name, x in self.state_dict().items() if not name.startswith(dropped)}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy ``state`` into this module in place. An inference-only copy uses its part of a full state.
+        """Copy ``state`` into this module in place. An inference-only copy ignores the entries of a full state that it
+        does not have.
 
         Raises:
-            ValueError: If a name is missing, unknown or of another shape.
+            ValueError: If a name is missing or unknown, or a tensor has the wrong shape.
         """
         mine = self.state_dict()
         if self.inference_only:
@@ -314,10 +325,10 @@ class RLModule(Hooks, nn.Module, ABC):
                 tensor.copy_(state[name])
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Raise unless ``state`` has the names and shapes of this module's state.
+        """Check that ``state`` has the names and shapes of this module's state.
 
         Raises:
-            ValueError: If a name is missing, unknown or of another shape.
+            ValueError: If a name is missing or unknown, or a tensor has the wrong shape.
         """
         mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
@@ -330,10 +341,10 @@ class RLModule(Hooks, nn.Module, ABC):
             )
 
     def share_tensors_of(self, other: RLModule, *, but: Callable[[str], bool] = lambda name: False) -> None:
-        """Replace each parameter and buffer by the tensor of that name in ``other``, so that both share all weights
-        except those whose name ``but`` accepts.
+        """Replace each parameter and buffer with the tensor of the same name in ``other``, so that both modules share
+        them. Tensors for whose name ``but`` returns True are not replaced.
 
-        Buffers stay shared as long as ``other`` changes them in place.
+        Buffers stay shared only as long as ``other`` changes them in place.
 
         Raises:
             KeyError: If ``other`` lacks a tensor that this module has.
@@ -350,11 +361,15 @@ class RLModule(Hooks, nn.Module, ABC):
 
 
 class MultiRLModule(nn.Module):
-    """Holds modules by id, as one ``nn.Module``.
+    """Several modules by id, as a single ``nn.Module``.
 
     Args:
-        modules: The modules.
-        shared_parts: The parts that they share; see :class:`MultiRLModuleSpec`. Modules that are added share them, too.
+        modules: The modules by id.
+        shared_parts: The parts that the modules share; see :class:`MultiRLModuleSpec`. Modules that are added later
+            share them, too.
+
+    Raises:
+        ValueError: If an id is invalid, or the modules cannot share a part.
     """
 
     def __init__(self, modules: Mapping[str, RLModule], shared_parts: SharedParts | None = None) -> None:
@@ -373,10 +388,10 @@ class MultiRLModule(nn.Module):
             share_parts(self._by_id, self.shared_parts, may_lack=dropped)
 
     def add(self, module_id: str, module: RLModule) -> None:
-        """Add a module.
+        """Add ``module`` under the id ``module_id``.
 
         Raises:
-            ValueError: If the id is in use or invalid.
+            ValueError: If the id is in use or invalid, or the module cannot share a part.
         """
         if not isinstance(module_id, str) or "." in module_id or not module_id or module_id in dir(nn.ModuleDict()):
             raise ValueError(
@@ -400,7 +415,7 @@ class MultiRLModule(nn.Module):
         """Remove the module ``module_id``.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
         """
         self[module_id]
         del self.rl_modules[module_id], self._by_id[module_id]
@@ -409,11 +424,11 @@ class MultiRLModule(nn.Module):
         """Return the module ``module_id``.
 
         Raises:
-            KeyError: If no module has that id; names the known ids.
+            KeyError: If no module has the id ``module_id``. The error names the known ids.
         """
         if module_id not in self._by_id:
             known, hint = ", ".join(self._by_id), closest(module_id, self._by_id)
-            raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}.{hint}")
+            raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}. Pass one.{hint}")
         return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:
@@ -430,15 +445,16 @@ class MultiRLModule(nn.Module):
         return iter(self._by_id.items())
 
     def explain(self, format: Format = "text") -> str:
-        """Describe each module below its id, as :meth:`RLModule.explain` does. A flowchart has a frame for each. A
-        single module is described without its id."""
+        """Return a description of each module below its id, as :meth:`RLModule.explain` returns it. A flowchart has a
+        frame for each module. A single module is described without its id."""
         texts = {module_id: module.explain(format) for module_id, module in self.items()}
         if len(texts) == 1:
             return texts.popitem()[1]
         return joined(texts) if format == "mermaid" else "\n\n".join(f"{name}\n{text}" for name, text in texts.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Return the state of each module by id. Shared parts are the same tensors in all states."""
+        """Return the state of each module by module id; see :meth:`RLModule.get_state`. Tensors that modules share are
+        the same objects in all states."""
         states = {module_id: module.get_state(inference_only) for module_id, module in self.items()}
         known: dict[Any, Tensor] = {}
         if self.shared_parts:
@@ -448,18 +464,21 @@ class MultiRLModule(nn.Module):
         return states
 
     def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Copy the states in ``state`` into the modules with the same ids, in place."""
+        """Copy each module's state in ``state`` into the module with the same id, in place. Modules without an entry
+        stay unchanged."""
         for module_id, module_state in state.items():
             self[module_id].set_state(module_state)
 
     def share_tensors_of(self, other: MultiRLModule) -> None:
-        """Let each module share tensors with its namesake in ``other``; see :meth:`RLModule.share_tensors_of`."""
+        """Make each module share all tensors with the module of the same id in ``other``; see
+        :meth:`RLModule.share_tensors_of`."""
         for module_id, module in self.items():
             module.share_tensors_of(other[module_id])
 
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
-    """Return the error for an observation whose action mask allows no action; ``where`` names the observation."""
+    """Return the error to raise for an observation whose action mask allows no action. ``where`` names the
+    observation."""
     choice, got = "at least one action that is allowed", "a mask that forbids all"
     if mask.num_groups > 1:
         choice, got = f"an allowed choice in each of {mask.num_groups} parts", "a part in which all are forbidden"

@@ -1,10 +1,11 @@
-"""Checks that try a new module on two observations, so that a wrong shape raises before any training."""
+"""Check a new module by running it on two observations, so that wrong shapes raise errors before any training."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import tree
+from torch import Tensor
 
 from catalog.base import Tree
 from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
@@ -12,23 +13,26 @@ from catalog.spaces import zero_batch
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import flatten_sequences
+from rlmodule.modules.acting import most_likely
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 
 ROWS = 2
-"""Number of observations in a trial. With one row, a lost batch dim would go unnoticed: it broadcasts."""
+"""Number of observations that modules are checked with. With one, a missing batch dim would go unnoticed, because it
+would broadcast."""
 
 
 def check_module(module: RLModule) -> None:
-    """Raise unless every pass of ``module`` returns the columns and shapes that runners and learners read.
+    """Check that every forward pass of ``module`` returns the columns and shapes that env runners and learners read.
 
-    Modes, buffers and torch's random state stay as they were. A training pass that reads columns that only a train
-    batch has is not checked.
+    Train or eval mode, buffers and torch's random state stay as they were. A training pass that reads columns that only
+    a train batch has is not checked.
 
     Raises:
-        ValueError: If a pass fails on observations of the space, changes them in place, lacks a column or returns one
-            of another shape; or if the initial state holds anything but tensors, dicts and tuples. Names the pass.
+        ValueError: If a pass raises an error, changes its observations in place, lacks an output column or returns a
+            column of the wrong shape; if the initial state contains anything but tensors, dicts and tuples; or if the
+            action distribution raises an error or returns a wrong shape. The message names the pass or the method.
     """
     stateful = module.is_stateful()
     if stateful:
@@ -39,6 +43,7 @@ def check_module(module: RLModule) -> None:
             batch = probe_batch(module, 1)
             where, out = _called(module, forward, batch)
             _check_inputs(module, where, batch, out)
+            _check_distribution(module, out[Columns.ACTION_DIST_INPUTS])
             if stateful:
                 check_next_state(batch[Columns.STATE_IN], state_out_of(module, out), f"{where}[{Columns.STATE_OUT!r}]")
         try:
@@ -49,7 +54,8 @@ def check_module(module: RLModule) -> None:
 
 
 def probe_batch(module: RLModule, steps: int) -> Batch:
-    """Return two observations that allow every action; for a recurrent module, two sequences of ``steps``."""
+    """Return a batch of two observations, or of two sequences of ``steps`` observations for a recurrent module. Their
+    numbers are as close to 0 as the space allows, and an action mask in them allows every action."""
     leading = (steps, ROWS) if module.is_stateful() else (ROWS,)
     obs = zero_batch(module.input_space, leading)
     if module.action_mask is not None:
@@ -64,7 +70,8 @@ def probe_batch(module: RLModule, steps: int) -> Batch:
 
 
 def _try_training(module: RLModule, batch: Batch) -> None:
-    """Check the training pass on ``batch``, and the values that learners compute from its outputs."""
+    """Check the training pass on ``batch``, and the values that learners compute from its outputs. Raise ValueError if
+    an output is missing or has the wrong shape."""
     where, out = _called(module, module.forward_train, batch)
     # a Q-net may return embeddings instead of inputs of the action distribution
     if not (isinstance(module, QNetAPI) and isinstance(out, Mapping) and Columns.EMBEDDINGS in out):
@@ -91,7 +98,8 @@ def _try_training(module: RLModule, batch: Batch) -> None:
 
 
 def _called(module: RLModule, method: Callable[..., Any], batch: Batch, *args: Any) -> tuple[str, Any]:
-    """Call ``method`` on a copy of ``batch``. Return its name for error texts, and its result."""
+    """Call ``method`` of ``module`` on a shallow copy of ``batch``. Return the method's name for error messages, and
+    its result."""
     where = f"{type(module).__name__}.{method.__name__}()"
     takes = f"a method that takes {', '.join(batch)} of {ROWS} observations, or of {ROWS} sequences if there is a state"
     return where, tried(lambda: method(dict(batch), *args), batch[Columns.OBS], where, takes)
@@ -102,7 +110,7 @@ def _width(module: RLModule) -> int:
 
 
 def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: Any) -> None:
-    """Raise unless ``out`` is a dict with inputs of the right shape for the action distribution."""
+    """Raise ValueError if ``out`` is not a dict with inputs of the right shape for the action distribution."""
     column = Columns.ACTION_DIST_INPUTS
     if not isinstance(out, Mapping) or column not in out:
         got = f"one with {', '.join(out) or 'none'}" if isinstance(out, Mapping) else f"a {type(out).__name__}"
@@ -115,3 +123,25 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
     remedy = f"{dist} takes {width} inputs for an action of {module.action_space}, and leading dims are kept."
     shape = (*leading, width)
     check_floats(out[column], shape, f"{where}[{column!r}] of {ROWS} observations", f"floats of shape {shape}", remedy)
+
+
+def _check_distribution(module: RLModule, inputs: Tensor) -> None:
+    """Raise unless the action distribution with ``inputs`` draws actions of the space, and gives one number for each.
+
+    Other shapes may broadcast: a log-probability ``[B, 1]`` to ``[B, B]`` in a loss.
+    """
+    name, leading = module.action_dist_cls.__name__, tuple(inputs.shape[:-1])
+    remedy = "Return what catalog.Distribution documents: of to_deterministic() catalog.Deterministic(actions)."
+
+    def draw() -> tuple[dict[str, Tree], Tensor]:
+        dist = module.action_dist_cls.from_logits(inputs)
+        sample = dist.sample()
+        return {"sample()": sample, "to_deterministic().sample()": most_likely(dist)}, dist.logp(sample)
+
+    actions, logp = tried(draw, inputs, name, f"a distribution that takes inputs {tuple(inputs.shape)}", remedy)
+    expected = tree.map_structure(lambda x: tuple(x.shape), zero_batch(module.action_space, leading))
+    for method, action in actions.items():
+        got = map_leaves(lambda x: tuple(x.shape), action)
+        if got != expected:
+            raise ValueError(f"{name}.{method}: expected actions of shape {expected}, got {got}. {remedy}")
+    check_floats(logp, leading, f"{name}.logp() of {leading} actions", f"floats of shape {leading}", remedy)

@@ -1,4 +1,4 @@
-"""Parts that several modules share: the same tensors in all of them."""
+"""Parts that several neural modules share, so that all of them have the same tensors there."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from torch import nn
 
 SharedParts = Mapping[str, str | list[str]]
-"""Name of a part → its path in every module, such as ``encoder``; or its places in some, such as ``a.encoder``."""
+"""Name of a part → its path in every module, such as ``"encoder"``, or its places in some modules, each a module id and
+a path, such as ``["a.encoder", "b.encoder"]``."""
 
 
 def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return where each part is: its name → id of the module → path.
+    """Return where each shared part is, as a dict: name of the part → id of the module → path in the module.
 
     Raises:
-        ValueError: If a part has no path, or several places in one module.
+        ValueError: If a part has an empty path, or several places in one module.
     """
     ids, places = list(module_ids), dict[str, dict[str, str]]()
     for name, where in shared_parts.items():
@@ -35,8 +36,8 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return where to find the parameters and buffers of ``module`` at or below ``path``. The result maps the name of
-    each, without ``path``, to the dict that holds the tensor and to its key there."""
+    """Return where to find the parameters and buffers of ``module`` at or below ``path``. The result maps each name,
+    without ``path``, to the dict of a submodule that contains the tensor and to the tensor's key in that dict."""
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for owner, part in module.named_modules(remove_duplicate=False):
         for own in (part._parameters, part._buffers):
@@ -48,15 +49,16 @@ def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], 
 
 
 def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, may_lack: bool = False) -> None:
-    """Let the ``modules`` that share a part take the tensors of the first of them.
+    """For each shared part, replace the tensors of all ``modules`` that share it with the tensors of the first such
+    module.
 
     Args:
         modules: The modules by id.
-        shared_parts: The parts.
+        shared_parts: The shared parts.
         may_lack: Whether a part may be missing in all modules, as in inference-only copies.
 
     Raises:
-        ValueError: If a part is missing in a module, or of another class or shape.
+        ValueError: If a part is missing in a module, or differs in class or shapes between modules.
     """
     for name, places in places_of(shared_parts, modules).items():
         found = [(f"{one}.{path}", tensors_at(modules[one], path)) for one, path in places.items()]
@@ -79,7 +81,8 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
 
 
 def check_nothing_shared(module_id: str, modules: Any) -> None:
-    """Raise if the module ``module_id`` of the MultiRLModule ``modules``, which is not trained, shares a part."""
+    """Raise ValueError if module ``module_id``, which is not trained, shares a part with other modules of the
+    MultiRLModule ``modules``."""
     for name, places in places_of(modules.shared_parts, modules).items():
         if module_id in places:
             raise ValueError(
@@ -89,6 +92,7 @@ def check_nothing_shared(module_id: str, modules: Any) -> None:
 
 
 def _described(module: nn.Module, path: str, tensors: Mapping[str, tuple[dict[str, Any], str]]) -> set[str]:
-    """Describe the part of ``module`` at ``path`` by its class and the shapes of its tensors."""
+    """Return a description of the part of ``module`` at ``path``: its class name, and the name and shape of each
+    tensor. Two parts can be shared if their descriptions are equal."""
     shapes = {f"{suffix.removeprefix('.')} {tuple(own[key].shape)}" for suffix, (own, key) in tensors.items()}
     return shapes | {type(part).__name__ for name, part in module.named_modules() if name == path}

@@ -1,4 +1,4 @@
-"""Specs that describe a module, or several by id, and build them."""
+"""Specs that describe a single neural module, or several by id, and build them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from rlmodule.modules.shared_parts import SharedParts
 
 @dataclass(frozen=True)
 class RLModuleSpec:
-    """Describes one module: class, spaces and settings. The algorithm replaces every None (:meth:`filled`).
+    """Describes a single module by its class, spaces and settings. The algorithm replaces every attribute that is None
+    with its default (:meth:`filled`).
 
     Attributes:
         module_class: The module to build.
-        observation_space: Space of one observation; None takes the env's.
-        action_space: Space of one action; None takes the env's.
-        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Put options of a custom module into
-            ``custom_model_config``, or into a subclass of DefaultModelConfig.
-        catalog_class: The catalog that the module builds its nets with.
-        inference_only: Build without the parts that only learning needs.
+        observation_space: Space of a single observation; None takes the env's space.
+        action_space: Space of a single action; None takes the env's space.
+        model_config: Settings of the nets, as a DefaultModelConfig or a dict of some of its settings. Put the options
+            of a custom module into ``custom_model_config``, or into a subclass of DefaultModelConfig.
+        catalog_class: Class of the catalog that the module builds its nets with.
+        inference_only: Whether to build the module without the parts that only learning needs.
 
     Raises:
-        TypeError: If a class does not derive from the base class, or cannot be called like it.
+        TypeError: If ``module_class`` does not derive from :class:`RLModule`, or ``catalog_class`` not from
+            :class:`Catalog`, or if a class lacks a method or cannot be constructed with the arguments of its base
+            class.
     """
 
     module_class: type[RLModule] | None = None
@@ -55,26 +58,31 @@ class RLModuleSpec:
             if value is not None:
                 remedy = f" Or override {hook}, which runs at construction, and set attributes there."
                 check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
+        if self.module_class is not None and (missing := sorted(self.module_class.__abstractmethods__)):
+            raise TypeError(
+                "RLModuleSpec.module_class: expected a class with every method that its bases ask for, got "
+                f"{self.module_class.__qualname__} without {', '.join(missing)}. Write what is missing."
+            )
 
     @classmethod
     def of(cls, module: RLModule) -> RLModuleSpec:
-        """Return the spec that builds a module like ``module``."""
+        """Return the spec that builds modules like ``module``, with the same class, spaces and settings."""
         spaces = module.observation_space, module.action_space
         return cls(type(module), *spaces, module.given_config, type(module.catalog), module.inference_only)
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
-        """Return this spec with every None replaced by the value of ``default``."""
+        """Return this spec with every attribute that is None replaced with the value in ``default``."""
         mine = vars(self)
         return dataclasses.replace(self, **{name: value for name, value in vars(default).items() if mine[name] is None})
 
     def build(self, *, inference_only: bool | None = None) -> RLModule:
-        """Build the module, in eval mode; only a learner's gradient steps put it in train mode.
+        """Build the module in eval mode. Only a learner's gradient steps put it into train mode.
 
         Args:
-            inference_only: Overrides the attribute unless it is None.
+            inference_only: Overrides the attribute ``inference_only``; None uses the attribute.
 
         Raises:
-            ValueError: If the class or a space is None.
+            ValueError: If ``module_class`` or a space is None.
         """
         if self.module_class is None or self.observation_space is None or self.action_space is None:
             needed = ("module_class", "observation_space", "action_space")
@@ -93,28 +101,26 @@ class RLModuleSpec:
         ).eval()
 
     def build_with(self, weights: Mapping[str, Tensor]) -> RLModule:
-        """Build an inference-only module with ``weights``, the state of a module of this spec, inference-only or not.
-
-        The global random generator is left as it is.
-        """
+        """Build an inference-only module, and copy ``weights`` into it, which are the state of a full or inference-only
+        module of this spec. Leave torch's global random generator unchanged."""
         with torch.random.fork_rng(devices=[]):
             module = self.build(inference_only=True)
         module.set_state(weights)
         return module
 
     def as_multi(self, module_id: str = DEFAULT_MODULE_ID) -> MultiRLModuleSpec:
-        """Return a spec with this one module under ``module_id``."""
+        """Return a :class:`MultiRLModuleSpec` with a single module, which this spec describes, under ``module_id``."""
         return MultiRLModuleSpec({module_id: self})
 
 
 @dataclass(frozen=True)
 class MultiRLModuleSpec:
-    """Describes several modules.
+    """Describes several modules and the parts that they share.
 
     Attributes:
-        rl_module_specs: Their specs by id.
-        shared_parts: The parts that they share: the path of each in all modules, such as ``{"trunk": "encoder"}``, or
-            its places in some, such as ``{"trunk": ["a.encoder", "b.encoder"]}``.
+        rl_module_specs: The specs of the modules by module id.
+        shared_parts: The shared parts by name. Each is the path of the part in all modules, such as
+            ``{"trunk": "encoder"}``, or its places in some modules, such as ``{"trunk": ["a.encoder", "b.encoder"]}``.
     """
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
@@ -124,7 +130,7 @@ class MultiRLModuleSpec:
         """Build a module from each spec, in eval mode.
 
         Raises:
-            ValueError: If modules cannot share a part; see :func:`share_parts`.
+            ValueError: If a module class or a space is None, or modules cannot share a part; see :func:`share_parts`.
         """
         modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
         return MultiRLModule(modules, self.shared_parts).eval()

@@ -1,1 +1,1 @@
-"""Sampling: env runners and the storage they fill."""
+"""Env runners, and the storage that they fill."""

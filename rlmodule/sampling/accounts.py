@@ -1,4 +1,4 @@
-"""The accounts of an env runner: which steps are in its rollouts and which were lost, and the episodes that ended."""
+"""The accounts of an env runner: which steps are in its rollouts, which were lost, and which episodes ended."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _NOTHING_FINISHED = {
 
 
 class EpisodeStats:
-    """Computes returns and lengths of finished episodes, and keeps the sums of unfinished ones between fragments.
+    """Computes returns and lengths of finished episodes. Keeps the sums of unfinished episodes from one fragment to the
+    next.
 
     Args:
-        num_envs: ``N``.
-        resets_in_a_step: Whether the row after the last one of an episode only resets the env, as in next-step mode.
+        num_envs: Number of envs, ``N``.
+        resets_in_a_step: Whether the row after the last row of an episode only resets the env, as with next-step
+            autoreset.
     """
 
     def __init__(self, num_envs: int, resets_in_a_step: bool) -> None:
@@ -35,27 +37,27 @@ class EpisodeStats:
         self._pause = int(resets_in_a_step)
 
     def begin(self, steps: int) -> None:
-        """Begin a new episode in every env, after ``steps`` steps."""
+        """Begin a new episode in every env, after the runner has taken ``steps`` steps of each env."""
         self._returns[:] = 0
         self._began[:] = steps
 
     def open(self, steps: int) -> list[tuple[float, int]]:
-        """Return the return and the length so far of each env's open episode, after ``steps`` steps."""
+        """Return the return and the length so far of each env's open episode, after ``steps`` steps of each env."""
         return list(zip(self._returns.tolist(), (steps - self._began).tolist(), strict=True))
 
     def resume(self, steps: int, episodes: Sequence[tuple[float, int]]) -> None:
-        """Continue ``episodes`` from :meth:`open`, after ``steps`` steps."""
+        """Continue ``episodes``, one return and length per env from :meth:`open`, after ``steps`` steps of each env."""
         self._returns[:], lengths = np.array(episodes).T
         self._began[:] = steps - lengths.astype(np.int64)
 
     def finished(self, rewards: np.ndarray, ended: np.ndarray, steps: int) -> dict[str, np.ndarray]:
-        """Return ``episode_returns``, ``episode_lengths`` and ``episode_slots`` of the episodes that end in the next
-        rows, in order of time.
+        """Return ``episode_returns``, ``episode_lengths`` and ``episode_slots`` of the episodes that end in the given
+        rows, in order of time. Add the rewards of unfinished episodes to their sums.
 
         Args:
             rewards: Rewards ``[T, N]`` of the rows; 0 where a row is not a transition.
-            ended: Whether a row is the last of an episode, ``[T, N]``.
-            steps: Number of steps before these rows.
+            ended: Whether a row is the last row of an episode, ``[T, N]``.
+            steps: Number of steps of each env before these rows.
         """
         totals = np.add.accumulate(rewards, 0, np.float64)
         totals += self._returns
@@ -81,20 +83,20 @@ class EpisodeStats:
 
 
 class Accounts:
-    """Base class of env runners: accounts for every env step. The number in ``step_counter`` equals the steps of the
+    """Base class of env runners. It accounts for every env step: the number in ``step_counter`` equals the steps of the
     rollouts, plus the lost steps in their ``stats``, plus ``num_env_steps_lost``.
 
     Args:
         settings: The settings of the runner.
-        first_env_index: Index of its first env among all envs of the run.
+        first_env_index: Index of the runner's first env among all envs of the run.
         role: ``"env"`` or ``"evaluation_env"``.
         step_counter: Counts the calls of ``env.step`` before each is made. None creates a counter.
 
     Attributes:
         num_envs: Number of envs.
-        progress: Number of steps of every env; also grows while a rollout is sampled.
-        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
-            raised or ended the process of their env, ``fragment`` all others.
+        progress: Number of steps of each env so far. It also grows while a rollout is sampled.
+        num_env_steps_lost: Steps of fragments that ended in an error, by cause. ``env_raised`` counts the steps that
+            raised or ended the process of their env, ``fragment`` all other steps.
     """
 
     def __init__(self, settings: Any, first_env_index: int, role: str, step_counter: SharedCounter | None) -> None:
@@ -106,7 +108,7 @@ class Accounts:
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
-        """Return ``rollout`` with its version and the seconds of each phase; its sampling began at ``start``."""
+        """Return ``rollout`` after adding its version and the seconds per phase. Sampling began at time ``start``."""
         rollout.policy_version = policy_version
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}
@@ -119,12 +121,13 @@ class Accounts:
         num_faults: int,
         culprit_of: Callable[[BaseException], BaseException],
     ) -> Never:
-        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``. Raise the error to report.
+        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``. Then raise ``error`` or its
+        cause.
 
         Args:
-            error: The error, which is being handled.
+            error: The error that is being handled, in an ``except`` block.
             calls_before: The count of ``step_counter`` before the fragment.
-            num_faults: Number of steps that raised, whose envs were restarted.
+            num_faults: Number of steps that raised earlier in the fragment and whose envs were restarted.
             culprit_of: Returns the error to raise in place of ``error``, or ``error`` itself.
         """
         if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
@@ -140,8 +143,8 @@ class Accounts:
 
 
 def wrong_value_or(error: BaseException, check: Callable[[], None]) -> BaseException:
-    """Return the error to raise if a module or an env failed with ``error``: the error of ``check``, if that finds a
-    wrong value, which then is the cause; else ``error`` itself."""
+    """Return the error to raise when a module or an env failed with ``error``. If ``check`` raises because it finds a
+    wrong value, that value is the cause, so return the error of ``check``. Otherwise return ``error`` itself."""
     if isinstance(error, Exception):
         try:
             check()

@@ -1,15 +1,16 @@
 """EnvRunner: steps a vector env with a module and fills a rollout.
 
 A vector step is one forward pass, one env step and a few copies of whole arrays. All other work is done once for many
-steps: log-probabilities, episode statistics and the check for NaN at the end of a fragment; action noise and memory
-ahead of time, so that a fragment of one step costs little more than a step of a long one.
+steps. Log-probabilities, episode statistics and the check for NaN follow at the end of a fragment. Action noise is
+drawn and memory allocated ahead of time, so that a fragment of one step costs little more than a step of a long
+fragment.
 
-The same loop runs envs that return arrays and envs that return tensors, which stay on their device:
+The same loop runs envs that return arrays and envs that return tensors, which stay on their device.
 :class:`RolloutStorage` and :class:`TensorStorage` implement the difference.
 
-For a recurrent module, the runner passes the states on, marks which rows start an episode, and records the states at
-the start of each training sequence. A module that sees earlier observations, actions or rewards gets them as fields
-next to the observation, with zeros before the first row of an episode.
+For a recurrent module, the runner passes the states on from row to row, marks the rows that start an episode, and
+records the states at the start of each training sequence. A module that sees earlier observations, actions or rewards
+gets them as fields next to the observation. The fields are zero for steps before the start of the episode.
 """
 
 from __future__ import annotations
@@ -47,23 +48,24 @@ from rlmodule.settings import RunnerSettings
 logger = logging.getLogger("rlmodule.envs.make")
 
 OnEnv = Callable[[VectorEnv], None]
-"""Callback with a new vector env."""
+"""Callback that is called with a new vector env."""
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
-"""Forward pass of the module, called row by row."""
+"""Forward pass of the module, called for one row after another."""
 Choose = Callable[[Tensor, int], Tree]
-"""Chooses actions, given the inputs of the action distribution in a row and the number of the row."""
+"""Function that chooses the actions of one row, given the action distribution inputs and the number of the row."""
 
 
 class EnvRunner(Accounts):
-    """Collects rollouts from ``num_envs_per_env_runner`` envs. Their episodes continue from one call to the next.
+    """Collects rollouts from ``num_envs_per_env_runner`` envs. An episode that is open at the end of a call of
+    :meth:`sample` continues in the next call.
 
     A ready vector env whose observations, rewards and flags are tensors on one device is sampled on that device. Random
-    actions are drawn there, from one generator for all envs, so they depend on the number of envs and the kind of
-    device. With same-step autoreset, such an env must return ``info["final_obs"]`` as tensors ``[N, ...]`` from every
-    step that truncates an episode. Return them from every step, since the env would have to wait for the device to
-    decide. Entries of envs whose episode continues are ignored.
+    actions are drawn on the device, from one generator for all envs, so they depend on the number of envs and the kind
+    of device. With same-step autoreset, such an env must return ``info["final_obs"]`` as tensors ``[N, ...]`` from
+    every step that truncates an episode. It should return them from every step, because finding out whether an episode
+    was truncated would mean waiting for the device. Entries of envs whose episode continues are ignored.
 
-    Override points: none; put transforms into env wrappers or the module.
+    The class has no methods to override. Put transforms into env wrappers or the module.
 
     Args:
         settings: The env, the number of envs, how they are vectorised, and whether to record action distributions.
@@ -72,17 +74,17 @@ class EnvRunner(Accounts):
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
         on_env: Called with each new vector env, which is closed if the call raises. The runner makes a new vector env
             at the next reset if the process of an env ended, or an interrupt cut off one of its messages.
-        incarnation: Number of earlier runners of these envs; the random streams of each differ.
-        step_counter: Counts the calls of ``env.step``, including those that raise: before each call for envs in this
-            process, before each vector step for others. None creates a counter.
+        incarnation: Number of earlier runners of the same envs. The random streams of each incarnation differ.
+        step_counter: Counts the calls of ``env.step``, including calls that raise. It is incremented before each call
+            for envs in this process, and before each vector step for other envs. None creates a counter.
 
     Attributes:
-        device: The device it acts on: the device of the env's tensors, or the CPU.
+        device: The device on which the runner acts: the device of the env's tensors, or the CPU.
         module: The module that acts; set by :meth:`set_module`.
 
     Raises:
-        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if it returns
-            tensors and does not reset itself.
+        ValueError, TypeError, ImportError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if
+            the env returns tensors and has no autoreset.
     """
 
     rollout_class: ClassVar[type] = Rollout
@@ -151,7 +153,7 @@ class EnvRunner(Accounts):
         """Act with ``module`` from now on, and put it into eval mode.
 
         Raises:
-            ValueError: If ``module`` is not on the device that the runner acts on.
+            ValueError: If ``module`` is not on the runner's device.
         """
         check_acting(type(module).__name__, module, self.device)
         self.module = module.eval()
@@ -170,7 +172,8 @@ class EnvRunner(Accounts):
         self._own_draws = OwnDraws(self.num_envs, self.device)
 
     def reset(self) -> None:
-        """Start a new episode in every env, each with its own next seed. Envs that return tensors share one seed."""
+        """Start a new episode in every env. Each env gets the next seed of its own stream; envs that return tensors
+        share one seed."""
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             with _own_gradients():
@@ -195,26 +198,26 @@ class EnvRunner(Accounts):
         self._own_draws = OwnDraws(self.num_envs, self.device)  # new numbers, which no env has used
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
-        """Step every env ``num_steps`` times.
+        """Step every env ``num_steps`` times, and return the rollout.
 
         Args:
-            num_steps: ``T``, rows of the rollout.
+            num_steps: ``T``, number of rows of the rollout.
             explore: Sample actions; False takes the most likely one.
             policy_version: Stored in the rollout.
 
         Returns:
             A rollout whose data no later call changes. If the settings record action distributions, it has the column
             ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
-            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes, in order of time.
+            - ``episode_returns``, ``episode_lengths``, ``episode_slots`` (env indices): of finished episodes, in order.
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
-            - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record it.
-            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
-              and does not count as finished, since the error, not the task, cut its return short.
+            - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
+            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
+              truncated and does not count as finished, because the error, not the task, cut its return short.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite, or an action mask allows no action; names
                 env and step.
-            EnvError: If a single env raises or its process ends. The next call then starts new episodes.
+            EnvError: If an env raises and is not restarted, or its process ends. The next call starts new episodes.
         """
         start = perf_counter()
         if self._row is None:
@@ -232,14 +235,14 @@ class EnvRunner(Accounts):
         return self._complete(rollout, policy_version, start, seconds)
 
     def _begin(self) -> None:
-        """Continue the saved episodes, if there are any; else begin new ones."""
+        """Continue the saved episodes if any exist. Otherwise begin new episodes."""
         if self._saved:
             self._resume()
         else:
             self.reset()
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
-        """Return a storage to fill, with the current observation in its first row."""
+        """Return a storage of ``num_steps`` rows to fill, with the current observation in its first row."""
         if not self._storages or len(self._storages[-1].rewards) != num_steps:
             self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
         data = self._storages.pop()
@@ -250,7 +253,8 @@ class EnvRunner(Accounts):
         return data
 
     def _new_states(self, num_steps: int) -> Tree:
-        """Allocate the states before the training sequences in ``num_steps`` rows."""
+        """Allocate storage for the initial recurrent state of each training sequence in a rollout of ``num_steps``
+        rows."""
         if self._state is None:
             self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
         count = -(-num_steps // self.module.max_seq_len)
@@ -259,7 +263,7 @@ class EnvRunner(Accounts):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _interact(self, data: RolloutStorage, num_steps: int, explore: bool) -> dict[str, float]:
-        """Step the envs and fill ``data``. Return the seconds of each phase."""
+        """Step the envs ``num_steps`` times, and fill ``data``. Return the seconds of each phase."""
         env, guard, convert, inference_mode = self.env, self._guard, self._convert, self._inference_mode
         forward, choose = self._forward_along(data, explore), self._chooser(data, num_steps, explore)
         counter = self.step_counter.cell if self._counts_steps else None
@@ -297,7 +301,7 @@ class EnvRunner(Accounts):
         return {"env_step": in_env, "forward": in_forward}
 
     def _chooser(self, data: RolloutStorage, num_steps: int, explore: bool) -> Choose:
-        """Return the function that chooses actions, with the source of its random numbers."""
+        """Return the function that chooses the actions of each row, with its source of random numbers."""
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
         from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
         if not explore:
@@ -314,7 +318,7 @@ class EnvRunner(Accounts):
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """Return the module's forward pass for the rows of ``data``. It runs in inference mode, so without gradient."""
+        """Return the module's forward pass for the rows of ``data``. It runs in inference mode, without gradients."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
@@ -324,8 +328,8 @@ class EnvRunner(Accounts):
         return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
-        """Wrap ``forward`` of a recurrent module: pass its states on from row to row, and record the states at the
-        start of each training sequence."""
+        """Wrap the ``forward`` of a recurrent module. The wrapper passes the states on from row to row, and records in
+        ``data`` the states at the start of each training sequence."""
         length, starts = self.module.max_seq_len, torch.as_tensor(data.starts).unsqueeze(1)
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -340,7 +344,8 @@ class EnvRunner(Accounts):
         return step
 
     def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
-        """Wrap ``forward``: draw new noise for the nets of ``module`` in each row in which an env acts."""
+        """Wrap ``forward`` so that it first draws new noise for the nets of ``module`` in each row in which an env
+        acts."""
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
             if data.num_acting(data.filled):
@@ -350,7 +355,7 @@ class EnvRunner(Accounts):
         return step
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
-        """Return the functions to call with the ``info`` of each step, which depend on the autoreset mode."""
+        """Return the functions to call after each step with its row number and ``info``, for the autoreset mode."""
         notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
@@ -359,7 +364,8 @@ class EnvRunner(Accounts):
         return [*notes, data.note_faults if self._settings.restart_failed_sub_environments else data.note_finals]
 
     def _reset_ended(self, data: RolloutStorage, t: int) -> None:
-        """Reset the envs whose episode ended in row ``t``, and store their final observations."""
+        """Reset the envs whose episode ended in row ``t``, and store their final observations. Used if the vector env
+        has no autoreset."""
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
             data.note_finals(t, {"final_obs": tree.map_structure(lambda x: x[t + 1], data.env_obs)})
@@ -402,20 +408,22 @@ class EnvRunner(Accounts):
         )
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the rows and slots ``[K, 2]`` that were ``found`` to be truncated, and the true final observations."""
+        """Return the index of truncated episodes and their true final observations ``[K, ...]``. ``found`` has the row
+        and slot of the last step of each, ``[K, 2]``. Raise ValueError if an observation is not finite."""
         final_index, final_obs = data.finals(found)
         if not self._has_tensors:  # on a device, the check would wait for it
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_index, final_obs
 
     def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
-        """Subtract resets from the step counter, which counts every row of an env of tensors without waiting for it."""
+        """Subtract the rows in which an env only reset from the step counter. For an env of tensors, the counter
+        includes these rows at first, because excluding them would mean waiting for the device."""
         self.step_counter.cell[0] -= int(data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _give_up(self, data: RolloutStorage, error: BaseException, calls_before: int) -> Never:
-        """Drop the fragment that ended in ``error``, note its steps as lost, and raise the cause."""
+        """Drop the fragment that ended in ``error``, count its steps as lost, and raise the cause of ``error``."""
         self._row = None  # the envs are ahead of the recorded rows, so start new episodes
         if self._counts_resets:
             data.mark(0, len(data.rewards))
@@ -423,13 +431,14 @@ class EnvRunner(Accounts):
         self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """Return the cause of ``error``: a wrong value of an env, the end of an env's process, or ``error`` itself."""
+        """Return the cause of ``error``: an error about a wrong value of an env, an error about an env process that
+        ended, or ``error`` itself."""
         if data.filled < len(data.rewards):
             error = wrong_value_or(error, lambda: self._check(data, error))
         return self._ended_process(error) or error
 
     def _check(self, data: RolloutStorage, error: BaseException) -> None:
-        """Check the rows of ``data``, and the last results of the envs."""
+        """Raise if a row of ``data`` or one of the last results of the envs is wrong."""
         data.check(self._steps, self._first)
         if self._guard is not None:
             self._guard.check_last()
@@ -437,7 +446,8 @@ class EnvRunner(Accounts):
             self.env.call("check_last")
 
     def _ended_process(self, error: BaseException) -> EnvError | None:
-        """Return the error to raise instead of ``error`` if the process of an env ended; None if none did."""
+        """Return the error to raise instead of ``error`` if the process of an env ended, otherwise None. If ``error``
+        is an interrupt, end all env processes, because a message may have been cut off."""
         env = self.env.unwrapped
         if not isinstance(env, AsyncVectorEnv):
             return None
@@ -449,10 +459,11 @@ class EnvRunner(Accounts):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and open episodes by index of the env in the run.
+        """Return counters, random streams and the open episode of each env, by the env's index in the run.
 
         An open episode is described by its seed and its actions, or by the state of an env that has
-        ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Episodes of ready vector envs are not saved.
+        ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Evaluation runners and runners of ready vector
+        envs save no episodes.
         """
         state = {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
         if self._saved:
@@ -468,7 +479,7 @@ class EnvRunner(Accounts):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
-        Open episodes continue in the next fragment. If one cannot continue, it is cut and a new one begins.
+        Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
         """
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
@@ -481,13 +492,13 @@ class EnvRunner(Accounts):
             )  # fmt: skip
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
-        """Call a method of every sub-env of the vector env. Return the results."""
+        """Call a method of every sub-env of the vector env. Return one result per sub-env."""
         assert isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
         return self.env.call(method, *args)
 
     def _resume(self) -> None:
-        """Bring the envs to the points at which their episodes were saved, and begin a new episode in the other
-        envs."""
+        """Bring the envs to the points at which their episodes were saved. In envs without a saved episode, begin a new
+        one."""
         saved, self._saved = self._saved, {}
         indices = range(self._first, self._first + self.num_envs)
         episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
@@ -508,7 +519,8 @@ class EnvRunner(Accounts):
 
 
 def check_acting(name: str, module: RLModule, device: torch.device) -> None:
-    """Raise a ValueError unless all tensors of ``module``, called ``name``, are on the ``device`` of the envs."""
+    """Raise ValueError unless all tensors of ``module`` are on ``device``, the device of the envs. The error text calls
+    the module ``name``."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     if others := [f"{tensor} on {x.device}" for tensor, x in tensors if x.device != device]:
         raise ValueError(
@@ -518,15 +530,15 @@ def check_acting(name: str, module: RLModule, device: torch.device) -> None:
 
 
 def _own_gradients() -> torch.set_grad_enabled:
-    """Return a context that restores torch's grad mode, which learners need, if an env in this process changes it."""
+    """Return a context that restores torch's grad mode for learners, in case an env in this process changes it."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
 def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
-    """Return the device of the tensors that ``env.reset(seed=seed)`` returns; None if it returns arrays.
+    """Return the device of the tensors that ``env.reset(seed=seed)`` returns, or None if it returns arrays.
 
     Raises:
-        ValueError: If the env returns both, or returns tensors and does not reset itself.
+        ValueError: If the env returns both arrays and tensors, or returns tensors and has no autoreset.
     """
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
         return None

@@ -1,4 +1,4 @@
-"""Functions that save the open episodes of an env runner, and continue them in this process or in another."""
+"""Functions that save the open episodes of an env runner, and continue them in the same or another process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from rlmodule.modules.rl_module import RLModule
 
 
 def describe_row(row: Mapping[str, Any], memory: Tree | None, slot: int) -> dict[str, Any]:
-    """Return the entries of ``row`` and ``memory`` that a runner needs to continue one env, as lists of tensors.
+    """Return the entries of ``row`` and ``memory`` that a runner needs to continue the env in ``slot``, as lists of
+    tensors.
 
     Args:
         row: The last row of a fragment, see :meth:`RolloutStorage.last_row`.
-        memory: The states of a recurrent module ``[N, ...]``.
+        memory: The states ``[N, ...]`` of a recurrent module; None for other modules.
         slot: Index of the env in the runner.
     """
     return {
@@ -41,14 +42,15 @@ def leaves_of(rows: Tree, slot: int) -> list[Tensor]:
 def join_rows(
     env: VectorEnv, module: RLModule, no_obs: Tree, saved: Sequence[Mapping[str, Any]], obs: Sequence[Any]
 ) -> tuple[dict[str, Any], Tree | None]:
-    """Return the row with which the next fragment begins, and the states of a recurrent module.
+    """Return the row with which the next fragment begins, and the states of a recurrent module (None for other
+    modules).
 
     Args:
         env: The vector env.
         module: The module that acts.
         no_obs: Empty observations of the module, a tree ``[0, ...]`` that gives the shapes and dtypes.
         saved: For each env, the result of :func:`describe_row` with the ``length`` of the open episode; empty if the
-            env begins one.
+            env begins a new episode.
         obs: The observation of each env.
     """
     num, space = len(saved), env.single_observation_space
@@ -66,7 +68,8 @@ def join_rows(
 
 
 def fill(rows: Tree, saved: Sequence[Sequence[Tensor]]) -> None:
-    """Copy the ``saved`` :func:`leaves_of` each slot, if it has any, into the tree ``rows`` ``[N, ...]``."""
+    """Copy saved leaves into ``rows``, a tree of arrays or tensors ``[N, ...]``. ``saved`` has the result of
+    :func:`leaves_of` for each slot. If it is empty, the slot stays unchanged."""
     for slot, leaves in enumerate(saved):
         for whole, leaf in zip(tree.flatten(rows), leaves, strict=False):
             torch.as_tensor(whole)[slot] = leaf

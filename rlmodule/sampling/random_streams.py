@@ -1,4 +1,4 @@
-"""The random streams of a runner's envs: seeds, action noise drawn ahead of time, and draws on a device."""
+"""The random streams of a runner's envs: seeds, action noise that is drawn ahead of time, and draws on a device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from catalog.distributions.base import Distribution
 from rlmodule.seeding import int_seed, numpy_stream
 
 BLOCK_ROWS = 128
-"""Most rows of noise in a block, which is drawn at once."""
+"""Largest number of rows of noise in a block. A block is drawn at once."""
 BLOCK_NUMBERS = 2**16
-"""Most numbers per env in a block; a block has fewer rows if they are wide."""
+"""Largest number of random numbers per env in a block. If rows are wide, a block has fewer rows."""
 SPARE_ROWS = 64
-"""Number of rows to allocate in addition to those that a fragment needs."""
+"""Number of rows to allocate in addition to the rows that a fragment needs."""
 MOST_ROWS = 1024
-"""Most rows that are kept for the env that has acted least; beyond that it skips rows."""
+"""Largest number of rows that are kept for the env that has acted least. If it falls further behind, it skips rows."""
 
 _DRAWS = (torch.randn, torch.rand, Tensor.exponential_, Tensor.normal_, Tensor.uniform_)
 
@@ -27,16 +27,18 @@ _DRAWS = (torch.randn, torch.rand, Tensor.exponential_, Tensor.normal_, Tensor.u
 class RandomStreams:
     """Provides the seeds of resets, the action noise, and a generator for draws shared by all envs of a runner.
 
-    Each env has its own seeds and noise, which depend on its index in the run; the generator depends on the first env.
-    A state can be restored by runners that hold the envs in other groups. No number is then drawn twice: envs of one
-    runner that advance together continue from the one that has used most of its stream.
+    Each env has its own seeds and noise, which depend on its index in the run. The generator depends on the runner's
+    first env. A state can be restored by runners that group the envs differently. Even then, no number is drawn twice,
+    because envs of one runner that advance together all continue from the position of the env that has used most of its
+    stream.
 
     Args:
         run_seed: Seed of the run.
         role: ``"env"`` or ``"evaluation_env"``.
         envs: Indices of the envs in the run.
-        incarnation: Number of earlier runners of these envs; the streams of each differ.
-        device: The device of envs that return tensors, where the generator draws everything; None for arrays.
+        incarnation: Number of earlier runners of the same envs. The streams of each incarnation differ.
+        device: For envs that return tensors, their device, on which the generator draws all numbers. None for envs that
+            return arrays.
 
     Attributes:
         noise: The action noise of each env; without streams for envs that return tensors.
@@ -59,21 +61,22 @@ class RandomStreams:
         return (*index, self._incarnation) if self._incarnation else index
 
     def new_stream(self, *index: int) -> np.random.Generator:
-        """Return the stream of action noise number ``index``, at its start."""
+        """Return the action noise stream with the number ``index``, at its start."""
         return numpy_stream(self._run_seed, self._action_role, *self._key(*index))
 
     def _begin_generator(self) -> None:
         self.generator.manual_seed(int_seed(self._run_seed, self._action_role, *self._key(self._envs[0])))
 
     def next_seeds(self) -> list[int]:
-        """Return the seeds of the next reset: one for each env, or a single one if they return tensors. No seed is
+        """Return the seeds of the next reset: one for each env, or a single seed if the envs return tensors. No seed is
         returned twice, even if the reset fails."""
         seeds = [int_seed(self._run_seed, self._role, *self._key(index, self._resets)) for index in self._own]
         self._resets += 1
         return seeds
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each env's streams by its index in the run, for the first env with the generator."""
+        """Return the state of each env's streams, by the env's index in the run. The entry of the first env also has
+        the state of the generator."""
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
@@ -83,10 +86,11 @@ class RandomStreams:
         return state
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore states from :meth:`get_state` of this or other runners. Streams of envs without a state start over.
+        """Restore states from :meth:`get_state` of this or other runners. The noise of an env without a state starts
+        over. The generator starts over if the first env has no state.
 
         Raises:
-            ValueError: If the state belongs to envs on another kind of device, which draw other random numbers.
+            ValueError: If the state is of envs on a different kind of device, which draw different random numbers.
         """
         saved = {index: state.get(str(index), {}) for index in self._envs}
         generator = saved[self._envs[0]].get("generator", {"draws": self._kind})
@@ -106,12 +110,12 @@ class RandomStreams:
             self.noise.set_state(noise)
 
     def new_noise(self, *index: int) -> dict[str, Any]:
-        """Return the state of :class:`ActionNoise` of the stream ``index`` before its first draw."""
+        """Return the :class:`ActionNoise` state of the stream ``index`` before its first draw."""
         return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
 
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
-    """Return the latest incarnation among the states of ``envs``, each from :meth:`RandomStreams.get_state`."""
+    """Return the highest incarnation among the states of ``envs``, each from :meth:`RandomStreams.get_state`."""
     return max((one.get("incarnation", 0) for one in envs), default=0)
 
 
@@ -123,8 +127,8 @@ class ActionNoise:
     """Draws noise for the actions of several envs, one row for each action.
 
     Noise is drawn in blocks whose size depends only on the distribution. So the noise of an env depends neither on the
-    length of fragments nor on the other envs. :meth:`take` advances all envs together, :meth:`take_own` each at its own
-    pace.
+    length of fragments nor on the other envs. :meth:`take` advances all envs together. :meth:`take_own` and
+    :meth:`take_of` advance each env at its own pace.
 
     Args:
         streams: The stream of each env.
@@ -133,13 +137,14 @@ class ActionNoise:
     def __init__(self, streams: Sequence[np.random.Generator]) -> None:
         self._streams = streams
         self.is_drawn = False
-        """Whether the distribution accepts noise; otherwise it draws from a generator when it samples."""
+        """Whether the distribution accepts noise. If not, it draws from a generator when it samples."""
         self._block_starts = self._positions()
         self._rows: Sequence[Tensor] = ()  # rows of the block; empty until it is drawn
         self._used: int | np.ndarray = 0  # number of used rows: one number for all envs, or one for each
 
     def use(self, dist_cls: type[Distribution], width: int) -> None:
-        """Draw for distributions of ``width`` inputs from now on. Noise that was drawn but not used is drawn again."""
+        """Draw noise for distributions of class ``dist_cls`` with ``width`` inputs from now on. Rows that were drawn
+        but not used are drawn again."""
         self._dist_cls, self._width = dist_cls, width
         self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // width))
         self.is_drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width) is not None
@@ -148,7 +153,7 @@ class ActionNoise:
     def take(self, num: int) -> Sequence[Tensor]:
         """Return the next ``num`` rows ``[N, ...]``.
 
-        Envs at different places all continue from the furthest one, so that no noise is used twice.
+        Envs at different positions all continue from the furthest position, so that no noise is used twice.
         """
         if isinstance(self._used, np.ndarray):
             self._used = int(self._used.max())
@@ -163,15 +168,15 @@ class ActionNoise:
             self._draw()
 
     def take_own(self, acting: np.ndarray) -> Tensor:
-        """Return the next row ``[N, ...]`` of each env. Only envs that are ``acting`` ``[N]`` use theirs up."""
+        """Return the next row of each env, ``[N, ...]``. Only envs marked in ``acting`` ``[N]`` use up their row."""
         used = self._own_places()
         row = self._block[torch.from_numpy(used), torch.arange(len(used))]
         used += acting
         return row
 
     def take_of(self, who: np.ndarray) -> Tensor:
-        """Return the next row ``[K, ...]`` of each env in ``who``, indices ``[K]`` in ascending order. Only they use
-        theirs up."""
+        """Return the next row of each env in ``who``, ``[K, ...]``. ``who`` has ``K`` indices in ascending order. Only
+        these envs use up their row."""
         if len(who) == len(self._streams) and not isinstance(self._used, np.ndarray):
             return self.take(1)[0]
         used = self._own_places()
@@ -180,7 +185,8 @@ class ActionNoise:
         return rows
 
     def _own_places(self) -> np.ndarray:
-        """Return the number of used rows of each env, and draw blocks for envs that have used up theirs."""
+        """Return the number of used rows of each env in its current block. First draw a new block for each env that has
+        used up its own."""
         if not isinstance(self._used, np.ndarray):
             self._used = np.full(len(self._streams), self._used)
         if not self._rows:
@@ -206,13 +212,14 @@ class ActionNoise:
         return [stream.bit_generator.state for stream in self._streams]
 
     def _rewind(self) -> None:
-        """Set the streams back to the start of the block, and keep the place in it."""
+        """Set the streams back to the start of the current block, and keep the position in the block."""
         for stream, position in zip(self._streams, self._block_starts, strict=True):
             stream.bit_generator.state = position
         self._rows = ()
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Return the start of the block and the number of used rows of each env, as JSON values."""
+        """Return the state of each env as JSON values: the stream at the start of the current block, and the number of
+        used rows."""
         used = np.broadcast_to(self._used, len(self._streams)).tolist()
         places = zip(self._block_starts, used, strict=True)
         return [{"block_start": start, "used": num} for start, num in places]
@@ -236,11 +243,12 @@ class OwnDraws(TorchFunctionMode):
 
     A distribution draws for all envs at once, from one generator. With next-step autoreset, some envs only reset in a
     step, and must not use up numbers. So every row of numbers is kept until all envs have used it, and each env uses
-    the row of its own next action. This is a torch function mode because ``sample()`` alone determines what to draw:
-    the mode replaces its draws. Draws that depend on parameters (gamma variates) are not replaced.
+    the row of its own next action. Only a distribution's ``sample()`` knows what to draw, so this class is a torch
+    function mode that replaces the draws within ``sample()``. Draws that depend on parameters (gamma variates) are not
+    replaced.
 
     Args:
-        num_envs: ``N``.
+        num_envs: Number of envs, ``N``.
         device: The device on which actions are sampled.
     """
 
@@ -254,7 +262,8 @@ class OwnDraws(TorchFunctionMode):
         self._draw = 0
 
     def begin_fragment(self, num_steps: int) -> None:
-        """Make room for the rows of ``num_steps`` steps. Waits for the device."""
+        """Make room for the rows of ``num_steps`` steps. If this takes new memory, drop the rows that all envs have
+        used or that are older than :data:`MOST_ROWS`. Every call waits for the device."""
         used = self._used.tolist()
         self._foremost = max(used)
         if self._foremost + num_steps <= self._room:
@@ -269,7 +278,7 @@ class OwnDraws(TorchFunctionMode):
             new[: self._num_rows] = old[first : first + self._num_rows]
 
     def sample(self, dist: Distribution, generator: torch.Generator, acting: Tensor) -> Tree:
-        """Sample actions ``[N, ...]``. Only envs that are ``acting`` ``[N]`` use up their numbers."""
+        """Sample actions ``[N, ...]``. Only envs marked in ``acting`` ``[N]`` use up their row of numbers."""
         self._draw = 0
         with self:
             action = dist.sample(generator)

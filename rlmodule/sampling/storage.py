@@ -1,4 +1,5 @@
-"""RolloutStorage and TensorStorage: memory for one fragment, of arrays or tensors like those of the env."""
+"""RolloutStorage and TensorStorage: memory for one fragment. It consists of arrays or tensors, like the env's
+observations."""
 
 import logging
 from collections.abc import Mapping
@@ -25,14 +26,15 @@ from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 logger = logging.getLogger("rlmodule.envs.make")
 
 BLOCK_ROWS = 64
-"""Most rows that are allocated at once; a longer fragment is allocated alone."""
+"""Largest number of rows that are allocated at once. A longer fragment is allocated alone."""
 BLOCK_BYTES = 2**20
-"""Most memory of observations that is allocated at once; a larger fragment is allocated alone."""
+"""Largest number of bytes of observations that are allocated at once. A larger fragment is allocated alone."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RolloutStorage:
-    """Holds ``T`` rows of ``N`` envs that an env runner fills. Fields with ``T+1`` rows end with the row that follows.
+    """Holds ``T`` rows of ``N`` envs, which an env runner fills. Fields with ``T+1`` rows end with the row after the
+    last step.
 
     The arrays share their memory with the tensors of the rollout. :class:`TensorStorage` does the same for envs that
     return tensors.
@@ -42,19 +44,21 @@ class RolloutStorage:
         mode: The autoreset mode of the env.
         env_name: Class of the env, for error texts.
         env_obs: Observations of the env ``[T+1, N, ...]``.
-        previous: The earlier steps that the module sees, by name.
-        starts: Whether a row is the first of an episode, ``[T+1, N]``.
-        ended: Whether the env had ended its episode when the row began, ``[T+1, N]``.
-        rewards, terminateds, truncateds, valid: ``[T, N]``.
-        seen: Observations of the module, row by row, tensors ``[N, ...]``.
+        previous: The earlier observations, actions and rewards that the module sees, by name.
+        starts: Whether a row is the first row of an episode, ``[T+1, N]``.
+        ended: Whether the episode of the env had ended before the row, ``[T+1, N]``.
+        rewards, terminateds, truncateds, valid: ``[T, N]``; ``valid`` marks the rows that are transitions.
+        seen: Observations of the module, a list of ``T+1`` tensors ``[N, ...]``.
         columns: The columns of the rollout that are allocated in advance, tensors that share this memory.
-        actions: Actions as the distribution sampled them, ``[T, N, ...]``; None before the first.
-        dist_inputs: Inputs of the distribution, row by row.
-        final_obs: True final observations ``[T, N, ...]`` of the truncated episodes; None before the first.
+        actions: Actions as the distribution sampled them, ``[T, N, ...]``; None before the first action.
+        dist_inputs: Inputs of the action distribution, one tensor ``[N, ...]`` per filled row.
+        final_obs: True final observations ``[T, N, ...]`` of truncated episodes; None before the first is stored.
         rows_with_finals: Rows in which the env returned final observations.
         infos: The parts of ``info`` from which :meth:`episode_infos` is computed.
-        faults: Row and slot of each step that raised; marked as truncated until :meth:`cut_at_faults`.
-        state_in: States of a recurrent module before rows ``0, L, 2L, …``.
+        faults: Row and slot of each step that raised. The step is marked as truncated until :meth:`cut_at_faults` is
+            called.
+        state_in: States of a recurrent module before rows ``0, L, 2L, …``, where ``L`` is the length of training
+            sequences.
         filled: Number of complete rows.
     """
 
@@ -84,14 +88,14 @@ class RolloutStorage:
     def allocate(
         cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode
     ) -> list[Self]:
-        """Return storages of ``num_steps`` rows for ``module``, several at once if they are short.
+        """Return one or more storages of ``num_steps`` rows each. Short storages are allocated together.
 
         Args:
             module: The module that acts.
-            template: Observations of the module ``[0, ...]``, tensors with the dtypes and the device to store.
-            num_steps: ``T``.
+            template: Observations of the module ``[0, ...]``, tensors that give the shapes, the dtypes and the device.
+            num_steps: Number of rows, ``T``.
             env: The vector env.
-            mode: Its autoreset mode.
+            mode: The autoreset mode of the env.
         """
         row = sum(leaf.element_size() * leaf.shape[1:].numel() for leaf in tree.flatten(template)) * env.num_envs
         count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
@@ -128,11 +132,11 @@ class RolloutStorage:
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
-        """Return views of ``tensors`` of the kind that the env returns: arrays, or tensors."""
+        """Return ``tensors`` in the form that the env uses: here, NumPy arrays that share their memory."""
         return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
-        """Fill the first row with ``row``: the previous storage's :meth:`last_row`, or the start of new episodes."""
+        """Fill the first row with the previous storage's :meth:`last_row`, or with the start of new episodes."""
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():
@@ -142,7 +146,7 @@ class RolloutStorage:
                 part.clear(0)
 
     def last_row(self) -> Tree:
-        """Return a copy of the row after the last step."""
+        """Return a copy of the row after the last step, as the argument of :meth:`begin`."""
         rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended}
         previous = {name: _last_of(part.whole) for name, part in self.previous.items()}
         return {name: _last_of(column) for name, column in rows.items()} | {"previous": previous}
@@ -159,7 +163,7 @@ class RolloutStorage:
         return map_leaves(_copy, sampled if fitted is action else self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
-        """Store the results of the actions of row ``t``: ``obs`` in row ``t + 1``, all else in row ``t``."""
+        """Store the results of the actions of row ``t``: ``obs`` in row ``t + 1``, all other results in row ``t``."""
         self.rewards[t] = rewards
         self.terminateds[t] = terminateds
         self.truncateds[t] = truncateds
@@ -167,7 +171,7 @@ class RolloutStorage:
         self.filled = t + 1
 
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        """Store the true final observations of the episodes that row ``t`` truncated, if ``info`` has any."""
+        """Store the true final observations in ``info``, if it has any, of the episodes that row ``t`` truncated."""
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
@@ -178,8 +182,9 @@ class RolloutStorage:
                 write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
-        """Do the same as :meth:`note_finals` for envs that are restarted, and record the steps that raised. Such a step
-        has no observation: the observation before it becomes the final one, also in ``info``."""
+        """Do the same as :meth:`note_finals` for envs that may be restarted. Also record the steps that raised, and log
+        each. A step that raised has no observation, so the observation before it becomes the final one, also in
+        ``info``."""
         if "final_obs" not in info:
             return
         ended = self.terminateds[t] | self.truncateds[t]
@@ -197,36 +202,37 @@ class RolloutStorage:
         self.infos += [one for one in of_ended if FAULT not in one]
 
     def write_previous(self, t: int) -> None:
-        """Add observation, action and reward of row ``t`` to the past that the module sees in the next row. The past is
-        zero where an episode starts."""
+        """Add the observation, action and reward of row ``t`` to the earlier steps that the module sees in the next
+        row. Set the earlier steps to zero where an episode starts."""
         for name, part in self.previous.items():
             part.write(t + 1, entry_of(self._column(name), t))
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
-        """Return the column from which later observations copy their field ``name``, such as the last action."""
+        """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
+        ``prev_action``."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """After rows ``begin`` to ``end``, mark the envs whose episode has ended and the rows that start an episode."""
+        """Set ``ended`` and ``starts`` in the rows that follow rows ``begin`` to ``end`` (exclusive)."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Count the envs that step in row ``t`` and do not only reset. On a device, those count too, and
-        ``EnvRunner._uncount_resets`` subtracts them later."""
+        """Return the number of envs that step in row ``t`` and do not only reset. In a :class:`TensorStorage`, the
+        number includes envs that only reset, and ``EnvRunner._uncount_resets`` subtracts them later."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark the rows that are transitions, and check them; return rewards, terminateds and truncateds ``[T, N]``.
+        """Set ``valid`` and check all filled rows. Return rewards, terminateds and truncateds ``[T, N]``, NumPy arrays.
 
         Args:
-            first_step: Number of steps before the first row.
+            first_step: Number of steps of each env before the first row.
             first_env: Index of the first env in the run.
 
         Raises:
@@ -239,12 +245,12 @@ class RolloutStorage:
         return self._check(first_step, first_env)
 
     def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Check the values of all rows as :meth:`settle` documents; return rewards, terminateds and truncateds."""
+        """Raise as :meth:`settle` documents if a value is wrong. Return rewards, terminateds and truncateds."""
         self.check(first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
     def check(self, first_step: int, first_env: int) -> None:
-        """Check the filled rows, and the observation of the next one. Arguments and errors as for :meth:`settle`."""
+        """Raise as :meth:`settle` does if a filled row, or the observation after the last, has a wrong value."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
@@ -257,14 +263,14 @@ class RolloutStorage:
             raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", mask)
 
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
-        """Return the last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
+        """Return the last ``info`` of each episode in order of time. ``ended`` ``[T, N]`` marks the last rows."""
         return self.infos
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the observations that the module would have had after each truncation.
+        """Return the final observations of truncated episodes, as the module would have seen them.
 
         Args:
-            found: Row and slot of each truncation ``[K, 2]``.
+            found: Row and slot of the last step of each truncated episode, ``[K, 2]``.
 
         Returns:
             ``found`` as a tensor, and the observations ``[K, ...]``.
@@ -291,12 +297,12 @@ class RolloutStorage:
         return index, {Columns.OBS: final_obs, **past}
 
     def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Mark the rows of steps that raised as invalid. Return the ``stats`` of the other episodes that ended, and the
-        number of lost steps.
+        """Mark the rows of steps that raised as invalid. Return ``stats`` without the episodes that such steps ended,
+        and with the number of lost steps.
 
-        The row before such a step becomes the truncated end of its episode, and the observation of the step the true
-        final one. If the step is in row 0, the last rollout already ended with that observation. An episode that raised
-        in its first step leaves no row.
+        The row before a step that raised becomes the truncated end of its episode, with the observation before the step
+        as the true final observation. If the step is in row 0, the previous rollout already ends with that observation.
+        An episode that raised in its first step leaves no row.
         """
         raised = np.zeros_like(self.valid)
         raised[tuple(np.transpose(self.faults))] = True
@@ -314,8 +320,9 @@ class RolloutStorage:
 class TensorStorage(RolloutStorage):
     """Holds the rows of envs that return tensors, on their device.
 
-    Filling the rows only queues work: the CPU runs ahead of a GPU and never waits for it. At the end, one copy to the
-    CPU brings all that it needs: truncations, and whether all values are finite and each mask allows an action.
+    Filling the rows only queues work, so the CPU runs ahead of a GPU and does not wait for it. At the end, a single
+    copy brings all that the CPU needs: rewards, terminateds, truncateds, and whether all values are finite and each
+    mask allows an action.
     """
 
     __slots__ = ()
@@ -369,7 +376,7 @@ class TensorStorage(RolloutStorage):
 
 
 def check_device(where: str, value: Any, device: torch.device) -> None:
-    """Raise unless all leaves of the tree ``value`` are tensors on ``device``."""
+    """Raise ValueError unless all leaves of the tree ``value`` are tensors on ``device``."""
     for leaf in tree.flatten(value):
         if not isinstance(leaf, Tensor) or leaf.device != device:
             got = f"a tensor on {leaf.device}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__} among them"

@@ -1,4 +1,4 @@
-"""Contracts to test your own modules and learners against, and random data for them."""
+"""Contracts, which are test classes for your own neural modules and learners, and random data for tests."""
 
 from rlmodule.testing.data import random_observations, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

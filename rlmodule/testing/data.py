@@ -1,4 +1,4 @@
-"""Random data and comparisons for tests."""
+"""Random data for tests, and comparisons of results."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,8 @@ Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 
 
 def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
-    """Draw ``num`` samples of ``space`` as a batch ``[num, ...]`` of tensors, in the dtypes of a rollout."""
+    """Draw ``num`` samples of ``space`` and return them as a tree of tensors ``[num, ...]``, in the dtypes that
+    rollouts use. The same ``seed`` gives the same samples."""
     space = copy.deepcopy(space)  # leave the random stream of the given space alone
     space.seed(seed)
     rows = allocate_observations(space, num)
@@ -32,10 +33,12 @@ def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
 
 
 def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:
-    """Make a rollout of random observations and rewards on which ``module`` acted.
+    """Return a rollout of random observations and rewards with actions that ``module`` samples for the observations.
+    The module is put into eval mode.
 
-    It contains all cases a learner must handle: episodes that terminate, that truncate, that do both, and invalid rows.
-    An episode starts after each invalid row.
+    A large enough rollout contains all cases that a learner must handle: terminated episodes, truncated episodes,
+    episodes that are both, and invalid rows. The row after the end of an episode is invalid, and the next episode
+    starts after that row.
     """
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_slots)
@@ -76,8 +79,9 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
 
 
 def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward) -> tuple[Tensor, Tree | None]:
-    """Return the distribution inputs ``[T·N, D]`` of ``forward`` at ``obs`` ``[T, N, ...]``, and the states at which
-    sequences begin. A recurrent module acts step by step; other modules have no states (None)."""
+    """Return the inputs ``[T·N, D]`` of the action distributions that ``forward`` computes for ``obs`` ``[T, N, ...]``,
+    and the recurrent states before every ``max_seq_len``-th time step, as in :class:`Rollout`. A recurrent module runs
+    step by step. For other modules, the states are None."""
     if not module.is_stateful():
         return forward(flatten_sequences({Columns.OBS: obs}, None))[Columns.ACTION_DIST_INPUTS], None
     state, states, inputs = initial_states(module, starts.shape[1]), [], []
@@ -92,12 +96,12 @@ def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward
 
 
 def clone(value: Any) -> Any:
-    """Copy every tensor of a tree; all other leaves stay as they are."""
+    """Return a copy of a tree with every tensor copied. All other leaves stay as they are."""
     return tree.map_structure(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
 
 
 def differences(a: Any, b: Any) -> list[str]:
-    """Return the paths at which two trees differ in type or in any bit; NaN equals NaN."""
+    """Return the paths of the leaves at which two trees differ in structure, type or any bit. NaN equals NaN."""
     one, other = ({"/".join(map(str, ("", *path))): x for path, x in tree.flatten_with_path(each)} for each in (a, b))
     same = {path for path in one.keys() & other.keys() if _equal(one[path], other[path])}
     return [path for path in one | other if path not in same]
@@ -115,14 +119,15 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def global_random_state() -> dict[str, Any]:
-    """Return the state of the global generators of torch and numpy, for :func:`differences`."""
+    """Return the state of the global random generators of torch and numpy as a tree that :func:`differences` can
+    compare."""
     name, keys, *rest = np.random.get_state()
     return {"torch": torch.random.get_rng_state(), "numpy": [name, np.asarray(keys).astype(np.int64), *rest]}
 
 
 @contextmanager
 def _own_random_numbers(seed: int) -> Iterator[None]:
-    """Seed torch's global generator with ``seed``, and restore its state afterwards."""
+    """Seed torch's global generator on the CPU with ``seed`` within the block, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""The tests that every learner must pass."""
+"""Tests that every learner must pass."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -18,28 +18,29 @@ class LearnerContract(ABC):
     """Tests for a :class:`Learner`. To use them, write :meth:`make` in a subclass whose name begins with ``Test``.
 
     Override points:
-        ``make``: always.
-        ``make_data``: the training data; required for a :class:`BatchLearner`.
+        ``make``: return a new learner; required.
+        ``make_data``: return training data; required for a :class:`BatchLearner`.
     """
 
     @abstractmethod
     def make(self) -> Learner:
-        """Make a new learner, with the same settings and spaces each time."""
+        """Return a new learner, with the same settings and spaces at each call."""
 
     def make_data(self, learner: Learner, seed: int) -> Rollout | Batch:
-        """Make training data for ``learner``; a :func:`random_rollout` by default."""
+        """Return training data for ``learner``, drawn from ``seed``. The default is a :func:`random_rollout` for the
+        learner's first module."""
         assert isinstance(learner, EpisodeLearner), "write make_data() for a BatchLearner"
         # a copy: acting must not change the module of the learner
         module = copy.deepcopy(next(iter(learner.module.items()))[1])
         return random_rollout(module, num_steps=16, num_slots=4, seed=seed)
 
     def build(self, seed: int = 0) -> Learner:
-        """Make a learner with initial weights drawn from ``seed``."""
+        """Return a new learner with initial weights drawn from ``seed``."""
         with _own_random_numbers(seed):
             return self.make()
 
     def update(self, learner: Learner, data: Rollout | Batch, env_steps: int = 0) -> dict[str, dict[str, float]]:
-        """Run one update of ``learner`` on ``data``."""
+        """Run one update of ``learner`` on ``data``, and return the numbers that it reports, by module id."""
         if isinstance(data, Rollout):
             assert isinstance(learner, EpisodeLearner)
             return learner.update_from_episodes(data, env_steps=env_steps)

@@ -1,4 +1,4 @@
-"""The tests that every module must pass."""
+"""Tests that every neural module must pass."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -35,9 +35,10 @@ class RLModuleContract(ABC):
     """Tests for an :class:`RLModule`. To use them, write :meth:`make` in a subclass whose name begins with ``Test``.
 
     Class attributes:
-        batch_size: Rows of the test batches, or sequences for a recurrent module.
-        steps: Length of these sequences.
-        tolerance: Largest difference allowed between outputs for a row that is computed in different batches.
+        batch_size: Number of rows in each test batch, or of sequences for a recurrent module.
+        steps: Number of rows in each of these sequences.
+        tolerance: Largest difference, absolute and relative, allowed between the outputs for the same row in different
+            batches.
     """
 
     batch_size = 7
@@ -46,7 +47,7 @@ class RLModuleContract(ABC):
 
     @abstractmethod
     def make(self) -> RLModuleSpec:
-        """Make the spec of the module, with its spaces."""
+        """Return the spec of the module to test, including its spaces."""
 
     def build(self, seed: int = 0, inference_only: bool = False) -> RLModule:
         """Build a module in eval mode with initial weights drawn from ``seed``."""
@@ -54,9 +55,9 @@ class RLModuleContract(ABC):
             return self.make().build(inference_only=inference_only)
 
     def batch(self, module: RLModule, seed: int = 0) -> Batch:
-        """Make a batch of random observations for ``module``.
+        """Return a batch of random observations for ``module``.
 
-        For a recurrent module, the batch consists of sequences with random starts, and of states that the module
+        For a recurrent module, the batch has sequences with random episode starts, and initial states that the module
         reached on other observations.
         """
         if not module.is_stateful():
@@ -71,9 +72,10 @@ class RLModuleContract(ABC):
         return {Columns.OBS: obs, Columns.STARTS: starts.roll(1, 0), Columns.STATE_IN: state}
 
     def train(self, module: RLModule, batch: Mapping[str, Tree]) -> Batch:
-        """Run ``forward_train`` and add ``action_dist_inputs`` if they are missing.
+        """Run ``forward_train`` and return its outputs, with ``action_dist_inputs`` added if they are missing.
 
-        A module of action values may return only ``embeddings``. Its action values then are the inputs.
+        The training pass of a module that predicts action values may return only ``embeddings``. In this case, the
+        added inputs are the action values.
         """
         out = module.forward_train(batch)
         if _trains_values(module, out):
@@ -82,7 +84,7 @@ class RLModuleContract(ABC):
         return out
 
     def passes(self, module: RLModule) -> dict[str, Forward]:
-        """Return the three forward passes by name, each with ``action_dist_inputs`` in its output."""
+        """Return the three forward passes by name. The outputs of each contain ``action_dist_inputs``."""
         return {
             "forward_inference": module.forward_inference,
             "forward_exploration": module.forward_exploration,
@@ -237,10 +239,11 @@ class RLModuleContract(ABC):
         self.assert_close(trained, recorded)
 
     def assert_close(self, actual: Tensor, expected: Tensor) -> None:
-        """Raise ``AssertionError`` unless the tensors are equal up to ``tolerance``."""
+        """Raise ``AssertionError`` if the tensors differ by more than ``tolerance``."""
         torch.testing.assert_close(actual, expected, rtol=self.tolerance, atol=self.tolerance)
 
 
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
-    """Return whether ``forward_train`` returned embeddings, from which Q-values are computed, and no Q-values."""
+    """Return whether ``fwd_out``, the outputs of ``forward_train``, have embeddings from which Q-values are computed,
+    instead of the inputs of the action distribution."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out

@@ -95,7 +95,7 @@ POLICIES: dict[str, tuple[list[str], Any]] = {
     fragment=st.integers(1, 5),
     n_step=st.integers(1, 4),
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_windows_are_those_of_lists_of_steps(seed: int, kind: str, fragment: int, n_step: int) -> None:
     """Agents act in turns and at once, die, return, and are rewarded while they wait."""
     rng = np.random.default_rng(seed)

@@ -440,8 +440,8 @@ def test_it_trains_saves_loads_and_acts(name: str, masked: bool, tmp_path: Path)
 
 
 LEARNING: dict[str, tuple[AlgorithmConfig, int]] = {
-    "PPO": (PPOConfig(lr=1e-3), 6000),
-    "DQN": (DQNConfig(lr=1e-3, dueling=True), 5000),
+    "PPO": (PPOConfig(lr=1e-3), 4000),
+    "DQN": (DQNConfig(lr=1e-3, dueling=True), 3500),
 }
 
 
@@ -451,4 +451,4 @@ def test_it_learns_what_the_vectors_mean(name: str) -> None:
     config = config.copy().environment(ParametricCartPole).evaluation(evaluation_duration=10).debugging(seed=0)
     with config.build() as algo:
         algo.learn(num_env_steps=num_env_steps)
-        assert algo.evaluate()["env_runners"]["episode_return_mean"] >= 150
+        assert algo.evaluate()["env_runners"]["episode_return_mean"] >= 60  # without their meaning 22

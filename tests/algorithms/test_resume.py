@@ -33,7 +33,7 @@ from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
 from tests.rlmodule.agents.envs import CartPoles
 
-ITERATIONS = 3
+ITERATIONS = 2
 
 
 class Walker(gym.Env):
@@ -199,26 +199,23 @@ def visitors(**values: Any) -> PPOConfig:
 
 
 RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
-    "ppo": lambda: ppo("CartPole-v1"),
-    "ppo, async": lambda: ppo("CartPole-v1", gym_env_vectorize_mode="async"),
     "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
-    "ppo, physics": lambda: ppo("HalfCheetah-v5"),
-    "ppo, Box2D": lambda: ppo("LunarLander-v3"),
-    "ppo, nested": lambda: ppo(Walker),
     "ppo, own state": lambda: ppo(Keeper),
     "ppo, mended envs": lambda: ppo("CartPole-v1", **MENDED),
     "agents, shared": lambda: ppo(CartPoles, policies="shared", env_config={"at_end": "rejoins"}),
-    "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **MENDED),
     "agents, lstm, in turns": lambda: visitors(),
-    "agents, other actions": lambda: ppo(Visitors, policies="own", env_config={"actions": Walker.action_space}),
     "agents, own state": lambda: ppo(Keepers, policies="shared", num_envs_per_env_runner=1),
     "dqn": lambda: tiny(prioritized_replay=True, n_step=3, training_intensity=5.0, num_atoms=3, v_min=0, v_max=9),
     "sac": lambda: replaying(SACConfig, "Pendulum-v1", n_step=2, prioritized_replay=True),
-    "sac, choices": lambda: replaying(SACConfig, "CartPole-v1"),
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
+    "dqn, sequences": lambda: tiny(**SEQUENCES),
+}
+FURTHER: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
+    "ppo, nested": lambda: ppo(Walker),
+    "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **MENDED),
+    "agents, other actions": lambda: ppo(Visitors, policies="own", env_config={"actions": Walker.action_space}),
     "ddpg": lambda: replaying(DDPGConfig, "HalfCheetah-v5"),
     "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
-    "dqn, sequences": lambda: tiny(**SEQUENCES),
 }
 
 
@@ -255,11 +252,10 @@ def resume(folder: str) -> None:
 
 
 def check_resumed(runs: Mapping[str, Callable[[], AlgorithmConfig]], folder: Path) -> None:
-    """Train each run for two iterations, save it, and train it on; then train on from the checkpoints in a process."""
+    """Train each run for an iteration, save it, and train it on; then train on from the checkpoints in a process."""
     expected = {}
     for name, config in runs.items():
         with config().build() as algorithm:
-            algorithm.train()
             algorithm.train()
             algorithm.save(folder / name)
             expected[name] = train(algorithm)
@@ -272,8 +268,11 @@ def check_resumed(runs: Mapping[str, Callable[[], AlgorithmConfig]], folder: Pat
         assert got[name] == seen, name
 
 
-def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
-    check_resumed(RUNS, tmp_path)
+@pytest.mark.parametrize("runs", [RUNS, pytest.param(FURTHER, marks=pytest.mark.faults)], ids=["runs", "further"])
+def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(
+    runs: Mapping[str, Callable[[], AlgorithmConfig]], tmp_path: Path
+) -> None:
+    check_resumed(runs, tmp_path)
 
 
 DISCRETE, CONTINUOUS = ("CartPole-v1", "LunarLander-v3"), ("Pendulum-v1", "HalfCheetah-v5")

@@ -50,6 +50,7 @@ def test_ours_comes_to_the_same_weights_from_the_same_batch() -> None:
 
 
 def test_a_few_timed_steps_depend_on_the_seed_alone() -> None:
-    first, again, other = (train(replace(JOB, env_id="Pendulum-v1"), 420, seed)["late_return"] for seed in (3, 3, 4))
+    job = replace(JOB, env_id="Pendulum-v1", learning_starts=380)
+    first, again, other = (train(job, 420, seed)["late_return"] for seed in (3, 3, 4))
     assert first == again != other
     assert -2000 < first < 0

@@ -85,9 +85,9 @@ def test_floors_below_zero() -> None:
 
 def test_a_run_apart_reports_as_it_goes() -> None:
     reports: list[int] = []
-    run = train_apart(CARTPOLE, 3, lambda steps, mean: reports.append(steps))
-    assert reports == [2048, 4096]  # a third batch would not fit
-    assert (run.goal, run.seed, run.env_steps) == ("PPO CartPole-v1", 3, 4096)
+    run = train_apart(replace(CARTPOLE, budget=4000), 3, lambda steps, mean: reports.append(steps))
+    assert reports == [2048]  # a second batch would not fit
+    assert (run.goal, run.seed, run.env_steps) == ("PPO CartPole-v1", 3, 2048)
     assert 8 <= run.figure <= 500
     assert 8 <= run.window <= 500
     assert run.last == run.figure

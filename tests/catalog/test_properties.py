@@ -413,7 +413,7 @@ def check_all(check: Callable[[Case], None], cases: st.SearchStrategy[Case], cou
     settings(max_examples=count, deadline=None, derandomize=True, database=None)(given(cases)(check))()
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_what_goes_together_makes_a_module_that_keeps_the_contract(count: int) -> None:
     check_all(keeps_the_contract, good_cases(), count)
 
@@ -468,7 +468,7 @@ EXPLAINED = re.compile(
 )
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(1200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(1200, marks=pytest.mark.slow)])
 def test_whatever_is_asked_for_is_built_or_explained(count: int) -> None:
     check_all(is_built_or_explained, any_cases(), count)
 

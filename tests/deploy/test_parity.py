@@ -45,6 +45,8 @@ CELLS: list[Any] = [
     dqn.Case("Discrete, embedded", ppo.DESCRIBED, "LSTM, previous action and reward", "dueling", "uniform", "no mask"),
     dqn.Case("Box, rank 3, bytes, channels last", "Discrete", "no memory", "distributional", "uniform", "no mask"),
 ]
+AT_LENGTH = CELLS[1], CELLS[5], CELLS[8], CELLS[9]
+"""Cells that are exported with the whole matrix alone: others have the same spaces or nets."""
 SAMPLED = CELLS[0], CELLS[7], CELLS[10]
 """Cells that are exported with noise, too."""
 RAINBOW = dqn.FACTORS | {"net": ("all",), "replay": ("prioritized, 3 steps",)}
@@ -67,7 +69,11 @@ FURTHER = [
 OWN = ["algorithms", *(f"algorithms.{name}{end}" for name in ("ppo", "dqn", "sac", "td3") for end in ("", ".module"))]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=pytest.mark.slow if cell in AT_LENGTH else ()) for cell in CELLS],
+    ids=lambda cell: cell.name,
+)
 def test_a_graph_and_batches_act_as_the_runner(cell: Any, tmp_path: Path) -> None:
     module = module_of(cell.config())
     path = Policy(module).export(tmp_path / "x.onnx")

@@ -19,10 +19,10 @@ def runs(goal: Goal, seeds: int) -> list[float]:
         return [run.figure for run in pool.map(partial(train_apart, goal), range(seeds))]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_the_defaults_learn(seed: int) -> None:
     config = DQNConfig(env="CartPole-v1", seed=seed).evaluation(evaluation_interval=1)
-    assert greedy_return(config, 15_000, 200.0) >= 200  # it takes 5,000 steps, and 4,000
+    assert greedy_return(config, 15_000, 200.0) >= 200  # it takes 4,000 steps, and 5,000
 
 
 @pytest.mark.slow

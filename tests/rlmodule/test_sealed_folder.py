@@ -344,8 +344,11 @@ def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return request.param
 
 
+every_line = pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.faults)])
+
+
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.faults)])
+@every_line
 def test_killed_at_any_line_the_old_or_the_new_one_is_there(saved: Path, every: int) -> None:
     seen = []
     for line in range(1, lines_of_a_save(saved) + 1, every):
@@ -362,12 +365,13 @@ def test_killed_at_any_line_the_old_or_the_new_one_is_there(saved: Path, every: 
 
 
 @pytest.mark.usefixtures("exchange")
+@every_line
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a line of `with` may fail to close
-def test_where_any_line_fails_the_old_or_the_new_one_is_there(saved: Path) -> None:
+def test_where_any_line_fails_the_old_or_the_new_one_is_there(saved: Path, every: int) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    for line in range(1, lines_of_a_save(saved) + 1):
+    for line in range(1, lines_of_a_save(saved) + 1, every):
         with suppress(OSError):
             traced(at_line(line, fail), lambda: save_checkpoint(saved, NEW))
         which(saved)

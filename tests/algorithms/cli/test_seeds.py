@@ -30,6 +30,9 @@ PPO = [
 ]
 
 
+TROUBLE = "def fail(algorithm, result):\n    assert algorithm.run_seed != 1, 'expected'\n"
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -43,6 +46,26 @@ def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -
     assert seeds_of(text) == seeds
 
 
+def test_a_seed_is_a_run_of_its_own_and_goes_on_though_another_fails(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "trouble.py").write_text(TROUBLE)
+    monkeypatch.syspath_prepend(here)
+    failing = ["--on-train-result", "trouble:fail", "--seed", "1,7", "--jobs", "2"]
+    assert main([*PPO, *failing, "--num-env-steps", "256", "--run-dir", "runs"]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("PPO on CartPole-v1, seeds 1, 7, 2 side by side\n")
+    assert re.search(r"^ +1  failed \(exit code 1\)$", out, re.M)
+    assert "\n[seed 1] error: " in f"\n{err}"
+    assert json.loads(Path("runs/seed-7/run.json").read_text())["seed"] == 7
+    (final,) = re.findall(r"^ +7 +([\d.]+) +256 +\d+:\d\d$", out, re.M)
+    assert f"[seed 7] Evaluation: return {final} over" in err
+    assert main([*PPO, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
+    assert f"Evaluation: return {final} over" in capfd.readouterr().out  # as among others
+    assert "\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs/seed-7 --allow trouble\n" in out
+
+
+@pytest.mark.faults
 def test_every_seed_is_a_run_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*PPO, "--seed", "5,7", "--jobs", "2", "--num-env-steps", "256", "--run-dir", "runs"]) == 0
     out, err = capfd.readouterr()
@@ -67,10 +90,11 @@ def test_every_seed_is_a_run_of_its_own(capfd: pytest.CaptureFixture[str]) -> No
     assert out.startswith("PPO on CartPole-v1, seeds 5, 7, 2 side by side\n")
 
 
+@pytest.mark.faults
 def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "trouble.py").write_text("def fail(algorithm, result):\n    assert algorithm.run_seed != 1, 'expected'\n")
+    (here / "trouble.py").write_text(TROUBLE)
     monkeypatch.syspath_prepend(here)
     args = [
         "--on-train-result",

@@ -201,7 +201,9 @@ def test_a_distribution_that_is_no_categorical_is_refused() -> None:
     "space", [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), spaces.Dict({"a": THREE})], ids=str
 )
 def test_actions_that_are_not_discrete_are_refused(space: Space) -> None:
-    with pytest.raises(ValueError, match=r"action_space of DQN: expected a Discrete space.*Use PPO for Box actions"):
+    with pytest.raises(
+        ValueError, match=r"action_space of DQN: expected a Discrete space.*Use SAC or PPO for Box actions"
+    ):
         DQNCatalog(BOX, space)
 
 

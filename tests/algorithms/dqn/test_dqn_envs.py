@@ -44,10 +44,9 @@ def test_any_observation(observation: str, others: tuple[str, str], parts: dict[
     config = tiny(SpacesEnv, env_config=vars(case), model_config=model_config, **parts)
     env, state = SpacesEnv(**vars(case)), None
     with config.build() as algorithm:
-        for _ in range(2):
-            result = algorithm.train()
+        result = algorithm.train()
         assert np.isfinite(result["learners"]["default_policy"]["qf_loss"])
-        assert result["replay_buffer"]["num_transitions"] == 128
+        assert result["replay_buffer"]["num_transitions"] == 64
         obs, reward = env.reset(seed=0)[0], None
         for _ in range(3):
             action, state = algorithm.policy.act(obs, state, reward=reward, explore=True)
@@ -97,12 +96,12 @@ def test_frames_stored_once_train_as_stacks_stored_whole(mode: AutoresetMode, n_
             make,
             gym_env_vectorize_mode="vector_entry_point",
             frame_stack_axis=axis,
-            replay_capacity=1024,  # not once around the rings, which differ in length
+            replay_capacity=512,  # not once around the rings, which differ in length
             n_step=n_step,
             model_config=TINY_CNN,
         )
         with config.build() as algorithm:
-            for _ in range(6):
+            for _ in range(3):
                 algorithm.train()
             states.append((algorithm.get_module().get_state(), algorithm.replay.num_bytes))
     assert differences(states[0][0], states[1][0]) == []

@@ -90,8 +90,8 @@ def check_equal(one: dict[str, Any], several: list[dict[str, Any]], tolerance: f
 # every model and every split once; test_shards_may_be_of_any_shape draws pairs of the two
 @pytest.mark.parametrize(("model", "sizes"), [*zip(MODELS, ([3, 3], [2, 2, 2], [4, 1, 1]), strict=True)], ids=str)
 def test_several_learners_come_to_what_one_does(fleet: Fleet, model: str, sizes: list[int]) -> None:
-    one, several = together(fleet, model, rollouts(model, 10), sizes)
-    assert one["num_updates"] >= 40
+    one, several = together(fleet, model, rollouts(model, 5), sizes)
+    assert one["num_updates"] >= 20
     assert one["kl_coeff"] != 0.2  # it was adapted
     check_equal(one, several)
 
@@ -116,7 +116,9 @@ def test_epochs_end_for_all_or_for_none(fleet: Fleet, target_kl: float) -> None:
 def test_shards_may_be_of_any_shape(fleet: Fleet) -> None:
     seen = []
 
-    @hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @hypothesis.settings(max_examples=8, deadline=None, derandomize=True, database=None)
+    @hypothesis.example(model="mlp", first=0, minibatch_size=7, steps=5, seed=0)
+    @hypothesis.example(model="lstm", first=5, minibatch_size=None, steps=10, seed=1)
     @hypothesis.given(
         model=strategies.sampled_from(sorted(MODELS)),
         first=strategies.integers(0, 5),
@@ -132,8 +134,7 @@ def test_shards_may_be_of_any_shape(fleet: Fleet) -> None:
         seen.append(first)
 
     check()
-    assert len(seen) >= 25
-    assert {0, 5} <= {*seen}
+    assert len(seen) >= 10
 
 
 def test_episodes_of_other_lengths_on_each(fleet: Fleet) -> None:

@@ -56,7 +56,7 @@ def check(buffer: ReplayBuffer, streams: list[Stream], n_steps: range) -> None:
     frames=st.sampled_from([(1, None), (3, 0), (2, -1)]),
     prioritized=st.sampled_from([None, PrioritizedReplay()]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_each_column_holds_the_steps_of_its_slot(
     seed: int,
     num: int,

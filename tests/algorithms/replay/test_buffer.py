@@ -94,7 +94,7 @@ def check_all(buffer: ReplayBuffer, stream: Stream, n_steps: range = range(1, 2)
     restart=st.sampled_from([0.0, 0.3]),
     frames=st.sampled_from([(1, None), (1, 0), (3, 0), (3, 1), (2, -1)]),
 )
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_holds_what_lists_of_steps_hold(
     seed: int,
     num_envs: int,

@@ -36,7 +36,7 @@ def test_weights_by_hand() -> None:
     assert max(weights) == 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=60),
     st.floats(0, 1),

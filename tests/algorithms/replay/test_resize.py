@@ -42,7 +42,7 @@ def held(buffer: ReplayBuffer, stream: Stream, n_step: int) -> list[tuple[int, i
     n_step=st.integers(1, 3),
     frames=st.sampled_from([(1, None), (3, 0), (2, -1)]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_takes_over_whole_steps(
     seed: int,
     envs: tuple[int, int],

@@ -59,7 +59,7 @@ def test_whole_numbers_are_found_where_a_linear_scan_finds_them(size: int) -> No
     np.testing.assert_array_equal(tree.find(mass), np.searchsorted(values.cumsum(), mass, "right"))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 200), st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 20.0]))
 def test_leaves_are_those_of_a_linear_scan_after_many_changes(size: int, seed: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def test_leaves_are_those_of_a_linear_scan_after_many_changes(size: int, seed: i
         assert nearest[0] <= leaf <= nearest[2]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from([0.0, 5e-324, 1e-300, 1e-16, 0.1, 0.3, 1.0, 1e16]), min_size=1, max_size=70))
 def test_a_leaf_of_zero_is_never_found_at_an_edge(values: list[float]) -> None:
     tree = tree_of(np.array(values))

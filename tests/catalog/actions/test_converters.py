@@ -235,7 +235,7 @@ def some_logits(dist_cls: type[Distribution], space: spaces.Space, scale: float,
     return logits
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(space=DEEP, normalize_actions=st.booleans(), scale=st.sampled_from([0.0, 1.0, 1e3, 1e9]), seed=st.integers(0, 9))
 def test_every_sample_becomes_an_action_of_the_space(
     space: spaces.Space, normalize_actions: bool, scale: float, seed: int

@@ -128,7 +128,7 @@ def assert_equal_states(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     memory=st.integers(1, 6),
     num_layers=st.integers(1, 3),
@@ -151,7 +151,7 @@ def test_a_run_equals_loops_over_what_each_step_may_see(
     assert_equal_states(out.state, after)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     memory=st.integers(1, 20),
     cuts=st.lists(st.integers(1, 59), max_size=8, unique=True).map(sorted),

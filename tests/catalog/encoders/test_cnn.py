@@ -121,7 +121,7 @@ def test_a_dense_layer_that_is_larger_than_anyone_means_is_told_in_one_line() ->
         Catalog(image_space(84, 84, 3), spaces.Discrete(2), {"conv_filters": filters}).build_encoder()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     height=st.integers(1, 90),
     width=st.integers(1, 90),

@@ -36,7 +36,7 @@ def encoders(draw: st.DrawFn, layers: int = 3) -> CNNEncoderConfig:
         return CNNEncoderConfig(input_dims=dims, channels=order, filters=same, dense_dim=None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(encoders(), st.booleans(), st.sampled_from([(), (2,), (2, 1), (0,)]))
 def test_images_have_the_shape_the_encoder_reads(
     encoder: CNNEncoderConfig, layernorm: bool, lead: tuple[int, ...]
@@ -49,7 +49,7 @@ def test_images_have_the_shape_the_encoder_reads(
         encoder.build()(images)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(encoders(layers=1))
 def test_each_layer_is_the_transpose_of_the_encoders(encoder: CNNEncoderConfig) -> None:
     # <conv(x), y> = <x, transposed(y)> for one layer with the same weights, without biases and activations

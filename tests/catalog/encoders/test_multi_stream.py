@@ -231,7 +231,7 @@ def mapped(function: Any, tree: Any) -> Any:
     return tuple(mapped(function, part) for part in tree) if isinstance(tree, tuple) else function(tree)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(nested(leaves()), SETTINGS, st.integers(0, 2**31))
 def test_any_observation_space_is_encoded_row_by_row(space: spaces.Space, given: dict[str, Any], seed: int) -> None:
     settings = DefaultModelConfig.from_any({"conv_dense_dim": 8, **given})
@@ -275,7 +275,7 @@ def paths_to_bad(space: spaces.Space, path: str, flatten: bool, outermost: bool 
     return [found for key, part in parts for found in paths_to_bad(part, f"{path}[{key!r}]", flatten, False)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(nested(st.one_of(leaves(), st.sampled_from([*BAD, RANK_5]))), st.booleans())
 def test_what_cannot_be_encoded_is_named_wherever_it_lies(space: spaces.Space, flatten: bool) -> None:
     node = encoder_rules.root(space, DefaultModelConfig(flatten_observations=flatten), "observation_space")

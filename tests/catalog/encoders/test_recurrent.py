@@ -80,7 +80,7 @@ def assert_equal_states(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("layer_type", LAYER_TYPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     num_layers=st.integers(1, 3),
     num_steps=st.integers(1, 9),

@@ -86,7 +86,7 @@ rollouts = st.builds(
 
 
 @given(rollouts)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_split_values_equals_a_slow_oracle(rollout: Rollout) -> None:
     """The value of an observation is its number plus a half, so that rows can be told apart."""
     own, following = rollout.split_values(rollout.rows_to_value()["x"] + 0.5)
@@ -105,7 +105,7 @@ def test_split_values_equals_a_slow_oracle(rollout: Rollout) -> None:
 
 
 @given(rollouts)
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_following_observations_equal_a_slow_oracle(rollout: Rollout) -> None:
     following, obs = rollout.following_observations()["x"], rollout["obs"]["x"]
     steps = len(rollout.valid)
@@ -133,7 +133,7 @@ def test_valid_rows_keeps_exactly_the_valid(rollout: Rollout) -> None:
 
 
 @given(rollouts)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_to_episodes_covers_every_valid_row_once(rollout: Rollout) -> None:
     episodes = rollout.to_episodes()
     assert sum(map(len, episodes)) == rollout.num_env_steps
@@ -207,7 +207,7 @@ def test_packing_without_an_end_or_further_columns() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 7), st.sampled_from(ENDS)), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_packing_and_unpacking_is_the_identity(shapes: list[tuple[int, str | None]]) -> None:
     episodes = [episode_of(10 * i, length, end) for i, (length, end) in enumerate(shapes)]
     longest = max(length for length, _ in shapes)

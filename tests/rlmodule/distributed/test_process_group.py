@@ -185,7 +185,7 @@ def update_moments(collective: Collective, decay: float | None, parts: list[torc
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_moments_are_those_of_the_rows_of_all(fleet: Fleet, decay: float | None) -> None:
-    @hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @hypothesis.settings(max_examples=12, deadline=None, derandomize=True, database=None)
     @hypothesis.given(
         counts=strategies.lists(strategies.tuples(*[strategies.integers(0, 5)] * 2), min_size=1, max_size=5),
         offset=strategies.sampled_from([0.0, 1e4]),

@@ -175,7 +175,7 @@ PLANS = st.dictionaries(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=PLANS, length=st.integers(1, 30), mean_length=st.sampled_from([2.0, 8.0, 1e9]))
 def test_every_step_is_accounted_for_and_every_end_is_one(
     tmp_path_factory: pytest.TempPathFactory, plan: dict[int, dict[int, str]], length: int, mean_length: float

@@ -364,13 +364,14 @@ class Prints(PPOLearner):
         return loss * (2.0 if loss.item() > 0 else 1.0), metrics
 
 
-@pytest.mark.parametrize(("cls", "updates"), [(Prints, 3), (Counts, 14)])
+@pytest.mark.parametrize(("cls", "updates"), [(Prints, 3), (Counts, 7)])
 def test_a_loss_that_cannot_be_compiled_is_told_once_and_learned_from_all_the_same(
     quick: None, log: Callable[[], list[str]], cls: type[PPOLearner], updates: int
 ) -> None:
     eager, compiled = ppo(cls), ppo(cls, torch_compile_learner=True)
     train(eager, updates)
-    train(compiled, updates)
+    with torch._dynamo.config.patch(recompile_limit=3):  # rather than 8
+        train(compiled, updates)
     assert len(log()) == 1
     assert "torch_compile_learner: the loss of module 'default_policy' does not use it: " in log()[0]
     assert "\n" not in log()[0]
@@ -444,7 +445,7 @@ def test_what_a_loss_raises_itself_is_raised(quick: None) -> None:
 
 
 def test_many_learners_of_one_process_are_each_compiled(quick: None, log: Callable[[], list[str]]) -> None:
-    for width in range(2, 12):
+    for width in range(2, 7):
         spec = RLModuleSpec(Small, OBS, spaces.Discrete(3), {"fcnet_hiddens": [width]}).as_multi()
         learner = make_regression(spec=spec, torch_compile_learner=True)
         for _ in range(2):

@@ -123,6 +123,11 @@ def test_shards_of_episodes_are_all_of_their_steps(lengths: list[tuple[int, str]
     assert rebuilt == episodes
 
 
+def test_no_shard_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shard_episodes\(\): expected num_shards >= 1, got 0\. Pass one for each"):
+        shard_episodes([episode(3, 0, "terminated")], 0)
+
+
 def test_a_cut_is_bootstrapped_from_what_followed_it() -> None:
     shards = shard_episodes([episode(6, 0, "terminated"), episode(4, 1, "truncated")], 2)
     assert [[len(chunk) for chunk in shard] for shard in shards] == [[5], [1, 4]]

@@ -175,7 +175,14 @@ def test_what_is_no_batch_is_told() -> None:
         learner.update_from_batch(batch() | {Columns.OBS: np.zeros((8, 4))})
     with pytest.raises(TypeError, match=r"got Rollout\. Pass its rows: rollout\.valid_rows\(rollout\.columns\)"):
         learner.update_from_batch(rollout)
+    with pytest.raises(ValueError, match=r"columns of equal length, got obs \(8,\), target \(5,\)\. Give each"):
+        learner.update_from_batch(batch() | {"target": torch.ones(5, 3)})
     assert learner.num_updates == 0
+
+
+def test_ids_of_modules_are_given_in_one_place() -> None:
+    with pytest.raises(ValueError, match=r"ids in one place, got data of 'one' and module_id='other'\. Leave it out"):
+        group_of(Reinforce).update_from_episodes({"one": None}, module_id="other")
 
 
 def test_a_column_that_is_missing_is_named_with_those_there_are() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
+from catalog import DiagGaussian, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.modules.shape_checks import check_module
@@ -117,6 +118,36 @@ class StateInTurn(Recurrent):
 def test_a_module_whose_passes_do_not_fit_is_refused_at_build(module_class: type[RLModule], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Regression(Settings(), spec_of(module_class).as_multi(), run_seed=0)
+
+
+class LogpOfParts(DiagGaussian):
+    def logp(self, actions: Tree) -> Tensor:
+        return super().logp(actions).unsqueeze(-1)
+
+
+class OneTorque(DiagGaussian):
+    def sample(self, generator: torch.Generator | None = None) -> Tree:
+        return super().sample(generator)[..., :1]
+
+
+class BareMode(DiagGaussian):
+    def to_deterministic(self) -> Any:
+        return super().to_deterministic().sample()
+
+
+@pytest.mark.parametrize(
+    ("dist_cls", "message"),
+    [
+        (LogpOfParts, r"LogpOfParts\.logp\(\) of \(2,\) actions: expected floats of shape \(2,\), got shape \(2, 1\)"),
+        (OneTorque, r"OneTorque\.sample\(\): expected actions of shape \(2, 2\), got \(2, 1\)"),
+        (BareMode, r"BareMode: expected a distribution .* Return .* of to_deterministic\(\) catalog\.Deterministic"),
+    ],
+)
+def test_a_distribution_that_does_not_fit_is_refused_at_build(dist_cls: type[Distribution], message: str) -> None:
+    model_config = {"custom_action_dist": dist_cls}
+    spec = RLModuleSpec(PPOModule, VECTOR, TORQUES, model_config, PPOCatalog)
+    with pytest.raises(ValueError, match=message):
+        Regression(Settings(), spec.as_multi(), run_seed=0)
 
 
 def test_a_module_that_is_added_later_is_tried_too() -> None:

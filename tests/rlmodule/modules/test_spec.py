@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from catalog import Catalog
-from rlmodule import DEFAULT_MODULE_ID, MultiRLModule, MultiRLModuleSpec, RLModuleSpec
+from rlmodule import DEFAULT_MODULE_ID, MultiRLModule, MultiRLModuleSpec, QNetAPI, RLModuleSpec
 from tests.rlmodule.toys import NoNets, Scripted, Small
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
@@ -75,3 +75,12 @@ def test_each_build_is_new() -> None:
 def test_a_class_of_another_kind_is_refused_at_once(name: str, wrong: object) -> None:
     with pytest.raises(TypeError, match=rf"RLModuleSpec\.{name}: expected a subclass of (RLModule|Catalog)"):
         RLModuleSpec(**{name: wrong})  # type: ignore[arg-type]
+
+
+def test_a_class_without_a_method_of_its_bases_is_refused_at_once() -> None:
+    class Misspelt(Small, QNetAPI):
+        def compute_q_value(self) -> None: ...
+
+    message = "RLModuleSpec.module_class: expected a class with every method .*Misspelt without compute_q_values. Write"
+    with pytest.raises(TypeError, match=message):
+        RLModuleSpec(Misspelt)
