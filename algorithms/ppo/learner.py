@@ -62,8 +62,7 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (clipped surrogate, value error, entropy bonus, optional KL penalty; eq. 7-9) and its
-        metrics."""
+        """Return the loss (clipped surrogate, value error, entropy bonus, optional KL penalty; eq. 7-9) and metrics."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 

@@ -84,7 +84,7 @@ class ReplayBuffer:
         num_envs: ``N``.
         heads: int64 ``[N]``: the row in which the next step of each env is stored. The row already holds the
             observation.
-        sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
+        sampleable: bool ``[R, N]``: the row may begin a sample, because it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.
         cuts: bool ``[R, N]``: no n-step window goes on after this row, because its episode ends here or the next row is

@@ -251,8 +251,8 @@ class Anchors(Candidates):
         )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the recurrent states of the anchors in the first ``rows`` rows of the ring, and which can be drawn.
-        The tensors share the memory of this object."""
+        """Return the recurrent states of the anchors in the first ``rows`` rows of the ring, and whether each can be
+        drawn. The tensors share the memory of this object."""
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlmodule.sampling.env_runner import EnvRunner
 
 FRAGMENT = 64
-"""Steps per env in one call of the env runner, of which an evaluation of episodes wastes at most all in its last."""
+"""Steps per env in one call of the env runner. An evaluation of episodes wastes fewer steps per env than this."""
 
 
 def evaluation_config(

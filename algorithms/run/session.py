@@ -123,8 +123,8 @@ class TrainingSession:
         return "  ".join([*facts, f"{duration_text(left)} left"])
 
     def _save(self, folder: RunFolder | None) -> None:
-        """Write the checkpoint and, after it, the learning curve, which matters less. Without a run folder, save only
-        if a signal stopped the run, to a new folder below ``runs/``."""
+        """Write the checkpoint and, after it, the learning curve, which matters less. Without a run folder, do nothing
+        unless a signal stopped the run. In that case, write a checkpoint to a new folder below ``runs/``."""
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
