@@ -45,7 +45,7 @@ CELLS: list[Any] = [
     dqn.Case("Discrete, embedded", ppo.DESCRIBED, "LSTM, previous action and reward", "dueling", "uniform", "no mask"),
     dqn.Case("Box, rank 3, bytes, channels last", "Discrete", "no memory", "distributional", "uniform", "no mask"),
 ]
-AT_LENGTH = CELLS[1], CELLS[5], CELLS[8], CELLS[9]
+AT_LENGTH = CELLS[1], CELLS[2], CELLS[5], CELLS[8], CELLS[9]
 """Cells that are exported with the whole matrix alone: others have the same spaces or nets."""
 SAMPLED = CELLS[0], CELLS[7], CELLS[10]
 """Cells that are exported with noise, too."""

@@ -46,7 +46,10 @@ PARTS: dict[str, dict[str, Any]] = {
     "dropout": {"model_config": {"fcnet_dropout": 0.2}},
     "normalised observations": {"model_config": {"normalize_observations": True}},
 }  # fmt: skip
-part = pytest.mark.parametrize("name", list(PARTS))
+IN_RAINBOW = {"double", "dueling", "n-step", "prioritized", "atoms", "noisy"}
+part = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in IN_RAINBOW else ()) for name in PARTS]
+)
 
 
 def state_of(algorithm: Algorithm) -> dict[str, Any]:
@@ -168,10 +171,7 @@ class Choice(gym.Env[np.ndarray, np.int64]):
         return self._look(), reward, False, self._t == self._length, {}
 
 
-IN_RAINBOW = {"double", "dueling", "n-step", "prioritized", "atoms", "noisy"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in IN_RAINBOW else ()) for n in PARTS])
+@part
 def test_each_part_learns_a_small_task(name: str) -> None:
     settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
     settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}
