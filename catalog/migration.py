@@ -267,9 +267,9 @@ def _read(table: str) -> dict[str, dict[str, str]]:
     return read
 
 
+# The remedies by place and then by word. For a hook of another library, the place is the name of the class that users
+# derive from here, which does not have that hook.
 REMEDIES = _read(_TABLE)
-"""The remedies by place and then by word. For a hook of another library, the place is the name of the class that users
-derive from here, which does not have that hook."""
 
 
 def remedy_for(place: str, word: object) -> str:

@@ -35,10 +35,10 @@ from rlmodule.sealed_folder import (
 
 KIND = "checkpoint"
 PLAIN, TENSORS, REPLAY = "checkpoint.json", "tensors.safetensors", "replay.safetensors"
+# The two checkpoint folders of a run: name of each → name of the other.
 SIBLING = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
-"""The two checkpoint folders of a run: name of each → name of the other."""
+# Most levels of dicts and lists in the tree of a checkpoint.
 DEEPEST = 100
-"""Most levels of dicts and lists in the tree of a checkpoint."""
 _TENSOR = "__tensor__"
 
 

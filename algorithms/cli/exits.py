@@ -10,9 +10,9 @@ from pathlib import Path
 
 import catalog_rl
 
+# Exit codes. FAILED: an error or a missed target. USAGE: a wrong command line. INTERRUPTED: Ctrl-C. NOBODY_READS:
+# stdout is a closed pipe, as after `| head`. TERMINATED: SIGTERM. The last three are 128 plus a signal number.
 OK, FAILED, USAGE, INTERRUPTED, NOBODY_READS, TERMINATED = 0, 1, 2, 130, 141, 143
-"""Exit codes. FAILED: an error or a missed target. USAGE: a wrong command line. INTERRUPTED: Ctrl-C. NOBODY_READS:
-stdout is a closed pipe, as after ``| head``. TERMINATED: SIGTERM. The last three are 128 plus a signal number."""
 
 _LIBRARIES = [
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),

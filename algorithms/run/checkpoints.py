@@ -27,16 +27,16 @@ from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 logger = logging.getLogger(__name__)
 
+# Largest number of envs that a checkpoint may ask for if the envs return tensors.
 MOST_TENSOR_ENVS = 1_000_000
-"""Largest number of envs that a checkpoint may ask for if the envs return tensors."""
 
+# Limits of the nets that a checkpoint's settings describe. Largest number in these settings, unless the checkpoint has
+# a wider layer. Most weights of all nets built from it, unless `MOST_COPIES` times its own weights are more, because
+# learners, env runners and evaluations have copies.
 MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
-"""Limits of the nets that a checkpoint's settings describe. Largest number in these settings, unless the checkpoint has
-a wider layer. Most weights of all nets built from it, unless ``MOST_COPIES`` times its own weights are more, because
-learners, env runners and evaluations have copies."""
 
+# Setting that no saved state limits → the largest value that a checkpoint may have for it.
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
-"""Setting that no saved state limits → the largest value that a checkpoint may have for it."""
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 TRAINING_RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+# Path of a metric → its label in a picture.
 METRIC_TEXTS = {
     EVALUATION_RETURN: "mean episode return, evaluation",
     TRAINING_RETURN: "mean episode return, training",
 }
-"""Path of a metric → its label in a picture."""
+# Path of the metric that holds the seconds of training.
 SECONDS = "time_total_s"
-"""Path of the metric that holds the seconds of training."""
 
+# The palette of Okabe and Ito (2008), which colour-blind readers can distinguish.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-"""The palette of Okabe and Ito (2008), which colour-blind readers can distinguish."""
+# Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range.
 FEWEST_SEEDS = 5
-"""Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range."""
+# Greatest number of characters in a line of the legend.
 LABEL_WIDTH = 78
-"""Greatest number of characters in a line of the legend."""
+# Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom.
 STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
-"""Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom."""
+# Greatest number of settings in a label. Runs that differ in more settings are labelled by their folders.
 MOST_DIFFERENCES = 3
-"""Greatest number of settings in a label. Runs that differ in more settings are labelled by their folders."""
 
 By = Literal["steps", "time"]
 Floats = npt.NDArray[np.float64]

@@ -9,8 +9,8 @@ from torch import nn
 
 from rlmodule.seeding import int_seed
 
+# Number of parameters below which a net computes faster on one thread than on several.
 SMALL_NET = 1_000_000
-"""Number of parameters below which a net computes faster on one thread than on several."""
 
 
 class Threads:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
     from algorithms.run.agent_video import Team
 
+# The render mode in which `render()` returns an array.
 MODE = "rgb_array"
-"""The render mode in which ``render()`` returns an array."""
+# Most frames in a video; later frames are left out. Frames are kept in memory, 0.7 MB each at 600 x 400.
 FRAMES = 3_000
-"""Most frames in a video; later frames are left out. Frames are kept in memory, 0.7 MB each at 600 x 400."""
+# Frames per second if the env's metadata has no `render_fps`.
 FPS = 30
-"""Frames per second if the env's metadata has no ``render_fps``."""
+# Number of steps within which an episode must end. Otherwise, playing it raises `RuntimeError`.
 LIMIT = 200_000
-"""Number of steps within which an episode must end. Otherwise, playing it raises ``RuntimeError``."""
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("catalog")
 
+# The reason that `explain()` and a warning give if observations are not standardised only because of a custom encoder.
 RAW = "since a custom encoder gets raw observations"
-"""The reason that ``explain()`` and a warning give if observations are not standardised only because of a custom
-encoder."""
 
 FUSION = settings_about("fusionnet_")
 _RECURRENT = settings_about("use_lstm", "use_gru", "max_seq_len", "lstm_")

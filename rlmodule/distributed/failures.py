@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from rlmodule.envs.checks import EnvError
 
+# Largest number of characters of a message or traceback that are sent to another process.
 LONGEST_TEXT = 20_000
-"""Largest number of characters of a message or traceback that are sent to another process."""
 
+# Seconds before the first restart in a row, and the longest delay. Each restart in a row triples the delay.
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, and the longest delay. Each restart in a row triples the delay."""
 
 
 @dataclass(frozen=True)

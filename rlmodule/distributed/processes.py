@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
+# Folder for the files that processes on this machine share. It is in memory if the system has such a folder.
 SHARED_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-"""Folder for the files that processes on this machine share. It is in memory if the system has such a folder."""
 
 
 def file_prefix() -> str:

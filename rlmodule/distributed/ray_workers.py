@@ -26,18 +26,18 @@ from rlmodule.distributed.resources import Resources, check_room, no_room, room_
 from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
 from rlmodule.settings import LearnerSettings, RunnerSettings
 
+# Oldest version in which no web page can take control of a cluster (CVE-2026-27482, CVE-2026-41486).
 OLDEST_RAY = (2, 55)
-"""Oldest version in which no web page can take control of a cluster (CVE-2026-27482, CVE-2026-41486)."""
 
+# Largest number of unanswered calls of a worker: one that runs, and one that waits, so that no worker is idle.
 MAX_IN_FLIGHT = 2
-"""Largest number of unanswered calls of a worker: one that runs, and one that waits, so that no worker is idle."""
 
+# Seconds in which Ray must reserve a worker's CPUs and GPUs, and seconds in which its process must start, which is also
+# the least time limit for building the worker. A busy machine is slow to start a process and to import packages.
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds in which Ray must reserve a worker's CPUs and GPUs, and seconds in which its process must start, which is
-also the least time limit for building the worker. A busy machine is slow to start a process and to import packages."""
 
+# Seconds in which a worker must return from `stop()`, and seconds in which its process must then end.
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
-"""Seconds in which a worker must return from ``stop()``, and seconds in which its process must then end."""
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# A packed value. If it is small, its bytes. If it is large, a list: the bytes of its structure, and then each large
+# array as a uint8 array, which Ray need not copy.
 Packed = bytes | list[Any]
-"""A packed value. If it is small, its bytes. If it is large, a list: the bytes of its structure, and then each large
-array as a uint8 array, which Ray need not copy."""
 
+# Arrays of fewer than `SMALL` bytes are packed with the structure, and values of up to `WHOLE` bytes as one piece. At
+# these sizes, a copy costs less than an additional piece.
 SMALL, WHOLE = 512, 2**16
-"""Arrays of fewer than ``SMALL`` bytes are packed with the structure, and values of up to ``WHOLE`` bytes as one piece.
-At these sizes, a copy costs less than an additional piece."""
 
 
 def pack(value: Any) -> Packed:

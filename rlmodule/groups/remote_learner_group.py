@@ -28,15 +28,15 @@ from rlmodule.settings import LearnerSettings
 
 State = dict[str, Any]
 
+# Number of calls of `step_on_batch` after which the learners return their state. Until then, the data of the calls is
+# kept, so that the gradient steps can be repeated.
 MAX_TO_REPEAT = 64
-"""Number of calls of ``step_on_batch`` after which the learners return their state. Until then, the data of the calls
-is kept, so that the gradient steps can be repeated."""
 
+# Time for which learners wait for each other, as a fraction of `learner_timeout_s`.
 COLLECTIVE_TIMEOUT = 0.8
-"""Time for which learners wait for each other, as a fraction of ``learner_timeout_s``."""
 
+# Seconds for which an asynchronous call waits for learners that restart. Most phases of a restart take less time.
 MOMENT_S = 0.02
-"""Seconds for which an asynchronous call waits for learners that restart. Most phases of a restart take less time."""
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,12 @@ from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
 Metrics = dict[str, Tensor]
 
+# Metric of each gradient step if several learners train together: the number of this learner's rows in the minibatch.
 ROWS = "rows_trained_on"
-"""Metric of each gradient step if several learners train together: the number of this learner's rows in the
-minibatch."""
+# Metric of each gradient step: 1 if the step was skipped because its loss or gradient was not finite, otherwise 0.
 SKIPPED = "update_skipped"
-"""Metric of each gradient step: 1 if the step was skipped because its loss or gradient was not finite, otherwise 0."""
+# Names of the metrics that each gradient step reports in addition to the metrics of the loss.
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
-"""Names of the metrics that each gradient step reports in addition to the metrics of the loss."""
 
 
 def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:

@@ -18,9 +18,9 @@ from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 
+# Number of observations that modules are checked with. With one, a missing batch dim would go unnoticed, because it
+# would broadcast.
 ROWS = 2
-"""Number of observations that modules are checked with. With one, a missing batch dim would go unnoticed, because it
-would broadcast."""
 
 
 def check_module(module: RLModule) -> None:
