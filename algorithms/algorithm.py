@@ -159,8 +159,7 @@ class Algorithm(metaclass=AlgorithmType):
         """
 
     def sample(self) -> Rollout:
-        """Return the rollouts of :meth:`sample_rollouts` joined into one train batch. In a multi-agent run, the batch
-        is a :class:`MultiRollout`."""
+        """Return the rollouts of :meth:`sample_rollouts` as one: a :class:`MultiRollout` in a multi-agent run."""
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:

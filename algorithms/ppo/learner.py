@@ -92,8 +92,7 @@ class PPOLearner(EpisodeLearner):
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return the loss of each row's value ``[B]``: the squared error, or with ``vf_huber_delta`` twice the Huber
-        loss. Values and targets are first divided by the module's value scale."""
+        """Return each row's squared value error, or twice its Huber loss, in units of the value scale ``[B]``."""
         assert isinstance(module, ValueFunctionAPI)
         values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
         scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta
@@ -110,8 +109,7 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return a train batch and metrics to report. The batch has value targets, and advantages (GAE, eq. 11) that
-        are standardised over the valid rows of all learners."""
+        """Return a batch with value targets and standardised advantages (GAE, eq. 11), and numbers to report."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)

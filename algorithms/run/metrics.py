@@ -127,8 +127,7 @@ class RunMetrics:
                 self.best_evaluation = mean
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of an iteration that took ``seconds``, and start the counters of the next iteration. The
-        result has the counters and ``sections``; its ``timers`` also have the seconds of sampling."""
+        """Return the result of an iteration that took ``seconds``: counters and ``sections``. Start the next one."""
         self.iterations += 1
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():

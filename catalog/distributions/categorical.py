@@ -67,8 +67,7 @@ class Choices(Scored):
         return self._log_probs
 
     def _log_softmax(self) -> Tensor:
-        """Return the normalised log-probabilities of one choice. Subclasses with several choices override this
-        method."""
+        """Return the normalised log-probabilities of one choice. Subclasses with several choices override it."""
         return self.logits.log_softmax(-1)
 
     @abstractmethod

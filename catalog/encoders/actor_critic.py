@@ -97,9 +97,7 @@ class ActorCriticEncoder(nn.Module):
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> ActorCriticOutput:
-        """Return the latents of actor and critic, and the next state.
-
-        The critic's latent is None in an inference-only copy that has no critic encoder.
+        """Return the latents of actor and critic (None without a critic encoder), and the next state.
 
         Args:
             obs: Observations, with the leading dims that :class:`Encoder` describes.

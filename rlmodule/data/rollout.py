@@ -82,8 +82,7 @@ class Rollout:
         return function(self)
 
     def to(self, device: torch.device) -> Rollout:
-        """Return a rollout with all tensors on ``device``, or this rollout if they are there already. Copies to a GPU
-        are asynchronous."""
+        """Return a rollout on ``device``, or this rollout if it is there already. Copies to a GPU are asynchronous."""
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
@@ -91,8 +90,7 @@ class Rollout:
 
     @property
     def valid(self) -> Tensor:
-        """True for the rows that are transitions of the task, ``[T, N]`` bool. Statistics and losses use only these
-        rows."""
+        """True for real transitions, bool ``[T, N]``. Statistics and losses use only these rows."""
         return self.columns[Columns.VALID]
 
     @property
@@ -106,21 +104,18 @@ class Rollout:
         return int(torch.count_nonzero(self.valid))
 
     def valid_rows(self, names: Iterable[str]) -> Batch:
-        """Return the named columns as a batch of the ``B`` valid rows, ``[B, ...]``, in order of time and then of
-        slots."""
+        """Return the named columns of the ``B`` valid rows, ``[B, ...]``, in order of time and then of slots."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep
         return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
-        """Return all observations whose values a learner needs, as one batch ``[T·N + N + K, ...]``: the observation of
-        each row, the observations after the last step, and the true final observations. Pass the values of the batch to
-        :meth:`split_values`."""
+        """Return one batch ``[T·N + N + K, ...]`` of the observation of each row, the observations after the last step,
+        and the true final observations. Pass their values to :meth:`split_values`."""
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values of each row's observation and of the observation that followed it, ``[T, N]`` each, given
-        the values of :meth:`rows_to_value`.
+        """Split the values of :meth:`rows_to_value` into those of each row's and of the next observation, ``[T, N]``.
 
         After a truncated step, the following observation is the true final observation, not the first observation of
         the next episode. After a terminated step, the second value is meaningless and the caller must ignore it.
@@ -250,9 +245,7 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
-    """Return ``column`` with each leaf replaced with the result of ``function`` on the leaf and the corresponding
-    leaves of ``others``. For nested dicts and tuples of tensors or arrays, this is faster than
-    ``tree.map_structure``."""
+    """Apply ``function`` to each leaf of ``column`` and those of ``others``. Faster than ``tree.map_structure``."""
     if isinstance(column, _LEAF):
         return function(column, *others)
     if type(column) is dict:
@@ -274,8 +267,7 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
 
 
 def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
-    """Copy each leaf of ``obs`` into ``leaf[row]`` of the corresponding leaf of ``buffer``. ``row`` may be any numpy
-    index."""
+    """Copy each leaf of ``obs`` into ``leaf[row]`` of the same leaf of ``buffer``; ``row`` is any NumPy index."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])
@@ -287,8 +279,7 @@ def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Return the ``T`` rows of a tree of arrays or tensors ``[T, ...]`` as views. Indexing rows one by one would take
-    longer than the forward pass of a small net."""
+    """Return the ``T`` rows of a tree of arrays or tensors ``[T, ...]`` as views, faster than by indexing."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]

@@ -170,8 +170,7 @@ class EnvRunnerGroup:
         return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
-        """Sample a rollout of ``num_steps`` rows from each runner, and return the rollouts in the order of their envs.
-        The arguments are those of :meth:`EnvRunner.sample`.
+        """Return a rollout of ``num_steps`` rows from each runner, by the order of envs; see :meth:`EnvRunner.sample`.
 
         A runner that fails and restarts returns no rollout, but the call returns at least one rollout. If the call
         raises, the steps of rollouts that are ready count as lost, and new episodes start.

@@ -164,6 +164,7 @@ class FlatParameters:
         return self._pooled[-1].clone()
 
 
+# Moments of weights without a gradient, as of dead ReLUs, decay to denormal numbers, which CPUs handle slowly.
 _DENORMAL = 1e-310
 
 
@@ -186,8 +187,7 @@ class FlatAdam(torch.optim.Adam):
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
 
     def step_unless(self, skip: Tensor) -> None:
-        """Take an optimizer step if ``skip``, a scalar float tensor, is 0; take none if it is 1. This does not wait for
-        the device to compute ``skip``."""
+        """Take a step if ``skip``, a scalar float tensor, is 0, and none if it is 1. Do not wait for its value."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
@@ -195,7 +195,6 @@ class FlatAdam(torch.optim.Adam):
         weights, grad = parameters.detach(), parameters.grad  # detach() takes less time than no_grad()
         tensors = [weights], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
         rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
-        # Moments of weights without a gradient, as of dead ReLUs, decay to denormal numbers, which CPUs handle slowly.
         flushes = _DENORMAL * 2.0 == 0.0
         torch.set_flush_denormal(True)
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]

@@ -97,8 +97,7 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self) -> None:
-        """Swap the states of torch's global generators with the states stored here. torch.random.fork_rng is not used,
-        because it would take as long as an update."""
+        """Swap the global generators' states with those stored here. torch.random.fork_rng is as slow as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -400,9 +399,8 @@ class Learner(Hooks, ABC):
         return {"all": Part(("",), self.settings.lr, self.settings.grad_clip)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return the names of the parts to update in the next gradient step. The weights and optimizers of other parts
-        stay unchanged. This is called once before each gradient step, and the loss can read the names from
-        ``stepping``. The default is all parts."""
+        """Return the names of the parts that the next gradient step updates; default: all. This is called once before
+        each gradient step. The loss can read the names from ``stepping``."""
         return tuple(self.trained_parts[module_id])
 
     def can_stack(self, module_id: str) -> bool:
@@ -414,8 +412,7 @@ class Learner(Hooks, ABC):
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the scalar mean of ``rows`` ``[B]``. While ``M`` modules are updated at once, return the mean of each
-        module's rows, weighted by ``row_weights``: ``[M]`` from ``rows`` ``[M, B]``."""
+        """Return the mean of ``rows`` ``[B]``. If ``M`` modules are updated at once, return ``[M]`` from ``[M, B]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -431,8 +428,7 @@ class Learner(Hooks, ABC):
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train(batch)``. Return the batch and the outputs. For a recurrent module, flatten the valid
-        rows of both from sequences to rows ``[B, ...]``.
+        """Run ``forward_train(batch)``. Return batch and outputs, with sequences flattened to rows ``[B, ...]``.
 
         Raises:
             ValueError: If a recurrent module gets a batch of rows, or if it predicts values but its outputs lack
@@ -445,8 +441,7 @@ class Learner(Hooks, ABC):
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
-        """Return the sum of the algorithm's loss and the module's extra losses (:class:`ExtraLossAPI`), and the metrics
-        of both. ``rows`` and ``fwd_out`` are from :meth:`forward_rows`."""
+        """Return the algorithm's loss plus the module's extra losses, and all metrics; see :meth:`forward_rows`."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
@@ -458,12 +453,8 @@ class Learner(Hooks, ABC):
         return loss, metrics
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """Take one gradient step (forward pass, loss, backward pass, clipping, optimizer step), and return its metrics.
-        With the default optimizer, nothing here waits for the device.
-
-        If the loss or the gradient is not finite, skip the optimizer step, so that the weights and the optimizer stay
-        unchanged.
-        """
+        """Take one gradient step without waiting for the device, and return its metrics. If the loss or the gradient is
+        not finite, leave the weights and the optimizer unchanged."""
         parameters = self.parameters[module_id]
         if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
             self._set_stepping(module_id, names)
@@ -504,8 +495,7 @@ class Learner(Hooks, ABC):
         self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
-        """Update the module's observation statistics with the observations in ``batch``. If several learners train
-        together, average the module's other buffers over them."""
+        """Update the observation statistics with ``batch``; average buffers over all learners."""
         rows = {Columns.OBS: batch[Columns.OBS]}
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
@@ -514,9 +504,8 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, the learning rates, the
-        number of skipped updates, and the means of the metrics of the module's extra losses. Raise FloatingPointError
-        if too many updates in a row had a loss or gradient that was not finite."""
+        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, and the learner's own. Raise
+        FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
         for one in skipped:
@@ -552,9 +541,7 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the numbers to report by name, given the metrics of ``M`` minibatches. A metric is ``[M]`` if the loss
-        reported scalars; otherwise it has one entry per row of all minibatches. The default returns the mean of each
-        metric."""
+        """Return numbers to report: by default, the means of the metrics of ``M`` minibatches, ``[M]`` or per row."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -630,8 +617,7 @@ class EpisodeLearner(Learner):
         and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the predicted value of each row's observation and of the observation that followed it, ``[T, N]``
-        each; see :meth:`Rollout.split_values`. The module must implement :class:`ValueFunctionAPI`."""
+        """Return the values ``[T, N]`` of each row's and of the next observation; see :meth:`Rollout.split_values`."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:
@@ -793,8 +779,7 @@ class EpisodeLearner(Learner):
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Run ``preprocess_train_data`` and ``make_train_batch`` on a rollout. Return the train batch, and numbers to
-        report."""
+        """Run ``preprocess_train_data`` and ``make_train_batch``. Return the batch, and numbers to report."""
         try:
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # a copy, since the override may add columns in place
@@ -811,36 +796,32 @@ class EpisodeLearner(Learner):
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Shuffle the batch, and yield this learner's share of each minibatch of ``minibatch_size`` rows per learner.
-        If ``minibatch_size`` is None, use the setting of that name."""
+        """Shuffle the batch, and yield this learner's rows of each minibatch; None takes the setting's size."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join each metric over the gradient steps that report it. Stack scalars into ``[M]``, and concatenate tensors with
-    an entry per row."""
+    """Join each metric over the steps that report it: stack scalars into ``[M]``, concatenate entries per row."""
     names = dict.fromkeys(itertools.chain.from_iterable(steps))
     values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return the index of the first row of each minibatch of ``size`` rows, followed by ``rows``, the number of all
-    rows. A single row at the end joins the minibatch before it. If ``size`` is None, all rows are one minibatch."""
+    """Return the first row of each minibatch of ``size`` rows (None: of all rows), then ``rows``. A single last row
+    joins the minibatch before it."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows. If ``size`` is None,
-    yield a single minibatch. The last minibatch may be smaller, but a single row at the end joins the minibatch before
-    it, because batch norm needs two rows.
+    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows, or in one if ``size``
+    is None. A single row at the end joins the minibatch before it, because batch norm needs two rows.
 
-    With a ``share``, divide the rows of all learners into minibatches, and yield the rows of each minibatch that are in
-    ``batch``.
+    With a ``share``, the minibatches are of the rows of all learners; yield the rows of each that are in ``batch``.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
