@@ -60,8 +60,7 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of equal length along the slots. The result has the lowest policy version and no
-        ``stats``. A single rollout is returned unchanged."""
+        """Concatenate rollouts of equal length along the slots, without ``stats``. Keep the lowest policy version."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -82,8 +81,7 @@ class Rollout:
         return function(self)
 
     def to(self, device: torch.device) -> Rollout:
-        """Return a rollout with all tensors on ``device``, or this rollout if they are there already. Copies to a GPU
-        are asynchronous."""
+        """Return a rollout with all tensors on ``device``, or this one if they already are. Do not wait for copies."""
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
@@ -91,8 +89,7 @@ class Rollout:
 
     @property
     def valid(self) -> Tensor:
-        """True for the rows that are transitions of the task, ``[T, N]`` bool. Statistics and losses use only these
-        rows."""
+        """Bool ``[T, N]``: true for transitions of the task, the only rows that statistics and losses use."""
         return self.columns[Columns.VALID]
 
     @property
@@ -106,25 +103,19 @@ class Rollout:
         return int(torch.count_nonzero(self.valid))
 
     def valid_rows(self, names: Iterable[str]) -> Batch:
-        """Return the named columns as a batch of the ``B`` valid rows, ``[B, ...]``, in order of time and then of
-        slots."""
+        """Return the named columns as a batch of the valid rows ``[B, ...]``, in order of time and then of slots."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep
         return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
-        """Return all observations whose values a learner needs, as one batch ``[T·N + N + K, ...]``: the observation of
-        each row, the observations after the last step, and the true final observations. Pass the values of the batch to
-        :meth:`split_values`."""
+        """Return all observations whose values a learner needs, as one batch ``[T·N + N + K, ...]``: those of the rows,
+        after the last step, and at the end of truncated episodes. :meth:`split_values` takes their values."""
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values of each row's observation and of the observation that followed it, ``[T, N]`` each, given
-        the values of :meth:`rows_to_value`.
-
-        After a truncated step, the following observation is the true final observation, not the first observation of
-        the next episode. After a terminated step, the second value is meaningless and the caller must ignore it.
-        """
+        """Split values of :meth:`rows_to_value` into those of each row's and of the following observation, ``[T, N]``.
+        After a truncated step, the true final observation follows. After a terminated step, ignore the second value."""
         steps, slots = self.shape
         own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
         own = own.view(steps, slots)
@@ -237,8 +228,7 @@ class Rollout:
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 
     def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-        """Return for each row of ``column`` ``[T, N, ...]`` the entry that followed it: ``last`` ``[N, ...]`` after the
-        last step, and ``finals`` ``[K, ...]`` after truncated steps."""
+        """Return what followed each row of ``column``: the next row, ``last`` at the end, ``finals`` at truncations."""
         following = torch.cat([column[1:], last[None]])
         following[self.final_index.unbind(1)] = finals
         return following
@@ -250,9 +240,8 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
-    """Return ``column`` with each leaf replaced with the result of ``function`` on the leaf and the corresponding
-    leaves of ``others``. For nested dicts and tuples of tensors or arrays, this is faster than
-    ``tree.map_structure``."""
+    """Apply ``function`` to each leaf of ``column`` and the corresponding leaves of ``others``. For dicts and tuples of
+    tensors or arrays, this is faster than ``tree.map_structure``."""
     if isinstance(column, _LEAF):
         return function(column, *others)
     if type(column) is dict:
@@ -274,8 +263,7 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
 
 
 def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
-    """Copy each leaf of ``obs`` into ``leaf[row]`` of the corresponding leaf of ``buffer``. ``row`` may be any numpy
-    index."""
+    """For each leaf ``x`` of ``buffer`` and ``y`` of ``obs``, set ``x[row] = y``, where ``row`` may be any index."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])
@@ -287,8 +275,7 @@ def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Return the ``T`` rows of a tree of arrays or tensors ``[T, ...]`` as views. Indexing rows one by one would take
-    longer than the forward pass of a small net."""
+    """Return the rows of a tree ``[T, ...]`` as views. This is much faster than indexing the rows one by one."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -298,8 +285,8 @@ def unbind_rows(column: Tree) -> list[Tree]:
 
 
 def entry_of(column: Tree, index: Any) -> Tree:
-    """Return ``leaf[index]`` for each leaf of a tree of arrays or tensors. An object array of observations is one
-    leaf."""
+    """Return a tree with ``x[index]`` for each leaf ``x`` of the tree ``column`` of arrays or tensors. An object array
+    of observations is one leaf."""
     return map_leaves(lambda x: x[index], column)
 
 

@@ -84,8 +84,7 @@ class FlatPart:
 
         Args:
             limit: The upper bound; None does not clip.
-            by: What is bounded: ``"global_norm"`` (the norm of all gradients of the part together), ``"norm"`` (the
-                norm of each parameter's gradient) or ``"value"`` (the magnitude of each element).
+            by: ``"global_norm"`` bounds all gradients together, ``"norm"`` each parameter's, ``"value"`` each element.
         """
         norm = torch.linalg.vector_norm(self.grad)
         if limit is None:
@@ -186,8 +185,7 @@ class FlatAdam(torch.optim.Adam):
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
 
     def step_unless(self, skip: Tensor) -> None:
-        """Take an optimizer step if ``skip``, a scalar float tensor, is 0; take none if it is 1. This does not wait for
-        the device to compute ``skip``."""
+        """Take an optimizer step if the float scalar ``skip`` is 0, and none if it is 1. Do not wait for its value."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]

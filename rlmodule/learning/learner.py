@@ -97,8 +97,7 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self) -> None:
-        """Swap the states of torch's global generators with the states stored here. torch.random.fork_rng is not used,
-        because it would take as long as an update."""
+        """Swap the states of torch's global generators with those stored here. ``torch.random.fork_rng`` is slower."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -158,10 +157,10 @@ class Learner(Hooks, ABC):
         num_gradient_steps: Number of gradient steps of each module in the whole run, by module id.
         stepping: The names of the parts that a module's current or latest gradient step updates, by module id, from
             :meth:`parts_to_step`; all parts before the first step. A loss is compiled or captured separately for each
-            value of it.
-        trained_parts: The parts of each trained module with their parameters and optimizers, by module id and part
-            name.
-        shared_parts: The parts that several modules share with their parameters and optimizers, by name. They are
+            choice of parts.
+        trained_parts: The parts of each trained module, including their parameters and optimizers, by module id and
+            part name.
+        shared_parts: The parts that several modules share, including their parameters and optimizers, by name. They are
             trained with the settings of the run.
         sharing: The names of the shared parts of each module that has any, by module id.
         row_weights: While ``M`` modules are updated at once, the weight of each row in its module's means, ``[M, B]``;
@@ -335,7 +334,7 @@ class Learner(Hooks, ABC):
             train: Whether to train the module from now on. If False, it has no optimizer and its parameters are frozen.
 
         Raises:
-            ValueError: If the id is in use or invalid, or the module fails a check of the constructor.
+            ValueError: If the id is in use or invalid, or the module fails a check of :class:`Learner`'s constructor.
             TypeError: If the module lacks an interface in ``required_apis``.
         """
         with torch.random.fork_rng(devices=[]):
@@ -400,9 +399,8 @@ class Learner(Hooks, ABC):
         return {"all": Part(("",), self.settings.lr, self.settings.grad_clip)}
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
-        """Return the names of the parts to update in the next gradient step. The weights and optimizers of other parts
-        stay unchanged. This is called once before each gradient step, and the loss can read the names from
-        ``stepping``. The default is all parts."""
+        """Return the names of the parts to update in the next gradient step; default: all. Other parts stay unchanged.
+        Called once before each gradient step; the loss can read the names from ``stepping``."""
         return tuple(self.trained_parts[module_id])
 
     def can_stack(self, module_id: str) -> bool:
@@ -414,8 +412,7 @@ class Learner(Hooks, ABC):
         return False
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the scalar mean of ``rows`` ``[B]``. While ``M`` modules are updated at once, return the mean of each
-        module's rows, weighted by ``row_weights``: ``[M]`` from ``rows`` ``[M, B]``."""
+        """Return the mean of ``rows`` ``[B]``, or for rows ``[M, B]`` of ``M`` modules, the mean of each, ``[M]``."""
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -424,19 +421,17 @@ class Learner(Hooks, ABC):
 
         Set the initial learning rate from ``self.settings.lr``, which is the part's learning rate here. If it is a
         schedule, each initial learning rate of the optimizer is later multiplied by the schedule's current value and
-        divided by its first value that is not 0.
+        divided by the schedule's first value that is not 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train(batch)``. Return the batch and the outputs. For a recurrent module, flatten the valid
-        rows of both from sequences to rows ``[B, ...]``.
+        """Run ``forward_train(batch)``. Return the batch and the outputs; sequences are flattened to rows ``[B, ...]``.
 
         Raises:
-            ValueError: If a recurrent module gets a batch of rows, or if it predicts values but its outputs lack
-                ``embeddings``.
+            ValueError: If a recurrent module gets rows, or if it predicts values and returns no ``embeddings``.
         """
         module = self.module[module_id]
         if self._stateful[module_id]:
@@ -445,8 +440,7 @@ class Learner(Hooks, ABC):
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
-        """Return the sum of the algorithm's loss and the module's extra losses (:class:`ExtraLossAPI`), and the metrics
-        of both. ``rows`` and ``fwd_out`` are from :meth:`forward_rows`."""
+        """Return the sum of the algorithm's loss and the module's extra losses, and the metrics of both."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
@@ -458,12 +452,8 @@ class Learner(Hooks, ABC):
         return loss, metrics
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """Take one gradient step (forward pass, loss, backward pass, clipping, optimizer step), and return its metrics.
-        With the default optimizer, nothing here waits for the device.
-
-        If the loss or the gradient is not finite, skip the optimizer step, so that the weights and the optimizer stay
-        unchanged.
-        """
+        """Take one gradient step, and return its metrics. With the default optimizer, do not wait for the device. If
+        the loss or the gradient is not finite, leave the weights and the optimizer unchanged."""
         parameters = self.parameters[module_id]
         if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
             self._set_stepping(module_id, names)
@@ -504,8 +494,7 @@ class Learner(Hooks, ABC):
         self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
-        """Update the module's observation statistics with the observations in ``batch``. If several learners train
-        together, average the module's other buffers over them."""
+        """Update observation statistics with ``batch``, and average the module's other buffers over the learners."""
         rows = {Columns.OBS: batch[Columns.OBS]}
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
@@ -514,9 +503,8 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, the learning rates, the
-        number of skipped updates, and the means of the metrics of the module's extra losses. Raise FloatingPointError
-        if too many updates in a row had a loss or gradient that was not finite."""
+        """Return the numbers to report: ``more``, results of :meth:`summarize`, learning rates, skipped updates and
+        means of extra losses. Raise FloatingPointError if too many updates in a row were not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
         for one in skipped:
@@ -552,9 +540,7 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the numbers to report by name, given the metrics of ``M`` minibatches. A metric is ``[M]`` if the loss
-        reported scalars; otherwise it has one entry per row of all minibatches. The default returns the mean of each
-        metric."""
+        """Return numbers to report from the metrics of ``M`` minibatches, ``[M]`` or per row. Default: the means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -630,8 +616,7 @@ class EpisodeLearner(Learner):
         and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the predicted value of each row's observation and of the observation that followed it, ``[T, N]``
-        each; see :meth:`Rollout.split_values`. The module must implement :class:`ValueFunctionAPI`."""
+        """Return the values ``[T, N]`` of each row's observation, and those of the observations that followed."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:
@@ -672,7 +657,7 @@ class EpisodeLearner(Learner):
         """
 
     def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Deprecated: call :meth:`update_from_episodes`."""
+        """Call :meth:`update_from_episodes`. This method is deprecated and warns."""
         warn_of_update(type(self), "update_from_episodes")
         return self.update_from_episodes(episodes, **kwargs)
 
@@ -688,8 +673,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data of module ``module_id``, or a dict of the data of several modules by module id. If
-                several learners train together, this learner's share of the data; None if the share is empty.
+            episodes: The data, or a dict of data by module id. With several learners, this learner's share, or None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
@@ -697,8 +681,7 @@ class EpisodeLearner(Learner):
 
         Raises:
             KeyError: If no module has the given id, or the data lacks a column that the learner reads.
-            TypeError: If the data is neither a rollout nor episodes.
-            ValueError: If no learner has data, or a module is not trained.
+            TypeError, ValueError: If the data is neither a rollout nor episodes, or no learner has any.
             CollectiveError: If another learner raises an error, exits or hangs.
         """
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
@@ -794,8 +777,7 @@ class EpisodeLearner(Learner):
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Run ``preprocess_train_data`` and ``make_train_batch`` on a rollout. Return the train batch, and numbers to
-        report."""
+        """Preprocess ``rollout``, and return its train batch and numbers to report from ``make_train_batch``."""
         try:
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # a copy, since the override may add columns in place
@@ -812,37 +794,30 @@ class EpisodeLearner(Learner):
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Shuffle the batch, and yield this learner's share of each minibatch of ``minibatch_size`` rows per learner.
-        If ``minibatch_size`` is None, use the setting of that name."""
+        """Shuffle ``batch``, and yield this learner's share of each minibatch. None uses the configured size."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join each metric over the gradient steps that report it. Stack scalars into ``[M]``, and concatenate tensors with
-    an entry per row."""
+    """Join each metric over the gradient steps that report it: stack scalars, and concatenate entries per row."""
     names = dict.fromkeys(itertools.chain.from_iterable(steps))
     values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
     return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return the index of the first row of each minibatch of ``size`` rows, followed by ``rows``, the number of all
-    rows. A single row at the end joins the minibatch before it. If ``size`` is None, all rows are one minibatch."""
+    """Return the indices at which :func:`row_minibatches` cuts ``rows`` rows, including 0 and ``rows``."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows. If ``size`` is None,
-    yield a single minibatch. The last minibatch may be smaller, but a single row at the end joins the minibatch before
-    it, because batch norm needs two rows.
-
-    With a ``share``, divide the rows of all learners into minibatches, and yield the rows of each minibatch that are in
-    ``batch``.
-    """
+    """Shuffle the rows ``[B, ...]``, and yield minibatches of ``size`` rows; None yields all rows as one. The last
+    minibatch may be smaller, but a single row joins the minibatch before it, because batch norm needs two. With a
+    ``share``, shuffle the rows of all learners, and yield the rows of each minibatch that are in ``batch``."""
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)

@@ -21,7 +21,7 @@ minibatch."""
 SKIPPED = "update_skipped"
 """Metric of each gradient step: 1 if the step was skipped because its loss or gradient was not finite, otherwise 0."""
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
-"""Names of the metrics that each gradient step reports in addition to the metrics of the loss."""
+"""Names of the metrics that each gradient step reports in addition to the metrics that the loss returns."""
 
 
 def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
@@ -53,9 +53,9 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     learner.
 
     Returns:
-        Two dicts by name. The first has the scalar metrics: for each minibatch that reports the metric, its mean over
-        the rows of all learners. The second has the metrics with an entry per row: a list with one tensor for each
-        learner that has rows.
+        Two dicts whose keys are names of metrics. The first has the scalar metrics: for each minibatch that reports the
+        metric, its mean over the rows of all learners. The second has the metrics with an entry per row: a list with
+        one tensor for each learner that has rows.
 
     Raises:
         ValueError: If learners report different metrics for the same minibatch.

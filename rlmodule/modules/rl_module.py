@@ -241,19 +241,16 @@ class RLModule(Hooks, nn.Module, ABC):
         return observation_space_without(self.observation_space, *keys) if keys else self.observation_space
 
     def env_part(self, obs: Tree) -> Tree:
-        """Return the env's own observations from ``obs``, a value of ``batch["obs"]``, without the fields of
-        ``past_view``."""
+        """Return the env's own observations from ``obs`` (``batch["obs"]``), without the fields of ``past_view``."""
         return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        """Update the statistics of normalisers with training observations ``[B, ...]``. The default updates
-        ``observation_normalizer``, if the module has one."""
+        """Update normalisers with observations ``[B, ...]``. The default updates ``observation_normalizer``, if any."""
         if self.observation_normalizer is not None:
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Return the observations in ``batch`` as encoders read them. If the module has an ``observation_normalizer``,
-        the current and earlier observations of the env are normalised."""
+        """Return the observations in ``batch``, normalised if the module has an ``observation_normalizer``."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs
@@ -262,9 +259,8 @@ class RLModule(Hooks, nn.Module, ABC):
         return normalizer(obs)
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
-        """Return output columns with the inputs of the action distribution, in which forbidden actions are masked, and
-        with the next recurrent ``state`` unless it is None. ``inputs`` is the output of the policy head. If the module
-        has action embeddings, it is the intent, from which they compute the distribution's inputs."""
+        """Return columns with the inputs of the action distribution, forbidden actions masked, and with ``state``, if
+        any. ``inputs`` is the policy head's output, which action embeddings turn into a number per action."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
