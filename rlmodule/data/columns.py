@@ -19,27 +19,23 @@ class Columns:
     TERMINATEDS = "terminateds"
     """True where the step ended the episode by the rules of the task, so that no value is bootstrapped after it."""
     TRUNCATEDS = "truncateds"
-    """True where a cause outside the task, such as a time limit, ended the episode. Its return is bootstrapped from the
-    final observation."""
+    """True where a cause outside the task (a time limit) ended the episode. Bootstrap from the final observation."""
     VALID = "valid"
     """False where the row is not a transition of the task, such as the reset step in next-step autoreset."""
     STARTS = "starts"
-    """True where the row is the first of an episode: a recurrent module zeroes its state before it."""
+    """True where the row is the first of an episode. A recurrent module zeroes its state before such a row."""
     STATE_IN = "state_in"
-    """Recurrent state before the first row of each sequence, ``[B, ...]``. A batch with this column is a batch of
-    sequences."""
+    """Recurrent state before each sequence's first row, ``[B, ...]``. Only batches of sequences have this column."""
     STATE_OUT = "state_out"
     """Recurrent state after the last row of each sequence, ``[B, ...]``."""
     VALID_ROWS = "valid_rows"
-    """In a batch of sequences: indices of the ``R`` valid rows among all ``L·B`` flattened rows, int64 ``[R]``; absent
-    if all rows are valid."""
+    """In a batch of sequences: indices of the valid rows among all ``L·B``, int64 ``[R]``; absent if all are valid."""
     ACTION_DIST_INPUTS = "action_dist_inputs"
     """Parameters of the distribution that the action was sampled from, at acting time, ``[..., D]``."""
     ACTION_LOGP = "action_logp"
     """Log-probability of the action at acting time."""
     EMBEDDINGS = "embeddings"
-    """Latents that a forward pass computed. ``compute_values`` reads them, so that observations are not encoded
-    twice."""
+    """Latents of a forward pass, from which ``compute_values`` computes values without encoding ``obs`` again."""
     EXTRA_OUTPUTS = "extra_outputs"
     """Outputs of a network's additional heads: a dict from head names to tensors ``[..., D]``."""
     ADVANTAGES = "advantages"
@@ -49,11 +45,10 @@ class Columns:
     VALUES = "values"
     """Value predictions from before the update, in units of reward."""
     NEXT_OBS = "next_obs"
-    """Observation after the last step of an n-step window. Where an episode was truncated, it is the true final
-    observation."""
+    """Observation after the last step of an n-step window; the true final observation if the episode was truncated."""
     DISCOUNTS = "discounts"
-    """Factor that multiplies the value of ``next_obs``: gamma to the power of the number of steps, or 0 where the
-    episode terminated."""
+    """Factor of the value of ``next_obs``: gamma to the power of the number of steps, or 0 if the episode
+    terminated."""
     WEIGHTS = "weights"
     """Importance weights of samples from a prioritized replay buffer."""
     NOISE = "noise"
@@ -67,5 +62,4 @@ class Columns:
     """In a batch of sequences: the columns ``obs`` and ``starts`` of the rows before the sequences. These rows only
     update the recurrent state."""
     ORDER = "order"
-    """Sort key of a row among the rows of all learners that train together, int64. The loss does not get this
-    column."""
+    """Sort key of a row among the rows of all learners that train together, int64; the loss does not get it."""

@@ -51,8 +51,8 @@ class Episode:
         t_started: Number of steps of the episode before this chunk.
 
     Raises:
-        ValueError: If the lengths do not fit together, the entries of a list have different shapes, an episode with
-            ``terminated`` or ``truncated`` has no steps, or an additional column has a name in :data:`RESERVED`.
+        ValueError: If the lengths do not fit together, the entries of a list have different shapes, an episode without
+            steps is ``terminated`` or ``truncated``, or an additional column has a name in :data:`RESERVED`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Episode:
 
     @property
     def t(self) -> int:
-        """Number of steps of the episode up to the end of this chunk."""
+        """Number of steps from the start of the episode to the end of this chunk."""
         return self.t_started + self._length
 
     @property
@@ -205,12 +205,12 @@ class Episode:
         return self._like_this(columns, self.t_started + start, self.terminated and to_end, self.truncated and to_end)
 
     def cut(self, lookback: int = 0) -> Episode:
-        """Return a new chunk that begins with the last observation of this chunk. Add the following steps to the new
-        chunk.
+        """Return a new chunk that continues this chunk. Unless ``lookback`` is given, it begins with the last
+        observation of this chunk. Add the following steps to the new chunk with :meth:`add_step`.
 
         Args:
-            lookback: Number of last steps of this chunk that the new chunk repeats at its start. :meth:`concat` drops
-                the repeated steps, but training on both chunks uses them twice.
+            lookback: Number of steps to repeat. The new chunk then begins with the last ``lookback`` steps of this
+                chunk. :meth:`concat` drops the repeated steps, but training on both chunks uses them twice.
 
         Raises:
             RuntimeError: If the episode is finished or has no observation yet.
@@ -247,7 +247,7 @@ class Episode:
 
     @property
     def total_reward(self) -> float:
-        """Sum of the rewards."""
+        """Sum of the rewards of this chunk."""
         return self.get_return()
 
     def get_return(self, gamma: float = 1.0) -> float:
@@ -256,7 +256,8 @@ class Episode:
         return float(np.sum(self.get_rewards() * float(gamma) ** np.arange(self._length), dtype=np.float64))
 
     def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
-        """Return ``G_t = r_t + gamma · G_{t+1}`` for each step, ``[L]`` float64. ``G_L``, after the last step, is 0."""
+        """Return the discounted return from each step on, ``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. ``G_L``,
+        the return after the last step, is 0."""
         result = self.get_rewards().astype(np.float64)
         for t in range(self._length - 2, -1, -1):
             result[t] += gamma * result[t + 1]

@@ -60,8 +60,7 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of equal length along the slots. The result has the lowest policy version and no
-        ``stats``. A single rollout is returned unchanged."""
+        """Concatenate rollouts of equal length along the slots, without ``stats``. Keep the lowest policy version."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -232,8 +231,7 @@ class Rollout:
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 
     def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-        """Return for each row of ``column`` ``[T, N, ...]`` the entry that followed it: ``last`` ``[N, ...]`` after the
-        last step, and ``finals`` ``[K, ...]`` after truncated steps."""
+        """Return what followed each row of ``column``: the next row, ``last`` at the end, ``finals`` at truncations."""
         following = torch.cat([column[1:], last[None]])
         following[self.final_index.unbind(1)] = finals
         return following
@@ -289,8 +287,8 @@ def unbind_rows(column: Tree) -> list[Tree]:
 
 
 def entry_of(column: Tree, index: Any) -> Tree:
-    """Return ``leaf[index]`` for each leaf of a tree of arrays or tensors. An object array of observations is one
-    leaf."""
+    """Return a tree with ``x[index]`` for each leaf ``x`` of the tree ``column`` of arrays or tensors. An object array
+    of observations is one leaf."""
     return map_leaves(lambda x: x[index], column)
 
 

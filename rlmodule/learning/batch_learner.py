@@ -1,4 +1,4 @@
-"""Learner that trains on ready batches, such as samples of a replay buffer."""
+"""A learner that trains on ready batches, such as samples of a replay buffer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class BatchLearner(Learner):
         ``no_grad``. The default does nothing."""
 
     def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Deprecated: call :meth:`update_from_batch`."""
+        """Call :meth:`update_from_batch`. This method is deprecated and warns."""
         warn_of_update(type(self), "update_from_batch")
         return self.update_from_batch(batch, **kwargs)
 

@@ -187,8 +187,8 @@ class _Accelerated:
         return self._plain(batch) if graph is None else graph.replay(batch)
 
     def _capture(self, shape: Any, batch: Batch, values: dict[str, Any]) -> _Graph | None:
-        """Capture and return a graph for ``shape``, in which the learner's attributes have the fixed ``values``. If
-        that is impossible, stop capturing and return None.
+        """Capture and return a graph for minibatches of ``shape``, which freezes the ``values`` of the learner's
+        attributes. If that is impossible, stop capturing and return None.
 
         Raises:
             RuntimeError: If the capture fails although the trial runs succeeded. Torch may be unusable in this process
@@ -269,7 +269,7 @@ class _Graph:
             here.wait_stream(aside)
 
     def capture(self) -> None:
-        """Record the gradient pass as a graph."""
+        """Record the gradient pass for the constructor's ``batch`` as a graph."""
         self._graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads, such as those of NCCL, may use the device meanwhile
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):

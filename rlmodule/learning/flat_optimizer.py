@@ -84,8 +84,7 @@ class FlatPart:
 
         Args:
             limit: The upper bound; None does not clip.
-            by: What is bounded: ``"global_norm"`` (the norm of all gradients of the part together), ``"norm"`` (the
-                norm of each parameter's gradient) or ``"value"`` (the magnitude of each element).
+            by: ``"global_norm"`` bounds all gradients together, ``"norm"`` each parameter's, ``"value"`` each element.
         """
         norm = torch.linalg.vector_norm(self.grad)
         if limit is None:

@@ -157,10 +157,10 @@ class Learner(Hooks, ABC):
         num_gradient_steps: Number of gradient steps of each module in the whole run, by module id.
         stepping: The names of the parts that a module's current or latest gradient step updates, by module id, from
             :meth:`parts_to_step`; all parts before the first step. A loss is compiled or captured separately for each
-            value of it.
-        trained_parts: The parts of each trained module with their parameters and optimizers, by module id and part
-            name.
-        shared_parts: The parts that several modules share with their parameters and optimizers, by name. They are
+            choice of parts.
+        trained_parts: The parts of each trained module, including their parameters and optimizers, by module id and
+            part name.
+        shared_parts: The parts that several modules share, including their parameters and optimizers, by name. They are
             trained with the settings of the run.
         sharing: The names of the shared parts of each module that has any, by module id.
         row_weights: While ``M`` modules are updated at once, the weight of each row in its module's means, ``[M, B]``;
@@ -334,7 +334,7 @@ class Learner(Hooks, ABC):
             train: Whether to train the module from now on. If False, it has no optimizer and its parameters are frozen.
 
         Raises:
-            ValueError: If the id is in use or invalid, or the module fails a check of the constructor.
+            ValueError: If the id is in use or invalid, or the module fails a check of :class:`Learner`'s constructor.
             TypeError: If the module lacks an interface in ``required_apis``.
         """
         with torch.random.fork_rng(devices=[]):
@@ -421,7 +421,7 @@ class Learner(Hooks, ABC):
 
         Set the initial learning rate from ``self.settings.lr``, which is the part's learning rate here. If it is a
         schedule, each initial learning rate of the optimizer is later multiplied by the schedule's current value and
-        divided by its first value that is not 0.
+        divided by the schedule's first value that is not 0.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
@@ -431,8 +431,7 @@ class Learner(Hooks, ABC):
         """Run ``forward_train(batch)``. Return batch and outputs, with sequences flattened to rows ``[B, ...]``.
 
         Raises:
-            ValueError: If a recurrent module gets a batch of rows, or if it predicts values but its outputs lack
-                ``embeddings``.
+            ValueError: If a recurrent module gets rows, or if it predicts values and returns no ``embeddings``.
         """
         module = self.module[module_id]
         if self._stateful[module_id]:
@@ -658,7 +657,7 @@ class EpisodeLearner(Learner):
         """
 
     def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Deprecated: call :meth:`update_from_episodes`."""
+        """Call :meth:`update_from_episodes`. This method is deprecated and warns."""
         warn_of_update(type(self), "update_from_episodes")
         return self.update_from_episodes(episodes, **kwargs)
 
@@ -674,8 +673,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data of module ``module_id``, or a dict of the data of several modules by module id. If
-                several learners train together, this learner's share of the data; None if the share is empty.
+            episodes: The data, or a dict of data by module id. With several learners, this learner's share, or None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
@@ -683,8 +681,7 @@ class EpisodeLearner(Learner):
 
         Raises:
             KeyError: If no module has the given id, or the data lacks a column that the learner reads.
-            TypeError: If the data is neither a rollout nor episodes.
-            ValueError: If no learner has data, or a module is not trained.
+            TypeError, ValueError: If the data is neither a rollout nor episodes, or no learner has any.
             CollectiveError: If another learner raises an error, exits or hangs.
         """
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing

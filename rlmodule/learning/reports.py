@@ -52,9 +52,9 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     learner.
 
     Returns:
-        Two dicts by name. The first has the scalar metrics: for each minibatch that reports the metric, its mean over
-        the rows of all learners. The second has the metrics with an entry per row: a list with one tensor for each
-        learner that has rows.
+        Two dicts whose keys are names of metrics. The first has the scalar metrics: for each minibatch that reports the
+        metric, its mean over the rows of all learners. The second has the metrics with an entry per row: a list with
+        one tensor for each learner that has rows.
 
     Raises:
         ValueError: If learners report different metrics for the same minibatch.

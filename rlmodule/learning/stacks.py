@@ -109,8 +109,8 @@ class Stack(Group):
         return _by_module(history, here.repeat(num_epochs, 1), used)
 
     def _step(self, batch: Batch, here: Tensor) -> Metrics:
-        """Take a gradient step, as :meth:`Learner._gradient_step` does, for the modules that ``here`` ``[M]`` marks.
-        Return the metrics of all ``M`` modules, with a leading dim ``M``."""
+        """Take a gradient step on the columns ``[M, B, ...]`` of ``batch``, as :meth:`Learner._gradient_step` does, for
+        the modules that ``here`` ``[M]`` marks. Return the metrics of all ``M`` modules, with a leading dim ``M``."""
         learner, modules, grad = self._learner, self._modules, self._grad
         out = modules.module.forward_train(batch)
         losses, metrics = learner.compute_loss_for_module(self._ids[0], batch, out)

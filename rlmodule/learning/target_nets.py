@@ -88,8 +88,8 @@ class TargetNets:
             by_id.pop(module_id, None)
 
     def copy_weights(self, module_id: str, module: RLModule) -> None:
-        """Copy all weights and buffers of ``module``, which is in training, into its target net, the net with the id
-        ``module_id``."""
+        """Copy all weights and buffers of ``module``, the module in training with the id ``module_id``, into its target
+        net."""
         self.nets[module_id].set_state(module.get_state())
 
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:

@@ -75,7 +75,7 @@ class ActingGraph(nn.Module):
 
     Args:
         module: The module to act with.
-        explore: Sample the actions with an additional input ``noise``; False takes the most likely actions.
+        explore: Whether to sample the actions with an additional input ``noise``; False takes the most likely actions.
 
     Attributes:
         input_names: Names of the inputs, all ``[B, ...]``. Pass the outputs ``next_state.*`` of the previous step as
@@ -149,8 +149,8 @@ class ActingGraph(nn.Module):
         )
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata to store in the file: a JSON description of spaces, inputs, outputs and noise, for
-        programs that run the graph."""
+        """Return the metadata to store in the file. The entry ``METADATA`` is a JSON description of spaces, inputs,
+        outputs and noise, for programs that run the graph."""
         inputs = {
             name: {"dtype": str(x.dtype).removeprefix("torch."), "shape": ["batch", *x.shape[1:]]}
             for name, x in zip(self.input_names, tree.flatten(self._like), strict=True)

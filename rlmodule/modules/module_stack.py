@@ -128,7 +128,8 @@ def stack_of(
 
 
 def _observations(module: RLModule, num: int) -> Tree:
-    """Return random observations for ``module``, a tree of tensors ``[num, 3, ...]`` that is the same in each call."""
+    """Return random observations for ``num`` modules like ``module``, three for each, as a tree of tensors
+    ``[num, 3, ...]``. They are the same in each call."""
     space = copy.deepcopy(module.input_space)
     space.seed(0)
     obs = allocate_observations(space, num, _ROWS)

@@ -113,7 +113,8 @@ class ObservationReader:
         return dtype.kind in ("biuf" if self._is_float else "biu")
 
     def _misfit(self, got: Any, rows: int | None) -> ValueError:
-        """Return the error to raise for ``got``, whose structure, shape or kind of numbers does not fit the space."""
+        """Return the error to raise for ``got``, whose structure, shape or kind of numbers does not fit the space.
+        ``rows`` is the number of observations in a batch; None for a single observation."""
         call, expected, remedy = "act", "one observation", "a single (not a vector) env returned, or call act_batch()"
         if rows is not None:
             call, expected, remedy = (

@@ -39,8 +39,8 @@ class PastRows:
         return {name: PastRows(obs[name], steps) for name, steps in module.past_view.steps.items()}
 
     def write(self, row: Any, value: Tree, before: Any = None) -> None:
-        """Fill ``row`` with the entries of the row before it without the oldest entry, and with ``value`` as the newest
-        entry.
+        """Fill ``row`` with the entries of the row before it except the oldest entry, followed by ``value`` as the
+        newest entry.
 
         Args:
             row: Index of a row, or of some envs in a row.

@@ -1,4 +1,4 @@
-"""Class that acts with a neural module, in training, in evaluation and in deployment."""
+"""The policy, which acts with a neural module in training, in evaluation and in deployment."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ class Policy(OnHub):
         return self._rows(f"{where}(rewards)", num, rewards, torch.float32)
 
     def _rows(self, where: str, num: int, values: ArrayLike, dtype: torch.dtype) -> Tensor:
-        """Return ``values`` as a tensor ``[num]`` of ``dtype``. Raise ValueError if their shape differs."""
+        """Return ``values`` as a tensor ``[num]`` of ``dtype``. Raise ValueError if they have another shape."""
         rows = torch.as_tensor(values, dtype=dtype, device=self.device)
         if rows.shape != (num,):
             raise ValueError(

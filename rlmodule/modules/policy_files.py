@@ -103,7 +103,8 @@ def load_module(path: StrPath, module_id: str | None, allow: Sequence[str], wher
 
 
 def read_policies(path: StrPath, where: str) -> dict[str, Any]:
-    """Read the specs and weights of all modules in the folder of a policy, a checkpoint or a run.
+    """Read the specs and weights of all modules in the folder of a policy, a checkpoint or a run. Error messages begin
+    with ``where``.
 
     Returns:
         A dict with ``modules``, the encoded specs by module id; ``state``, the weights by module id; and for a
@@ -134,7 +135,8 @@ def read_policies(path: StrPath, where: str) -> dict[str, Any]:
 
 
 def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, where: str) -> RLModule:
-    """Build the inference-only module ``module_id`` from ``content``, the result of :func:`read_policies`.
+    """Build the inference-only module ``module_id`` from ``content``, the result of :func:`read_policies`. Error
+    messages begin with ``where``.
 
     Raises:
         ValueError: If the spec is damaged, or names code that ``decoder`` does not allow.
