@@ -68,7 +68,7 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
     @on_the_class
     def mappo(cls, **values: Any) -> "PPOConfig":
         """Return a new config with the settings of MAPPO: agents share a policy, and its critic sees the state of the
-        whole env, which :class:`~rlmodule.agents.WithState` adds to observations (Yu et al. 2022).
+        whole env, which :class:`WithState` adds to observations (Yu et al. 2022).
 
         Args:
             **values: Additional settings, or values that replace those of MAPPO.

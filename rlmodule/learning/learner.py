@@ -503,7 +503,7 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, and the learner's own. Raise
+        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, and its own. Raise
         FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
