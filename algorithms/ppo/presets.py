@@ -43,7 +43,7 @@ PRESETS = {
     "rlmodule.agents.cartpoles": Preset(
         300_000, "500 per agent at the end, median of 5 seeds", {"policies": "shared", "minibatch_size": 256}
     ),
-    "mpe2.simple_spread_v3": Preset(3_000_000, "-9.1 per agent at the end, one seed", _SPREAD),
-    "classic/connect_four-v3": Preset(1_000_000, "97 % of games won at the end, one seed", _CONNECT_FOUR),
+    "mpe2.simple_spread_v3": Preset(3_000_000, "-9.1 per agent at the end, median of 3 seeds", _SPREAD),
+    "classic/connect_four-v3": Preset(1_000_000, "97 % of games won at the end, median of 3 seeds", _CONNECT_FOUR),
     "ALE/*": Preset(_ATARI_STEPS, "as published (Schulman et al. 2017), not measured here", _ATARI, measured=False),
 }
