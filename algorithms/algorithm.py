@@ -159,7 +159,7 @@ class Algorithm(metaclass=AlgorithmType):
         """
 
     def sample(self) -> Rollout:
-        """Return the rollouts of :meth:`sample_rollouts` as one: a :class:`MultiRollout` in a multi-agent run."""
+        """Join the rollouts of :meth:`sample_rollouts` along the envs. In a multi-agent run, return a MultiRollout."""
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:

@@ -1,4 +1,4 @@
-"""The earlier observations, actions and rewards that a module sees."""
+"""Describes which earlier observations, actions and rewards a module sees, and their spaces."""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ def parse_json(content: bytes | bytearray, name: str) -> Any:
     """Parse the JSON of the file ``name``.
 
     Raises:
-        DamagedFolder: If it is not JSON, nested too deeply, or has a key twice in one object.
+        DamagedFolder: If the content is not valid JSON, is nested too deeply, or repeats a key within an object.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec", "policie
 
 
 class ExplainFlags(CommandFlags):
-    """Show the networks for ENV, and why they were chosen. ENV is a Gymnasium id, or your class or factory as
-    my_module:name. The settings of the networks are flags, too."""
+    """Show the networks for ENV, and why they were chosen. ENV is a Gymnasium id, or your own class or factory,
+    written my_module:name. Network settings can be given as flags."""
 
     algo: str = setting("ppo", "The algorithm whose catalog decides.")
     format: Format = setting("text", "An outline, or the same as a flowchart for Mermaid.")

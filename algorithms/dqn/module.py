@@ -90,7 +90,8 @@ class DQNCatalog(Catalog):
     Override points, in addition to those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
 
     Raises:
-        ValueError: As :class:`Catalog`. Also if the action space is not Discrete, or a setting would have no effect.
+        ValueError: In the cases of :class:`Catalog`, or if the action space is not Discrete or a setting would have no
+            effect.
     """
 
     functions = ("q", "state_value")

@@ -162,10 +162,10 @@ class ReplayBuffer:
         """Store a rollout ``[T, n]`` in columns ``first_slot`` to ``first_slot + n - 1``.
 
         Always add the same envs together, to the same columns. Row 0 continues the episodes of the rows added before,
-        unless these episodes ended or row 0 starts new episodes.
+        unless these episodes ended or row 0 starts new episodes. A full buffer overwrites its oldest rows.
 
         Args:
-            rollout: A rollout on the CPU, with fewer than ``R`` rows.
+            rollout: A rollout on the CPU, with fewer rows than a column of the buffer.
             first_slot: Column of the rollout's first env.
 
         Raises:

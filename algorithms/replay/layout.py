@@ -23,7 +23,7 @@ from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
 
 LARGE = 10**9
-"""Size in bytes from which a buffer is logged as a warning, which Python shows by default, instead of as info."""
+"""Size in bytes of buffers that are reported in a warning, which Python shows by default, not at info level."""
 
 StackAxes: TypeAlias = int | Mapping[str, int]
 """Axis along which an observation stacks frames. For a Dict or Tuple, a mapping from the paths of leaves to axes."""
@@ -173,7 +173,8 @@ class ReplayLayout:
 
 
 def memory_limit() -> int:
-    """Return the most bytes this process can use: the machine's memory, or the limit of its control group if lower."""
+    """Return the maximum number of bytes this process can use: the machine's memory, or its control group's limit if
+    that is lower."""
     limits = [psutil.virtual_memory().total]
     for file in _limit_files():
         with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"

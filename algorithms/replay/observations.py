@@ -128,7 +128,7 @@ class SparseRows:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tables, used or not. The index is not counted."""
+        """Bytes allocated for the tables, including unused space but not the index."""
         return sum(table.nbytes for table in self.tables)
 
     def insert(self, places: np.ndarray, values: Arrays) -> None:

@@ -1,4 +1,4 @@
-"""TD3: its settings, and how it explores."""
+"""The settings and the exploration of TD3."""
 
 from typing import Any
 

@@ -101,7 +101,7 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[MultiDistribution]:
-        """Return a subclass whose parts are bound to ``module``, or this class if no part needs the module."""
+        """Return a subclass with the results of each part's :meth:`for_module`, or this class if none differs."""
         children = tuple(child.for_module(module) for child in cls.children)
         if children == cls.children:
             return cls

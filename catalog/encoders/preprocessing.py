@@ -167,7 +167,7 @@ class RunningMoments(nn.Module):
         self.mean.copy_(mean + weight * delta)
 
     def _moments(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the number, mean and variance of the samples ``batch`` of all processes."""
+        """Return the count, mean and variance over the ``batch`` of every process combined."""
         count = batch.new_full((1,), batch.shape[0])
         if (pool := self.pool) is None:
             return count[0], batch.mean(0), batch.var(0, unbiased=False)

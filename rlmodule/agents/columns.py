@@ -146,13 +146,14 @@ class AgentColumns:
     # --- step by step -------------------------------------------------------------------------------------------------
 
     def advance(self, t: int, earned: np.ndarray) -> None:
-        """Process the observations and ends of one env step, and clear the lists that hold them. Each agent that
-        observed completes its current row and begins the next row, or starts an episode.
+        """Process what one env step added to ``observers``, ``seen``, ``ended`` and ``flags``, and clear these lists.
+        An agent that received an observation completes its current row and begins the next one. If it has no current
+        row, it starts an episode.
 
         Args:
-            t: Number of env steps in this fragment so far.
-            earned: Sum of the rewards of every slot of the runner since its last complete row. Set to 0 for each slot
-                whose row is completed.
+            t: Number of env steps in this fragment so far, including this one; 0 after a reset.
+            earned: For each slot of the runner, the sum of rewards since that slot's last complete row. Entries of
+                slots whose row is completed are set to 0 in place.
         """
         if not self.observers:
             return

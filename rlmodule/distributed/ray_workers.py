@@ -438,7 +438,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Do not count time in which the caller collected no answers as time without progress."""
+        """Exclude the time in which the caller was not collecting answers from the timeout without progress."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:

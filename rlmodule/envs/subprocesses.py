@@ -1,4 +1,4 @@
-"""Functions for env processes: end them with this process, close them, and find out how one of them ended."""
+"""Functions for env processes: terminate them when this process exits, close them, and find out how one ended."""
 
 import ctypes
 import functools

@@ -204,7 +204,7 @@ class FlatAdam(torch.optim.Adam):
 
 @dataclass(frozen=True)
 class TrainedPart:
-    """A part of a module in training, its flat parameters, and its optimizer."""
+    """One part of a module in training (see :class:`Part`), with its flattened parameters and its optimizer."""
 
     part: Part
     flat: FlatPart

@@ -149,8 +149,8 @@ class ActingGraph(nn.Module):
         )
 
     def metadata(self) -> dict[str, str]:
-        """Return the metadata to store in the file. The entry ``METADATA`` is a JSON description of spaces, inputs,
-        outputs and noise, for programs that run the graph."""
+        """Return the metadata to store in the exported file: a JSON description of the spaces, inputs, outputs and
+        noise under ``METADATA``, for programs that run the graph."""
         inputs = {
             name: {"dtype": str(x.dtype).removeprefix("torch."), "shape": ["batch", *x.shape[1:]]}
             for name, x in zip(self.input_names, tree.flatten(self._like), strict=True)

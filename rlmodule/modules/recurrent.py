@@ -1,4 +1,4 @@
-"""Run recurrent modules along sequences, with initial states and burn-in, and compute the values of whole rollouts."""
+"""Functions that run recurrent modules over sequences, with initial states and burn-in, and value whole rollouts."""
 
 import dataclasses
 from collections.abc import Mapping
