@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _HeldBack:
-    """A Ctrl-C handler that stands in for ``handler``, and merely records Ctrl-C until :meth:`let_through` is called."""
+    """A Ctrl-C handler that stands in for ``handler``, and only records Ctrl-C until :meth:`let_through` is called."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._handler, self._heard = handler, False

@@ -22,8 +22,8 @@ class ActingStep:
     """Acts with a module for one step in ``B`` envs. It adds to the observations whatever the module sees of earlier
     steps, runs the module's nets, chooses actions, and converts them for the env.
 
-    Its memory between steps is a dict with ``state_in`` if the module has a recurrent state, and with those earlier steps that the
-    module sees (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``. For other modules it is empty.
+    Its memory between steps is a dict with ``state_in`` if the module has a recurrent state, and with those earlier
+    steps that the module sees (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``. For other modules it is empty.
 
     Args:
         module: The module to act with.
