@@ -23,7 +23,8 @@ class ActingStep:
     steps, runs the module's nets, chooses actions, and converts them for the env.
 
     Its memory between steps is a dict with ``state_in`` if the module has a recurrent state, and with those earlier
-    steps that the module sees (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``. For other modules it is empty.
+    steps that the module sees (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``. For other
+    modules it is empty.
 
     Args:
         module: The module to act with.
