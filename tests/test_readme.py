@@ -14,6 +14,7 @@ import doctest
 import io
 import re
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -107,7 +108,7 @@ QUICK = {
     "rollout_fragment_length": None,
     "minibatch_size": None,
     "num_epochs": 1,
-    "num_steps_sampled_before_learning_starts": 256,
+    "num_steps_sampled_before_learning_starts": 160,
     "num_env_steps_per_iteration": 320,
     "training_intensity": 4.0,
     "evaluation_duration": 2,
@@ -136,6 +137,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     rules, registry, threads = [list(table._rules) for table in TABLES], dict(gym.registry), torch.get_num_threads()
     algorithms = dict(ALGORITHMS)
     named = [dict(known._known) for known in REGISTRIES]
+    handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(AlgorithmConfig, "build", tiny_build)
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.chdir(tmp_path)
@@ -151,6 +153,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     gym.registry.clear()
     gym.registry.update(of_libraries | registry)
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, handler)  # Tune leaves its own
 
 
 def asks_for_processes(*codes: str) -> bool:

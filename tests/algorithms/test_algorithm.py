@@ -518,7 +518,8 @@ def test_a_class_of_another_script_has_to_be_passed_again(tmp_path: Path) -> Non
         algorithm.save(tmp_path / "c")
     rewrite(tmp_path / "c", lambda content: content["config"].update(env={"__import__": "__main__:MyEnv"}))
     with pytest.raises(
-        ValueError, match=r"got '__main__:MyEnv'\. It was in a script.*pass it again by keyword \(env=\.\.\.\)"
+        ValueError,
+        match=r"got '__main__:MyEnv'\. It was defined in another script: pass it again by keyword \(env=\.\.\.\)",
     ):
         Algorithm.from_checkpoint(tmp_path / "c")
 

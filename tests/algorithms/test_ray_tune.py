@@ -1,5 +1,7 @@
 """Ray Tune searches settings by dotted names: each trial has its own structure and room, and goes on after a pause."""
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,14 @@ class PausesOnce(FIFOScheduler):
 def count_modules(algorithm: Algorithm, result: dict[str, Any]) -> None:
     algorithm.metrics.log_value("num_modules", len(algorithm.learner_group.module))
     algorithm.metrics.log_value("num_agents", algorithm.config.env_config["num_agents"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def handler() -> Iterator[None]:
+    """Tune leaves its own handler of Ctrl-C."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

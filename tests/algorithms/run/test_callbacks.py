@@ -504,7 +504,8 @@ def test_callbacks_that_cannot_be_had_again_are_named_at_once(tmp_path: Path) ->
         Algorithm.from_checkpoint(tmp_path / "c")
     place = __name__
     assert str(caught.value) == (
-        "PPOConfig.on_episode_end and on_train_result: expected the object itself, which could not be saved or "
+        f"checkpoint '{tmp_path / 'c'}': PPOConfig.on_episode_end and on_train_result: expected the object itself, "
+        "which could not be saved or "
         f"an import path that you allow, got '{place}."
         "test_callbacks_that_cannot_be_had_again_are_named_at_once.<locals>.<lambda>' and "
         f"'{place}:announce'. If you trust it, pass allow=[{place!r}], or pass it again by "
