@@ -108,8 +108,8 @@ QUICK = {
     "rollout_fragment_length": None,
     "minibatch_size": None,
     "num_epochs": 1,
-    "num_steps_sampled_before_learning_starts": 160,
-    "num_env_steps_per_iteration": 320,
+    "num_steps_sampled_before_learning_starts": 256,
+    "num_env_steps_per_iteration": 448,
     "training_intensity": 4.0,
     "evaluation_duration": 2,
 }
