@@ -378,17 +378,17 @@ class EnvGuard(Guard, gym.Wrapper):
 
     def get_open_episode(self) -> dict[str, Any]:
         """Return what :meth:`continue_episode` needs: the seed of the episode, and the result of the env's
-        ``get_episode_state()`` (a tree of tensors and JSON values). If the env has no such method, return the leaves
-        ``[t, ...]`` of the actions so far instead, at most the last :data:`MOST_ACTIONS`."""
+        ``get_episode_state()``, a tree of tensors (returned as arrays) and JSON values. If the env has no such method,
+        return the leaves ``[t, ...]`` of the actions so far instead, at most the last :data:`MOST_ACTIONS`."""
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
-            return episode | {"env_state": self.env.get_wrapper_attr("get_episode_state")()}
-        return episode | {"actions": leaves_along(self._actions)}
+            return episode | {"env_state": to_send(self.env.get_wrapper_attr("get_episode_state")())}
+        return episode | {"actions": to_send(leaves_along(self._actions))}
 
     def _repeat(self, episode: Mapping[str, Any]) -> Any:
         obs, _ = self.env.reset(seed=self._seed)
         if "env_state" in episode:
-            return self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
+            return self.env.get_wrapper_attr("set_episode_state")(received(episode["env_state"]))
         for action in restored(self.env.action_space, episode["actions"]):
             self._actions.append(action)
             obs, *_ = self.env.step(own(action))
@@ -445,7 +445,18 @@ def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
 def restored(space: spaces.Space, leaves: Sequence[Tensor]) -> Iterator[Any]:
     """Yield the actions of ``space`` for which :func:`leaves_along` returned ``leaves``."""
     like = create_empty_array(space)
-    return (tree.unflatten_as(like, leaf) for leaf in zip(*(leaf.numpy() for leaf in leaves), strict=True))
+    return (tree.unflatten_as(like, leaf) for leaf in zip(*map(np.asarray, leaves), strict=True))
+
+
+def to_send(values: Any) -> Any:
+    """Replace the tensors in a tree with arrays. multiprocessing would send tensors through sockets, which fail if the
+    temporary folder has a long path."""
+    return tree.map_structure(lambda x: x.numpy() if isinstance(x, Tensor) else x, values)
+
+
+def received(values: Any) -> Any:
+    """Replace the arrays in a tree with tensors."""
+    return tree.map_structure(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, values)
 
 
 def _plain(action: Any) -> Any:

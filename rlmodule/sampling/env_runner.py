@@ -30,7 +30,7 @@ from typing_extensions import Never
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finite
+from rlmodule.envs.checks import EnvError, check_finite, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
@@ -472,7 +472,7 @@ class EnvRunner(Accounts):
             return state
         totals, episodes = self._totals.open(self._steps), self._call("get_open_episode")
         for slot, (one, episode, (total, length)) in enumerate(zip(state.values(), episodes, totals, strict=True)):
-            one["episode"] = episode | describe_row(self._row, self._state, slot)
+            one["episode"] = received(episode) | describe_row(self._row, self._state, slot)
             one["episode"] |= {"return": total, "length": length}
         return state
 
@@ -504,7 +504,7 @@ class EnvRunner(Accounts):
         episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         plans: dict[int, dict[str, Any]] = {
-            index: one | {"obs": [x.numpy() for x in one["obs"]]} if one else {"seed": seed}
+            index: to_send(one) if one else {"seed": seed}
             for index, one, seed in zip(indices, episodes, seeds, strict=True)
         }
         with _own_gradients():

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -302,6 +303,20 @@ def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path)
             if not (where == "async" and name == "agents"):
                 runs[f"{name}, {env}"] = functools.partial(config, env, **ELSEWHERE[where])
     check_resumed(runs, tmp_path)
+
+
+def test_env_processes_send_open_episodes_if_the_temporary_folder_has_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In which a socket cannot be, and multiprocessing sends tensors through one."""
+    (folder := tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(folder))  # pyright: ignore
+    for env in ("CartPole-v1", Keeper):
+        with ppo(env, gym_env_vectorize_mode="async").build() as algorithm:
+            algorithm.train()
+            algorithm.save(tmp_path / "c")
+        with Algorithm.from_checkpoint(tmp_path / "c", allow=["tests.algorithms.test_resume"]) as other:
+            other.train()
 
 
 LIARS: dict[str, Callable[[], PPOConfig]] = {
