@@ -91,7 +91,7 @@ SHARED_JOBS = {"learners": replace(JOBS["cartpole"], num_learners=2)}
 AGENTS_JOBS = {
     "agents-shared": replace(JOBS["cartpole"], num_agents=4),
     "agents-own": replace(JOBS["cartpole"], num_agents=4, shares_module=False),
-    "agents-100": replace(JOBS["cartpole"], num_envs=1, num_agents=100),
+    "agents-100": replace(JOBS["cartpole"], num_envs=1, fragment=256, num_agents=100),
 }
 
 
