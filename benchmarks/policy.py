@@ -1,4 +1,4 @@
-"""Measure a deployed policy: acting beside the bare forward pass of its nets, loading, and the size of the file.
+"""Measure a deployed policy: how long it takes to act, compared with its bare nets, and to load; and its file size.
 
     python -m benchmarks.policy
 

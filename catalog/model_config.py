@@ -197,7 +197,7 @@ class DefaultModelConfig(Settings):
         {},
         "Settings by function: {'value': {'fcnet_hiddens': [256]}} gives the value function a different net, and "
         "{'curiosity': {'output_dim': 10}} adds an output on the policy's encoder, or on the encoder of the function "
-        "that its 'trunk' names, or with 'trunk': 'own' on an encoder of its own.",
+        "that its 'trunk' names, or with 'trunk': 'own' on its own encoder.",
     )
 
     # actions

@@ -23,7 +23,7 @@ MAPPO: dict[str, Any] = {
     "grad_clip": 10.0,
     "model_config": {"critic_only_keys": ["state"], "flatten_observations": True},
 }
-"""The published settings of MAPPO (Yu et al. 2022, tables 7 and 12), except for the batch size."""
+"""The published settings of MAPPO (Yu et al. 2022), except for the batch size."""
 
 
 class PPOTraining(EpisodeTraining):

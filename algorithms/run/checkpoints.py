@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,13 @@ from weakref import WeakSet
 
 import torch
 import tree
-from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
 
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.settings.base import SettingsBase
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
-from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.modules.spec import RLModuleSpec, modules_up_to
 from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 logger = logging.getLogger(__name__)
@@ -206,7 +202,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         _check_sizes(content, config, objects, weights)
         _tell_what_differs(content["config"], folder, config)
         copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
-        with _nets_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
+        with modules_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
             algorithm = config.build()
             algorithm.lost_run_dir = lost
             algorithm.set_policies(state, list(allow))
@@ -303,29 +299,6 @@ def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
     """Return the largest number of envs that a run may have if ``state`` is the state of its env runners."""
     on_device = any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in state.values())
     return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
-
-
-@contextmanager
-def _nets_up_to(size: int) -> Iterator[None]:
-    """Limit the modules that are built within the block to ``size`` weights in total.
-
-    Raises:
-        ValueError: As soon as the modules have more weights.
-    """
-    left = size
-
-    def count(module: nn.Module, name: str, weight: nn.Parameter) -> None:
-        nonlocal left
-        left -= 0 if is_lazy(weight) else weight.numel()
-        if left < 0:
-            kind, shape = type(module).__name__, tuple(weight.shape)
-            raise ValueError(f"expected nets as large as those in the file, got more with {name} {shape} of {kind}")
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _check_kinds(saved: Any, built: Any, path: str) -> None:

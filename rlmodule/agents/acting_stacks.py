@@ -20,7 +20,7 @@ _INPUTS = Columns.ACTION_DIST_INPUTS
 
 class ActingStacks:
     """Chooses actions with the modules of several policies. Feed-forward modules of the same structure share one
-    batched forward pass where that is possible. Every other module runs in a pass of its own.
+    batched forward pass where that is possible. Every other module runs in its own pass.
 
     Args:
         columns: The :class:`AgentColumns` of each module.

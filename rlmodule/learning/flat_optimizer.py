@@ -196,10 +196,12 @@ class FlatAdam(torch.optim.Adam):
         rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         flushes = _DENORMAL * 2.0 == 0.0
         torch.set_flush_denormal(True)
-        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-            *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
-        )
-        torch.set_flush_denormal(flushes)
+        try:
+            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+                *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
+            )
+        finally:
+            torch.set_flush_denormal(flushes)
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,9 @@ def check_batch(batch: Any, where: str) -> None:
                     f"{where}: expected columns of tensors, got {type(leaf).__name__} in {name!r}. "
                     "Convert it: torch.as_tensor(array)."
                 )
-    rows = {name: leaf.shape[:1] for name, column in batch.items() for leaf in tree.flatten(column)}
-    if Columns.STATE_IN not in batch and len(set(rows.values())) > 1:  # states have no time dim
-        got = ", ".join(f"{name} {tuple(shape)}" for name, shape in rows.items())
+    rows = [(name, leaf.shape[:1]) for name, column in batch.items() for leaf in tree.flatten(column)]
+    if Columns.STATE_IN not in batch and len({shape for _, shape in rows}) > 1:  # states have no time dim
+        got = ", ".join(f"{name} {tuple(shape)}" for name, shape in rows)
         raise ValueError(f"{where}: expected columns of equal length, got {got}. Give each one entry per row.")
 
 

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from catalog.catalog import Catalog
 from catalog.hooks import check_signature
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.shared_parts import SharedParts
+
+_weights_left: ContextVar[list[int] | None] = ContextVar("weights_left", default=None)
+
+
+@contextmanager
+def modules_up_to(size: int) -> Iterator[None]:
+    """Let the modules that specs build within the block have ``size`` weights, all in all. Nets of envs do not count.
+
+    Raises:
+        ValueError: As soon as one has more.
+    """
+    token = _weights_left.set([size])
+    try:
+        yield
+    finally:
+        _weights_left.reset(token)
+
+
+@contextmanager
+def _counting_weights() -> Iterator[None]:
+    """Count the weights of the module that is built within the block, if :func:`modules_up_to` limits them."""
+    if (left := _weights_left.get()) is None:
+        yield
+        return
+
+    def count(module: nn.Module, name: str, weight: nn.Parameter) -> None:
+        left[0] -= 0 if is_lazy(weight) else weight.numel()
+        if left[0] < 0:
+            kind, shape = type(module).__name__, tuple(weight.shape)
+            raise ValueError(f"expected nets as large as those in the file, got more with {name} {shape} of {kind}")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @dataclass(frozen=True)
@@ -92,13 +132,14 @@ class RLModuleSpec:
                 f"got None for {', '.join(missing)}. Give them to the spec, or let an algorithm's "
                 "build() fill them in."
             )
-        return self.module_class(
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            model_config=self.model_config,
-            catalog_class=self.catalog_class or Catalog,
-            inference_only=self.inference_only if inference_only is None else inference_only,
-        ).eval()
+        with _counting_weights():
+            return self.module_class(
+                observation_space=self.observation_space,
+                action_space=self.action_space,
+                model_config=self.model_config,
+                catalog_class=self.catalog_class or Catalog,
+                inference_only=self.inference_only if inference_only is None else inference_only,
+            ).eval()
 
     def build_with(self, weights: Mapping[str, Tensor]) -> RLModule:
         """Build an inference-only module, and copy ``weights`` into it, which are the state of a full or inference-only

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import Algorithm
 from algorithms.dqn import DQN, DQNConfig
@@ -281,6 +282,21 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with Algorithm.from_checkpoint(agents) as algorithm:
         assert [*algorithm.policies] == ["cart_0", "cart_1", "fresh", "copy"]
     return {"ppo": GOLDEN / "ppo-2", "dqn": GOLDEN / "dqn-2", "agents": agents}
+
+
+class Learned(CartPoleEnv):
+    """A CartPole whose reward comes from a net, larger than those that learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(1500, 1500)
+
+
+def test_a_net_of_the_env_does_not_count_among_those_of_the_checkpoint(tmp_path: Path) -> None:
+    with PPOConfig(env=Learned, model_config={"fcnet_hiddens": [8]}).build() as algorithm:
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c", allow=[__name__]) as other:
+        assert other.env_steps == 0
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -177,6 +177,8 @@ def test_what_is_no_batch_is_told() -> None:
         learner.update_from_batch(rollout)
     with pytest.raises(ValueError, match=r"columns of equal length, got obs \(8,\), target \(5,\)\. Give each"):
         learner.update_from_batch(batch() | {"target": torch.ones(5, 3)})
+    with pytest.raises(ValueError, match=r"columns of equal length, got .*target \(5,\), target \(8,\)\. Give each"):
+        learner.update_from_batch(batch() | {"target": (torch.ones(5, 3), torch.ones(8, 3))})
     assert learner.num_updates == 0
 
 
