@@ -95,7 +95,7 @@ class ActingStep:
                 Columns.STARTS: starts[None],
                 Columns.STATE_IN: memory[Columns.STATE_IN],
             }
-        out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
+        out = module._forward_exploration(batch) if explore else module._forward_inference(batch)
         inputs = out[Columns.ACTION_DIST_INPUTS]
         if self.is_stateful:
             inputs = inputs[0]

@@ -4,19 +4,20 @@ acting."""
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import textwrap
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
 from catalog.explain.explain import short_space
-from catalog.spaces import kept_dtype, space_parts, to_tensor
+from catalog.spaces import kept_dtype, space_parts
 
 
 class ObservationReader:
@@ -62,9 +63,10 @@ class ObservationReader:
             ValueError: If the observations do not fit the space, or a leaf has a different number of rows. The message
                 names the leaf.
         """
-        num = 0
-        with suppress(KeyError, IndexError, TypeError):  # reading raises the error that names the leaf
+        try:
             num = len(functools.reduce(operator.getitem, self._first, obs))
+        except (KeyError, IndexError, TypeError):
+            num = 0  # reading raises the error that names the leaf
         return num, self._read(obs, num)
 
     def _read(self, obs: Tree, rows: int | None) -> Tree:
@@ -87,15 +89,16 @@ class ObservationReader:
 
     def _leaf(self, value: Any, rows: int | None) -> Tensor:
         array = value
-        if type(value) is not np.ndarray or value.dtype != self._dtype:
+        if type(value) is not np.ndarray or value.dtype != self._kept:
             array = self._converted(value, rows)
         if array.shape != (self._shape if rows is None else (rows, *self._shape)) or rows == 0:
             raise self._misfit(array, rows)
-        if self._is_float and not np.isfinite(array).all():
+        # a sum of squares costs half as much as a look at each number, but may overflow
+        if self._is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
             raise self._outside("finite numbers", array[~np.isfinite(array)])
         if self._bounds is not None and ((array < self._bounds[0]) | (array >= self._bounds[1])).any():
             raise self._outside(str(self._space), array)
-        return to_tensor(array[None] if rows is None else array)
+        return torch.from_numpy(np.ascontiguousarray(array[None] if rows is None else array))
 
     def _converted(self, value: Any, rows: int | None) -> np.ndarray:
         """Return the leaf ``value`` as an array of the dtype in which rollouts store it. Raise ValueError if it is not

@@ -322,6 +322,14 @@ def test_the_leaf_that_does_not_fit_is_named(change: dict[str, Any], message: st
         policy.act({"arm": SEEN["arm"]})
 
 
+def test_numbers_are_finite_if_they_fit_into_float32() -> None:
+    policy = policy_for(spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (4,), np.float64))
+    policy.act(np.full(4, 1e30))  # the square of which is infinite
+    policy.act_batch(np.full((2, 4), 1e30)[:, ::-1])
+    with pytest.raises(ValueError, match="expected finite numbers, got inf"):
+        policy.act(np.full(4, 1e300))
+
+
 def test_a_mask_that_leaves_nothing_is_named() -> None:
     masked = spaces.Dict({"x": OBS, "action_mask": spaces.Box(0, 1, (2,), np.int8)})
     policy, obs = policy_for(spaces.Discrete(2), masked), {"x": np.zeros(4), "action_mask": np.zeros(2, np.int8)}
