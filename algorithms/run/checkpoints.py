@@ -209,10 +209,15 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         for module_id, module in algorithm.learner_group.module.items():
             module.check_state(state["learners"]["module"][module_id])
         _check_kinds(state, algorithm.get_state(), "state")
+        of_agents = {"length": 0, "return": 0.0, "returns": [0.0], "earned": [0.0]}
+        of_agents |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
         episode = {"seed": 0, "number": 0}  # a new algorithm has none that is open
-        episode |= {} if "agents" in content else {"obs": [], "return": 0.0, "length": 0}
         for index, env in state["env_runners"].items():
-            _check_kinds(env, {"episode": episode}, f"state/env_runners/{index}")
+            if "agents" not in content:
+                more = {"obs": [], "return": 0.0, "length": 0}
+            else:
+                more = of_agents if "obs" in env.get("episode", {}) else {}  # else it has not begun
+            _check_kinds(env, {"episode": episode | more}, f"state/env_runners/{index}")
         algorithm.set_state(state)
     except BaseException as error:
         if algorithm is not None:
@@ -288,7 +293,7 @@ def _check_sizes(
     for name in ("env_config", "evaluation_env_config") if "agents" in content else ():
         got[name] = (settings[name] or {}).get("num_agents", 0), len(content["agents"])
     for name in ("model_config", "rl_module_spec", *config.net_settings):
-        numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int | float)]
+        numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int)]
         got[name] = max(numbers, default=0), max(MOST_UNITS, *(size for one in weights for size in one.shape), 0)
     for name, (count, most) in got.items():
         if name not in given and count > most:

@@ -264,6 +264,16 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda it: it["state"]["env_runners"]["0"]["episode"].pop("seed"),
         "state/env_runners/0/episode/seed: expected a value like 0, got nothing",
     ),
+    "an episode of agents without rows": (
+        "agents",
+        lambda it: it["state"]["env_runners"]["0"]["episode"].pop("rows"),
+        "state/env_runners/0/episode/rows: expected a value like [], got nothing",
+    ),
+    "a return that is a text": (
+        "agents",
+        lambda it: it["state"]["env_runners"]["0"]["episode"].update(returns=["x", 0.0]),
+        "state/env_runners/0/episode/returns/0: expected a value like 0.0, got x",
+    ),
 }
 NOT_BUILT = ("environments", "runners", "threads", "learners", "units", "a NaN", "a text", "no weight")
 
