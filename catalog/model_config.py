@@ -37,7 +37,7 @@ _FUNCTION_KEYS = ("output_dim", "trunk")
 
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
-    """Declare the setting of an initialiser; ``of`` says in words which weights or biases it initialises."""
+    """Declare the initialiser of the weights or biases that ``of`` describes in words, as a setting of ``part``."""
     return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's default.", part=part)
 
 

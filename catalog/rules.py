@@ -178,6 +178,6 @@ class RuleTable(Generic[T]):
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
-        """Return the root of a decision tree for ``space``, called ``name`` in error messages. Only this table decides
-        in that tree, without the hooks of a catalog."""
+        """Return the undecided root of a decision tree for ``space``, which error messages call ``name``. Only this
+        table decides the nodes of the tree; no hook of a catalog is asked."""
         return Node(space, model_config, name, lambda node: self.resolve(node.space, node.model_config, node))

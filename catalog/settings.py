@@ -91,11 +91,11 @@ def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) ->
 class Settings:
     """Base class of sections and configs: every subclass is a dataclass, and each field is a setting.
 
-    ``config.name = value`` and the section methods check name, type and range immediately. A plain value in the body of
-    a subclass replaces the default of an inherited setting.
+    ``config.name = value`` and section methods such as ``config.training(lr=1e-3)`` check name, type and range
+    immediately. A plain value in the body of a subclass replaces the default of an inherited setting.
 
     Raises:
-        TypeError: For an unknown name (by keyword) or a value of the wrong type.
+        TypeError: For an unknown name passed by keyword, or a value of the wrong type.
         AttributeError: For an unknown attribute, or any change of a frozen config.
         ValueError: For a number out of range or not finite.
     """

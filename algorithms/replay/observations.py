@@ -84,8 +84,8 @@ class TreeRows:
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
-        """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring; of a stack, only the newest
-        frame."""
+        """For each leaf, write the entries ``part`` of its array in ``values`` to the ring at ``rows`` and ``columns``.
+        If the leaf stacks frames, write only the newest frame of each entry."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 

@@ -73,15 +73,15 @@ class Curve:
     """Mean of a metric over seeds, and its spread.
 
     Attributes:
-        path: The folder that was passed.
-        metric: Path in progress.jsonl.
+        path: The run folder, or the folder that holds a run folder for each seed.
+        metric: Path of the metric in progress.jsonl.
         label: Name in the legend.
         x: ``[P]`` env steps or seconds: every place where a seed has a value, within the range of all seeds.
         mean: ``[P]`` mean of the seeds, each interpolated linearly between its values.
         margin: ``[P]`` half the width of the 95 % confidence interval of the mean; None for one seed.
         band: ``[2, P]`` lower and upper bound: the confidence interval, clipped to the values of the seeds; below
             :data:`FEWEST_SEEDS` seeds, their range; None for one seed.
-        seeds: The averaged series.
+        seeds: The series that ``mean`` averages, one for each seed.
         waiting: Run folders in which the metric has no value yet.
     """
 

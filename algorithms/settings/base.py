@@ -31,7 +31,7 @@ else:
 class SettingsBase(Settings):
     """Base class of algorithm configs.
 
-    ``config.name = value`` and the section methods check name, type and range at once.
+    ``config.name = value`` and section methods such as ``config.training(lr=1e-3)`` check name, type and range at once.
 
     Raises:
         TypeError: If a keyword argument is unknown, or a value has the wrong type.

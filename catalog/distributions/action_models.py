@@ -22,8 +22,8 @@ from catalog.past import sampled_space
 
 
 class ActionModel(nn.Module, ABC):
-    """Base of nets that compute the inputs of each part of an :class:`AutoregressiveDistribution`. To use a custom net,
-    return it from ``build_action_model`` of a catalog.
+    """Base of nets that compute the inputs of each part of an :class:`AutoregressiveDistribution` from earlier parts.
+    Override ``forward``. To use a custom net, return it from ``build_action_model`` of a catalog.
 
     Args:
         action_space: Space of one action.

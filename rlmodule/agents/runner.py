@@ -516,9 +516,9 @@ class AgentRunner(Accounts):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _noise_of(self, module_id: str, slots: list[int]) -> ActionNoise:
-        """Return the action noise of ``slots``, each in its saved state if one exists, otherwise at the start of a new
-        stream. If a function maps agents to modules, the streams differ between modules, so that no two modules draw
-        the same noise."""
+        """Return the action noise of ``slots`` for the module ``module_id``. Each slot continues from its saved state,
+        or begins a new stream if it has none. If a function maps agents to modules, a slot can have several modules.
+        Each of them then has another stream for the slot, so that no two modules draw the same noise."""
         more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
         keys = [(self._first * len(self.agents) + slot, *more) for slot in slots]
         saved = [self._saved_noise[e].get(f"{module_id}/{i}") for e, i in map(self._place, slots)]

@@ -443,7 +443,7 @@ def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
 
 
 def restored(space: spaces.Space, leaves: Sequence[Tensor]) -> Iterator[Any]:
-    """Yield the actions of ``space`` for which :func:`leaves_along` returned ``leaves``."""
+    """Yield the actions of ``space`` that :func:`leaves_along` stacked to the leaves ``[t, ...]``, one by one."""
     like = create_empty_array(space)
     return (tree.unflatten_as(like, leaf) for leaf in zip(*map(np.asarray, leaves), strict=True))
 

@@ -219,7 +219,7 @@ def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
 
 
 def _noise_of(dist_cls: type[Distribution], width: int) -> Iterator[dict[str, Any]]:
-    """Yield the kind of noise and its number of values for each part of a distribution that has ``width`` inputs."""
+    """Yield the noise of each part of a distribution with ``width`` inputs: its ``"kind"`` and size, ``"width"``."""
     if issubclass(dist_cls, AutoregressiveDistribution):
         yield from _noise_of(dist_cls.independent, dist_cls.width)
     elif issubclass(dist_cls, MultiDistribution):

@@ -175,8 +175,8 @@ class ActionNoise:
         return row
 
     def take_of(self, who: np.ndarray) -> Tensor:
-        """Return the next row of each env in ``who``, ``[K, ...]``. ``who`` has ``K`` indices in ascending order. Only
-        these envs use up their row."""
+        """Return the next row of noise ``[K, ...]`` for the ``K`` envs in ``who``, whose indices are in ascending
+        order. Only these envs use up their row."""
         if len(who) == len(self._streams) and not isinstance(self._used, np.ndarray):
             return self.take(1)[0]
         used = self._own_places()

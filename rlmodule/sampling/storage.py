@@ -267,7 +267,7 @@ class RolloutStorage:
         return self.infos
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the final observations of truncated episodes, as the module would have seen them.
+        """Return the final observations of truncated episodes, with the earlier steps that the module also sees.
 
         Args:
             found: Row and slot of the last step of each truncated episode, ``[K, 2]``.
