@@ -17,7 +17,7 @@ from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers
 from catalog.encoders.preprocessing import vector_width, vectorizer
 from catalog.encoders.shape_checks import check_encoder
 from catalog.hooks import refuses_foreign
-from catalog.model_config import DefaultModelConfig, settings_about
+from catalog.model_config import ActionValueModelConfig, settings_about
 from catalog.past import sampled_space
 from catalog.settings import Settings, setting
 from catalog.spaces import Leaf, array_leaves
@@ -36,22 +36,10 @@ class CriticSettings(Settings):
     )
 
 
-class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
-    """Settings of the nets of algorithms whose critics predict action values.
+class ActionCriticModelConfig(CriticSettings, ActionValueModelConfig):
+    """Settings of the nets of algorithms that have a policy, and critics of state and action. The log standard
+    deviations of the policy depend on the state."""
 
-    Weights and biases keep torch's default initialisation, as published. The log standard deviations of the policy
-    depend on the state.
-    """
-
-    fcnet_hiddens = (256, 256)
-    fcnet_activation = "relu"
-    fcnet_kernel_initializer = None
-    fcnet_bias_initializer = None
-    conv_kernel_initializer = None
-    conv_bias_initializer = None
-    head_fcnet_activation = "relu"
-    head_fcnet_kernel_initializer = None
-    head_fcnet_bias_initializer = None
     free_log_std = False
 
 

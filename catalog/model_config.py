@@ -437,6 +437,24 @@ class DefaultModelConfig(Settings):
         return {name: getattr(self, name) for name in self._names(ENCODER)}
 
 
+class ActionValueModelConfig(DefaultModelConfig):
+    """Settings of the nets of algorithms that predict action values.
+
+    Weights start with torch's defaults, which are smaller than orthogonal weights, because action values bootstrap from
+    themselves, and so diverge from large initial weights more easily than a policy does.
+    """
+
+    fcnet_hiddens = (256, 256)
+    fcnet_activation = "relu"
+    fcnet_kernel_initializer = None
+    fcnet_bias_initializer = None
+    conv_kernel_initializer = None
+    conv_bias_initializer = None
+    head_fcnet_activation = "relu"
+    head_fcnet_kernel_initializer = None
+    head_fcnet_bias_initializer = None
+
+
 def settings_about(*starts: str) -> tuple[str, ...]:
     """Return the names of the model settings that begin with one of ``starts``, in the order of the fields."""
     return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))

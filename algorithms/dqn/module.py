@@ -16,7 +16,7 @@ from catalog.distributions.categorical import Categorical
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
 from catalog.encoders.shape_checks import untouched
 from catalog.hooks import refuses_foreign
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import ActionValueModelConfig
 from catalog.settings import Settings, setting
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI
@@ -42,26 +42,13 @@ class DQNNetSettings(Settings):
     sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
 
 
-class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
+class DQNModelConfig(DQNNetSettings, ActionValueModelConfig):
     """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
-
-    Weights start with torch's defaults, which are smaller than orthogonal weights, because action values bootstrap from
-    themselves, and so diverge from large initial weights more easily than a policy does.
 
     Raises:
         ValueError, TypeError: As :class:`DefaultModelConfig`. Also if ``v_min`` or ``v_max`` is missing for several
             atoms, or is set for one atom, or if ``sigma0`` is set without ``noisy``.
     """
-
-    fcnet_hiddens = (256, 256)
-    fcnet_activation = "relu"
-    fcnet_kernel_initializer = None
-    fcnet_bias_initializer = None
-    conv_kernel_initializer = None
-    conv_bias_initializer = None
-    head_fcnet_activation = "relu"
-    head_fcnet_kernel_initializer = None
-    head_fcnet_bias_initializer = None
 
     def _check_together(self) -> None:
         super()._check_together()

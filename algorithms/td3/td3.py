@@ -54,12 +54,9 @@ class TD3Config(TD3Training, ReplayConfig):
     def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
         """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run.
         ``sampled`` is the number of steps in which the policy acted; None means all env steps."""
+        acted = env_steps if sampled is None else sampled
         if self.exploration_noise is None:
-            return (
-                1.0
-                if (env_steps if sampled is None else sampled) < self.num_steps_sampled_before_learning_starts
-                else SCALE
-            )
+            return 1.0 if acted < self.num_steps_sampled_before_learning_starts else SCALE
         return value_at(self.exploration_noise, env_steps)
 
     def default_learner_class(self) -> type[TD3Learner]:
