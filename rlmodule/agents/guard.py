@@ -243,7 +243,7 @@ class AgentEnvGuard(Guard):
         these observations failed."""
         observations, where = self._last
         for agent, value in observations.items():
-            check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
+            check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]", self._steps)
 
     def _update_agents(self, where: str, obs: dict[AgentID, Any], terminateds: Any, truncateds: Any) -> None:
         """Update ``ended``, ``acting`` and ``is_over`` from the observations and flags that a step returned.

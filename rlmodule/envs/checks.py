@@ -34,6 +34,10 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _FULL_CHECKS = 100  # number of calls at the start whose observations are all checked
 _CHECK_EVERY = 100  # one in this many later calls is checked
+# Number of steps of an env in which floats beyond their bounds are an error. Later, they may be due to the policy, which
+# can fly LunarLander beyond its bounds.
+_STRICT = 20
+_strayed: set[str] = set()  # what was warned of
 MOST_ACTIONS = 100_000
 """Largest number of actions of an episode that are kept, to repeat the episode when its run is resumed."""
 _ROUNDING = 1e-5  # relative tolerance: float32 arithmetic may leave [-1, 1] by a few units in the last place
@@ -76,8 +80,8 @@ class EnvError(RuntimeError):
         return EnvError, (str(self), self.place)
 
 
-def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
-    """Raise unless `value` is a member of `space`.
+def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs", steps: int = 0) -> None:
+    """Raise unless `value` is a member of `space`. But after 20 steps, only warn of floats beyond their bounds, once.
 
     The check follows the structure of `space`, because the `tree` library may order the keys of a dict differently.
 
@@ -86,30 +90,31 @@ def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs
         value: The value that the env returned: arrays, tensors, numbers, or dicts and tuples of them.
         where: Env and step, for the error text.
         path: Name of `value` in the error text; leaves are shown as ``obs['camera'][0]``.
+        steps: Number of steps of the env so far.
 
     Raises:
         ValueError: If `value` is not a member; names the first wrong leaf.
     """
     if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
-        _check_array(space, value, where, path)
+        _check_array(space, value, where, path, steps)
     elif isinstance(space, spaces.Dict | spaces.Tuple):
-        _check_parts(space, value, where, path)
+        _check_parts(space, value, where, path, steps)
     elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
         raise _not_in_space(where, path, f"a member of {space}", describe(value))
 
 
-def _check_parts(space: spaces.Dict | spaces.Tuple, value: Any, where: Where, path: str) -> None:
+def _check_parts(space: spaces.Dict | spaces.Tuple, value: Any, where: Where, path: str, steps: int) -> None:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             got = f"one with keys {[*value]}" if isinstance(value, Mapping) else describe(value)
             raise _not_in_space(where, path, f"a dict with keys {[*space.spaces]}", got)
         for key, inner in space.spaces.items():
-            check_member(inner, value[key], where, f"{path}[{key!r}]")
+            check_member(inner, value[key], where, f"{path}[{key!r}]", steps)
     else:
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", describe(value))
         for position, inner in enumerate(space.spaces):
-            check_member(inner, value[position], where, f"{path}[{position}]")
+            check_member(inner, value[position], where, f"{path}[{position}]", steps)
 
 
 def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueError:
@@ -117,7 +122,7 @@ def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueErro
     return ValueError(f"{where(())}, {path}: expected {expected}, got {got}. {remedy}")
 
 
-def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> None:
+def _check_array(space: _ArraySpace, value: Any, where: Where, path: str, steps: int) -> None:
     def wrong(got: str) -> ValueError:
         return _not_in_space(where, path, f"shape {space.shape} and dtype {space.dtype}", got)
 
@@ -148,7 +153,12 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
-        raise _out_of_bounds(array, outside, low, high, where, path)
+        error = _out_of_bounds(array, outside, low, high, where, path)
+        if array.dtype.kind != "f" or steps <= _STRICT:
+            raise error
+        if (known := f"{space} {path}") not in _strayed:
+            _strayed.add(known)
+            logger.warning("%s This is not told again.", error)
 
 
 def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, where: Where, path: str) -> ValueError:
@@ -417,7 +427,7 @@ class EnvGuard(Guard, gym.Wrapper):
             self._check_obs(*self._last_reset)
 
     def _check_obs(self, obs: Any, where: str) -> None:
-        check_member(self.env.observation_space, obs, lambda _: where)
+        check_member(self.env.observation_space, obs, lambda _: where, steps=self._steps)
 
 
 @functools.cache  # a process makes an env several times
@@ -505,7 +515,7 @@ class VectorGuard:
         if self._last_step is None:
             return
         obs, rewards, terminateds, truncateds = self._last_step
-        check_member(self._space, obs, self._where(when := f"step {self._steps}"))
+        check_member(self._space, obs, self._where(when := f"step {self._steps}"), steps=self._steps)
         flags = ("terminateds", terminateds, "b", "bools"), ("truncateds", truncateds, "b", "bools")
         for name, values, kinds, what in (("rewards", rewards, "biuf", "real numbers"), *flags):
             is_array = isinstance(values, np.ndarray | Tensor) and values.shape == (self._num_envs,)
@@ -520,7 +530,7 @@ class VectorGuard:
         self._resets += 1
         check_info(f"vector env, reset after step {self._steps}", info)
         if is_due(self._resets):
-            check_member(self._space, obs, self._where(f"reset after step {self._steps}"))
+            check_member(self._space, obs, self._where(f"reset after step {self._steps}"), steps=self._steps)
 
     def _where(self, when: str) -> Where:
         return lambda index: f"env {self._first + index[0]}, {when}" if index else f"vector env, {when}"

@@ -520,12 +520,38 @@ def test_the_check_runs_on_100_steps_and_then_on_every_hundredth(monkeypatch: py
     checked: list[int] = []
     inner = checks.check_member
     guard = EnvGuard(Toy(length=10**9))
-    monkeypatch.setattr(checks, "check_member", lambda *given: checked.append(guard._steps) or inner(*given))
+    monkeypatch.setattr(
+        checks, "check_member", lambda *given, **more: checked.append(guard._steps) or inner(*given, **more)
+    )
     guard.reset()
     for _ in range(450):
         guard.step(0)
     assert checked == [0, *range(1, 101), 200, 300, 400]
     assert [call for call in range(1, 450) if is_due(call)] == checked[1:]
+
+
+def test_floats_beyond_their_bounds_are_an_error_in_20_steps_and_then_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def flying(after: int) -> EnvGuard:
+        space = spaces.Dict(x=spaces.Box(0, 6.25, (1,)))
+        guard = EnvGuard(
+            Toy(space, lambda step, good: ({"x": np.full(1, 9.0 * (step > after))}, *good[1:]), length=10**9)
+        )
+        guard.reset()
+        for _ in range(after):
+            guard.step(0)
+        return guard
+
+    with pytest.raises(ValueError, match=r"step 20, obs\['x'\]: expected values in \[0\.0, 6\.25\], got 9\.0"):
+        flying(19).step(0)
+    guard = flying(20)
+    guard.step(0)
+    assert [
+        one.message.count("step 21, obs['x']: expected values in [0.0, 6.25], got 9.0") for one in caplog.records
+    ] == [1]
+    guard.step(0)
+    assert len(caplog.records) == 1
 
 
 def test_the_observation_of_a_step_that_ends_nothing_is_no_copy() -> None:
@@ -674,7 +700,7 @@ def test_vector_guard_takes_tensors_and_checks_resets() -> None:
 
 def test_vector_guard_checks_100_steps_and_then_every_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(checks, "check_member", lambda *given: calls.append(len(seen)))
+    monkeypatch.setattr(checks, "check_member", lambda *given, **more: calls.append(len(seen)))
     guard, seen = VectorGuard(ToyVector(3)), []
     for step in range(1, 351):
         seen.append(step)
