@@ -34,8 +34,8 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 _FULL_CHECKS = 100  # number of calls at the start whose observations are all checked
 _CHECK_EVERY = 100  # one in this many later calls is checked
-# Number of steps of an env in which floats beyond their bounds are an error. Later, they may be due to the policy, which
-# can fly LunarLander beyond its bounds.
+# Number of steps of an env in which floats beyond their bounds are an error. Later, they may be due to the policy: some
+# policies fly LunarLander beyond its bounds.
 _STRICT = 20
 _strayed: set[str] = set()  # what was warned of
 MOST_ACTIONS = 100_000

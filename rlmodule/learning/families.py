@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout
+from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, TrainedPart
@@ -21,6 +21,7 @@ from rlmodule.learning.sharding import Share
 
 if TYPE_CHECKING:
     from rlmodule.learning.learner import EpisodeLearner
+    from rlmodule.learning.stacks import StackedPass
 
 Shares = Sequence[Share | None]
 """This learner's share of the rows of each module; None for each module if a single learner trains."""
@@ -91,7 +92,16 @@ class Family(Group):
     """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
     modules are trained in the same number of minibatches. The gradient of each part is clipped separately and each part
     has its own optimizer, but if any loss or gradient is not finite, no part is updated.
+
+    Args:
+        learner: The learner that trains the modules.
+        module_ids: The ids of the modules.
+        compute: A :class:`StackedPass` of the modules, or None to compute the losses one by one.
     """
+
+    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], compute: StackedPass | None) -> None:
+        super().__init__(learner, module_ids)
+        self._compute = compute
 
     def _train(
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
@@ -136,7 +146,9 @@ class Family(Group):
         rows = torch.tensor([float(num_rows(batch) if batch else 0) for _, _, batch in acting])
         weights = rows / collective.all_reduce(rows.clone())
         losses, reported = torch.zeros(len(acting), device=learner.device), list[Metrics]()
-        for k, (_, module_id, batch) in enumerate(acting):
+        if self._compute is not None and len(acting) == len(self._ids):
+            losses, reported = self._backward(self._compute, [batch for *_, batch in acting])
+        for k, (_, module_id, batch) in enumerate(acting if not reported else ()):
             reported.append({})
             if batch and rows[k]:
                 with learner.using(learner.settings_of(module_id)):
@@ -164,3 +176,28 @@ class Family(Group):
             step = {"gradient_norm": torch.linalg.vector_norm(norms[which]), "total_loss": losses[k], SKIPPED: skip}
             step |= {ROWS: rows[k]} if collective.size > 1 else {}
             history[i].append({name: x.detach() for name, x in (reported[k] | step).items()})
+
+    def _backward(self, compute: StackedPass, batches: Sequence[Batch]) -> tuple[torch.Tensor, list[Metrics]]:
+        """Add the gradients of all modules to those of their parts, in a single pass. Return the loss ``[M]`` and the
+        metrics of each module."""
+        counts = [num_rows(batch) for batch in batches]
+        width = max(counts)
+
+        def padded(*columns: torch.Tensor) -> torch.Tensor:  # a module's own rows again, so that its masks are valid
+            whole = [x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns]
+            return torch.stack(whole)
+
+        others = batches[1:]
+        batch = {name: map_leaves(padded, x, *(of[name] for of in others)) for name, x in batches[0].items()}
+        every = torch.tensor(counts)[:, None]
+        compute.modules.refresh()
+        with self._learner.using(self._learner.settings_of(self._ids[0])):
+            losses, metrics = compute(batch, (torch.arange(width) < every) / every)
+        grads = [p.grad for own in compute.modules.parameters for p in own if p.grad is not None]
+        pieces = compute.grad.flatten().split([grad.numel() for grad in grads])
+        added = [piece.view_as(grad) for grad, piece in zip(grads, pieces, strict=True)]
+        torch._foreach_add_(grads, added)  # pyright: ignore[reportPrivateImportUsage]
+        return losses, [
+            {name: x[i, :count] if x.dim() > 1 else x[i] for name, x in metrics.items()}
+            for i, count in enumerate(counts)
+        ]

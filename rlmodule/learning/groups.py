@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlmodule.learning.families import Family, Group
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
-from rlmodule.learning.stacks import stack_in, stack_key
+from rlmodule.learning.stacks import Stack, stack_key, stacked_pass
 from rlmodule.modules.shared_parts import places_of, tensors_at
 from rlmodule.settings import LearnerSettings
 
@@ -86,13 +86,15 @@ class Groups:
             ids = tuple(group)
             if ids[0] in learner.sharing:
                 continue
-            stack = stack_in(learner, ids) if stacks else None
-            self._divided += [((one,), None) for one in ids] if stack is None else [(ids, stack)]
+            compute = stacked_pass(learner, ids) if stacks else None
+            apart: Divided = [((one,), None) for one in ids]
+            self._divided += apart if compute is None else [(ids, Stack(learner, ids, compute))]
         families: list[set[str]] = []
         for module_id in filter(learner.sharing.__contains__, module_ids):
             near = [x for x in families if any({*learner.sharing[module_id]} & {*learner.sharing[y]} for y in x)]
             families = [x for x in families if x not in near] + [{module_id}.union(*near)]
         for family in families:
             ids = tuple(sorted(family))
-            self._divided.append((ids, Family(learner, ids)))
+            same = stacks and len({stack_key(learner, one) for one in ids}) == 1
+            self._divided.append((ids, Family(learner, ids, stacked_pass(learner, ids) if same else None)))
         return self._divided

@@ -28,24 +28,23 @@ if TYPE_CHECKING:
 def stack_key(learner: EpisodeLearner, module_id: str) -> object:
     """Return a key that is equal for modules that may form a :class:`Stack` together. If the module may not be in any
     stack, return its id."""
-    module = learner.module[module_id]
-    part, *others = learner.trained_parts[module_id].values()
-    settings = learner.settings_of(module_id)
-    everything = len(part.flat.views) == len([*module.parameters()])
-    clips = settings.grad_clip_by == "global_norm"
+    module, settings = learner.module[module_id], learner.settings_of(module_id)
+    own = [*learner.trained_parts[module_id].values()]
+    parts = own + [learner.shared_parts[name] for name in learner.sharing.get(module_id, ())]
+    everything = sum(len(part.flat.views) for part in parts) == len([*module.parameters()])
+    plain = settings.grad_clip_by == "global_norm" and {type(part.optimizer) for part in parts} == {FlatAdam}
     with learner.using(settings):
         allowed = learner.can_stack(module_id) and not learner.may_stop()
-    if others or not (everything and clips and allowed) or type(part.optimizer) is not FlatAdam:
+    if len(own) > 1 or not (everything and plain and allowed) or isinstance(module, ExtraLossAPI):
         return module_id
-    return module_id if isinstance(module, ExtraLossAPI) else (structure_of(module), id(settings))
+    return structure_of(module), id(settings)
 
 
-def stack_in(learner: EpisodeLearner, ids: tuple[str, ...]) -> Stack | None:
-    """Return a stack of the modules ``ids``, whose keys from :func:`stack_key` are equal. Return None if ``ids`` has
-    one id, or if a stack would not give the results of the separate modules."""
-    modules = [learner.module[module_id] for module_id in ids]
-    stack = stack_of(modules, _training_pass, training=True) if len(ids) > 1 else None
-    return None if stack is None else Stack(learner, ids, stack)
+def stacked_pass(learner: EpisodeLearner, ids: Sequence[str]) -> StackedPass | None:
+    """Return a :class:`StackedPass` of the modules ``ids``, whose keys from :func:`stack_key` are equal. Return None if
+    ``ids`` has one id, or if the results would differ from those of the separate modules."""
+    modules = stack_of([learner.module[module_id] for module_id in ids], _training_pass, training=True)
+    return None if modules is None else StackedPass(learner, ids[0], modules)
 
 
 def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
@@ -54,22 +53,52 @@ def _training_pass(module: RLModule, batch: Batch) -> list[Tensor]:
     return [x for x in out.values() if isinstance(x, Tensor)] + values
 
 
+class StackedPass:
+    """Computes the losses of ``M`` modules with the same structure, and their gradients, in a single pass.
+
+    Args:
+        learner: The learner that trains the modules.
+        module_id: The id of the first module.
+        modules: The modules.
+
+    Attributes:
+        grad: The gradients of the last call, ``[M, P]``, in the order of ``parameters()``.
+    """
+
+    def __init__(self, learner: EpisodeLearner, module_id: str, modules: ModuleStack) -> None:
+        self._learner, self._id, self.modules = learner, module_id, modules
+        self._as_first = MultiRLModule({module_id: modules.module})
+        self.grad = torch.zeros_like(modules.weights)
+        self._grads = modules.views_of(self.grad)
+
+    def __call__(self, batch: Batch, weights: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the losses ``[M]`` and the metrics for the columns ``[M, B, ...]`` of ``batch``. ``weights``
+        ``[M, B]`` are the weights of the rows in the mean over each module's rows."""
+        learner, before = self._learner, self._learner.module
+        learner.module, learner.row_weights = self._as_first, weights
+        try:
+            out = self.modules.module.forward_train(batch)
+            losses, metrics = learner.compute_loss_for_module(self._id, batch, out)
+        finally:
+            learner.module, learner.row_weights = before, None
+        grads = torch.autograd.grad(losses.sum(), self.modules.leaves, materialize_grads=True)
+        torch._foreach_copy_(self._grads, grads)  # pyright: ignore[reportPrivateImportUsage]
+        return losses.detach(), metrics
+
+
 class Stack(Group):
     """Updates ``M`` modules with the same structure in a single forward and backward pass, each on its own data.
 
     Args:
         learner: The learner that trains the modules.
         module_ids: The ids of the modules.
-        modules: A :class:`ModuleStack` of the modules, in the order of ``module_ids``.
+        compute: The :class:`StackedPass` of the modules, in the order of ``module_ids``.
     """
 
-    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], modules: ModuleStack) -> None:
+    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], compute: StackedPass) -> None:
         super().__init__(learner, module_ids)
-        self._modules = modules
-        self._as_first = MultiRLModule({module_ids[0]: modules.module})
+        self._compute = compute
         self._parts = [part for module_id in module_ids for part in learner.trained_parts[module_id].values()]
-        self._grad = torch.zeros_like(modules.weights)
-        self._grads = modules.views_of(self._grad)
 
     def _train(
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
@@ -90,41 +119,34 @@ class Stack(Group):
         ]
         widths, here = weights.count_nonzero(2).amax(1).tolist(), weights[:, :, 0].ne(0)
         history = list[Metrics]()
-        self._modules.refresh()
-        modules, learner.module = learner.module, self._as_first
-        try:
-            for order in zip(*orders, strict=True):
-                places = torch.cat(order)[rows]
-                shuffled = map_columns(lambda x, places=places: x[places], whole)
-                for step, width in enumerate(widths):
-                    learner.row_weights = weights[step, :, :width]
-                    batch = map_columns(lambda x, at=(step, slice(None), slice(width)): x[at], shuffled)
-                    history.append(self._step(batch, here[step]))
-        finally:
-            learner.module, learner.row_weights = modules, None
+        self._compute.modules.refresh()
+        for order in zip(*orders, strict=True):
+            places = torch.cat(order)[rows]
+            shuffled = map_columns(lambda x, places=places: x[places], whole)
+            for step, width in enumerate(widths):
+                batch = map_columns(lambda x, at=(step, slice(None), slice(width)): x[at], shuffled)
+                history.append(self._step(batch, weights[step, :, :width], here[step]))
         num_steps = here.sum(0) * num_epochs
         for module_id, num in zip(self._ids, num_steps.tolist(), strict=True):
             learner.num_gradient_steps[module_id] += num
         used = torch.cat([weights[step, :, :width] for step, width in enumerate(widths)] * num_epochs, 1).ne(0)
         return _by_module(history, here.repeat(num_epochs, 1), used)
 
-    def _step(self, batch: Batch, here: Tensor) -> Metrics:
+    def _step(self, batch: Batch, weights: Tensor, here: Tensor) -> Metrics:
         """Take a gradient step on the columns ``[M, B, ...]`` of ``batch``, as :meth:`Learner._gradient_step` does, for
-        the modules that ``here`` ``[M]`` marks. Return the metrics of all ``M`` modules, with a leading dim ``M``."""
-        learner, modules, grad = self._learner, self._modules, self._grad
-        out = modules.module.forward_train(batch)
-        losses, metrics = learner.compute_loss_for_module(self._ids[0], batch, out)
-        grads = torch.autograd.grad(losses.sum(), modules.leaves, materialize_grads=True)
-        torch._foreach_copy_(self._grads, grads)  # pyright: ignore[reportPrivateImportUsage]
+        the modules that ``here`` ``[M]`` marks. Return the metrics of all ``M`` modules, with a leading dim ``M``. For
+        ``weights``, see :class:`StackedPass`."""
+        learner, grad = self._learner, self._compute.grad
+        losses, metrics = self._compute(batch, weights)
         norms = torch.linalg.vector_norm(grad, dim=1)
         if (limit := learner.settings.grad_clip) is not None:
             grad.mul_((norms + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0)[:, None])
-        both = norms + losses.detach()
+        both = norms + losses
         skips = both.sub_(both).ne_(0).float()
         for part, row, skip in zip(self._parts, grad.unbind(), torch.where(here, skips, 1.0).unbind(), strict=True):
             part.flat.grad.copy_(row)
             part.optimizer.step_unless(skip)  # pyright: ignore[reportAttributeAccessIssue]
-        torch.stack([part.flat.tensor.detach() for part in self._parts], out=modules.weights)
+        torch.stack([part.flat.tensor.detach() for part in self._parts], out=self._compute.modules.weights)
         learner.progress += int(here.count_nonzero())
         metrics |= {"gradient_norm": norms, "total_loss": losses, SKIPPED: skips}
         return {name: value.detach() for name, value in metrics.items()}

@@ -41,13 +41,14 @@ class ModuleStack:
 
     Attributes:
         module: The copy of the first module.
+        parameters: The parameters of each module.
         weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
         leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for the weight matrix of a linear layer,
             otherwise ``[M, 1, ...]``.
     """
 
     def __init__(self, modules: Sequence[RLModule], *, training: bool) -> None:
-        self._modules, self.module = modules, copy.deepcopy(modules[0]).train(training)
+        self.module, self.parameters = copy.deepcopy(modules[0]).train(training), [[*x.parameters()] for x in modules]
         self._shapes = [(p, p.shape) for p in self.module.parameters()]
         self._linear = {id(x.weight) for x in self.module.modules() if isinstance(x, nn.Linear)}
         self.weights = torch.cat([p.new_zeros(len(modules), p.numel()) for p, _ in self._shapes], 1).detach()
@@ -77,8 +78,8 @@ class ModuleStack:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the current weights and buffers of all modules into the stack."""
-        for row, module in zip(self.weights.unbind(), self._modules, strict=True):
-            torch.cat([p.flatten() for p in module.parameters()], out=row)
+        for row, own in zip(self.weights.unbind(), self.parameters, strict=True):
+            torch.cat([p.flatten() for p in own], out=row)
         for of_each, kept in self._buffers:
             torch.stack(of_each, out=kept)
 
