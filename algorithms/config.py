@@ -121,9 +121,7 @@ class Evaluation(Settings):
         False, "Whether evaluation samples its actions instead of taking the most likely ones."
     )
     evaluation_num_envs: int | None = setting(
-        None,
-        "Environments that an evaluation steps together; None takes num_envs_per_env_runner.",
-        ge=1,
+        None, "Environments that an evaluation steps together; None takes num_envs_per_env_runner.", ge=1
     )
     evaluation_env_config: dict[str, Any] | None = setting(
         None, "The env_config of evaluations; None takes env_config."
@@ -139,8 +137,7 @@ class CallbackFunctions(Settings, kw_only=False):
     """Your code that a run calls at certain events."""
 
     callbacks_class: type[Callbacks] | None = setting(
-        None,
-        "A class derived from Callbacks; each run makes one instance, without arguments. None uses no class.",
+        None, "A class derived from Callbacks; each run makes one instance, without arguments. None uses no class."
     )
     _: KW_ONLY
     on_environment_created: Callable[..., Any] | None = setting(
@@ -170,8 +167,7 @@ class Reporting(Settings):
         100, "Most recent episodes over which returns and lengths are averaged.", ge=1
     )
     run_dir: str | None = setting(
-        None,
-        "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files.",
+        None, "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files."
     )
     loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
         None,
@@ -192,8 +188,7 @@ class Checkpointing(Settings):
         ge=1,
     )
     keep_best_checkpoint: bool = setting(
-        True,
-        "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
+        True, "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far."
     )
 
 

@@ -43,10 +43,7 @@ class PPOCatalog(Catalog):
         else:
             standardise = (True, "PPO's default for Box actions")
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
-            share = (
-                True,
-                "PPO's default for recurrent nets: a critic's own would have to run with the env",
-            )
+            share = (True, "PPO's default for recurrent nets: a critic's own would have to run with the env")
         else:
             share = (False, "the default")
         return {"normalize_observations": standardise, "vf_share_layers": share}

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 TRAINING_RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 # Path of a metric → its label in a picture.
-METRIC_TEXTS = {
-    EVALUATION_RETURN: "mean episode return, evaluation",
-    TRAINING_RETURN: "mean episode return, training",
-}
+METRIC_TEXTS = {EVALUATION_RETURN: "mean episode return, evaluation", TRAINING_RETURN: "mean episode return, training"}
 # Path of the metric that holds the seconds of training.
 SECONDS = "time_total_s"
 

@@ -66,10 +66,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
 
     def __init__(self, config: MultiStreamEncoderConfig) -> None:
         super().__init__(
-            config.concatenated_dim,
-            config.fusion_hidden_dims,
-            activation=config.fusion_activation,
-            init=config.init,
+            config.concatenated_dim, config.fusion_hidden_dims, activation=config.fusion_activation, init=config.init
         )
         self.keys = tuple(config.encoders)
         # not a ModuleDict, which refuses keys with dots

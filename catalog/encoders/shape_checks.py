@@ -23,11 +23,7 @@ _OF_SAMPLES = (
 
 
 def check_encoder(
-    encoder: Encoder,
-    space: Space,
-    where: str,
-    declared: tuple[int, ...] | None = None,
-    path: str = "observation_space",
+    encoder: Encoder, space: Space, where: str, declared: tuple[int, ...] | None = None, path: str = "observation_space"
 ) -> tuple[int, ...]:
     """Check that ``encoder`` encodes observations of ``space``, and return the shape of one latent.
 

@@ -46,12 +46,7 @@ class MultiAgentEpisode:
     """
 
     def __init__(
-        self,
-        env_index: int,
-        number: int,
-        agents: Sequence[AgentID],
-        policy_map: PolicyMap,
-        returns: np.ndarray,
+        self, env_index: int, number: int, agents: Sequence[AgentID], policy_map: PolicyMap, returns: np.ndarray
     ) -> None:
         self.env_index, self.number, self.length = env_index, number, 0
         self._in_play: dict[AgentID, None] = {}

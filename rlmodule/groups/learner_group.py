@@ -282,11 +282,7 @@ class LearnerGroup:
         return self.module[module_id]
 
     def add_module(
-        self,
-        module_id: str,
-        spec: RLModuleSpec,
-        train: bool = True,
-        weights: Mapping[str, Tensor] | None = None,
+        self, module_id: str, spec: RLModuleSpec, train: bool = True, weights: Mapping[str, Tensor] | None = None
     ) -> None:
         """Add a module to all learners.
 

@@ -144,17 +144,19 @@ class Family(Group):
         for part in parts:
             part.flat.grad.zero_()
         rows = torch.tensor([float(num_rows(batch) if batch else 0) for _, _, batch in acting])
-        weights = rows / collective.all_reduce(rows.clone())
-        losses, reported = torch.zeros(len(acting), device=learner.device), list[Metrics]()
         if self._compute is not None and len(acting) == len(self._ids):
-            losses, reported = self._backward(self._compute, [batch for *_, batch in acting])
-        for k, (_, module_id, batch) in enumerate(acting if not reported else ()):
-            reported.append({})
-            if batch and rows[k]:
-                with learner.using(learner.settings_of(module_id)):
-                    loss, reported[k] = learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
-                (loss * weights[k]).backward()
-                losses[k] = loss.detach() * weights[k]
+            losses, reported = self._backward_at_once(self._compute, [batch for *_, batch in acting])
+        else:
+            losses, reported = torch.zeros(len(acting), device=learner.device), list[Metrics]()
+            weights = rows / collective.all_reduce(rows.clone())
+            for k, (_, module_id, batch) in enumerate(acting):
+                reported.append({})
+                if batch and rows[k]:
+                    with learner.using(learner.settings_of(module_id)):
+                        passed = learner.forward_rows(module_id, batch)
+                        loss, reported[k] = learner.compute_total_loss(module_id, *passed)
+                    (loss * weights[k]).backward()
+                    losses[k] = loss.detach() * weights[k]
         if collective.size > 1:
             pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part in parts)]))
             losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part in parts)])
@@ -177,27 +179,25 @@ class Family(Group):
             step |= {ROWS: rows[k]} if collective.size > 1 else {}
             history[i].append({name: x.detach() for name, x in (reported[k] | step).items()})
 
-    def _backward(self, compute: StackedPass, batches: Sequence[Batch]) -> tuple[torch.Tensor, list[Metrics]]:
-        """Add the gradients of all modules to those of their parts, in a single pass. Return the loss ``[M]`` and the
-        metrics of each module."""
-        counts = [num_rows(batch) for batch in batches]
-        width = max(counts)
+    def _backward_at_once(self, compute: StackedPass, batches: Sequence[Batch]) -> tuple[torch.Tensor, list[Metrics]]:
+        """Add the gradients of all modules to the gradients of their parts. Return the losses ``[M]``, and the metrics
+        of each module."""
+        counts = torch.tensor([num_rows(batch) for batch in batches])
+        width = int(counts.max())
 
-        def padded(*columns: torch.Tensor) -> torch.Tensor:  # a module's own rows again, so that its masks are valid
-            whole = [x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns]
-            return torch.stack(whole)
+        def padded(*columns: torch.Tensor) -> torch.Tensor:  # with rows of the same module, whose masks are valid
+            return torch.stack([x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns])
 
-        others = batches[1:]
-        batch = {name: map_leaves(padded, x, *(of[name] for of in others)) for name, x in batches[0].items()}
-        every = torch.tensor(counts)[:, None]
+        first, *others = batches
+        batch = {name: map_leaves(padded, x, *(other[name] for other in others)) for name, x in first.items()}
         compute.modules.refresh()
         with self._learner.using(self._learner.settings_of(self._ids[0])):
-            losses, metrics = compute(batch, (torch.arange(width) < every) / every)
+            losses, metrics = compute(batch, (torch.arange(width) < counts[:, None]) / counts[:, None])
         grads = [p.grad for own in compute.modules.parameters for p in own if p.grad is not None]
         pieces = compute.grad.flatten().split([grad.numel() for grad in grads])
         added = [piece.view_as(grad) for grad, piece in zip(grads, pieces, strict=True)]
         torch._foreach_add_(grads, added)  # pyright: ignore[reportPrivateImportUsage]
+        rows = counts.tolist()
         return losses, [
-            {name: x[i, :count] if x.dim() > 1 else x[i] for name, x in metrics.items()}
-            for i, count in enumerate(counts)
+            {n: x[i, :num] if x.dim() > 1 else x[i] for n, x in metrics.items()} for i, num in enumerate(rows)
         ]

@@ -69,12 +69,7 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
         return ("qf", "encoder" if self.encoder.shared else "encoder.critic_encoder")
 
     def compute_action_values(
-        self,
-        batch: Mapping[str, Tree],
-        actions: Tree | None,
-        embeddings: Tensor | None = None,
-        *,
-        frozen: bool = False,
+        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None, *, frozen: bool = False
     ) -> Tensor:
         if embeddings is None:
             state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)

@@ -83,12 +83,7 @@ class ActionValueAPI(ABC):
 
     @abstractmethod
     def compute_action_values(
-        self,
-        batch: Mapping[str, Tree],
-        actions: Tree | None,
-        embeddings: Tensor | None = None,
-        *,
-        frozen: bool = False,
+        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None, *, frozen: bool = False
     ) -> Tensor:
         """Return the values that each critic predicts, ``[critics, B]`` in units of reward.
 

@@ -84,11 +84,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.inference_only = inference_only
         self.model_config = self.given_config = catalog_class.model_config_class.from_any(model_config)
         self.catalog = catalog_class(
-            observation_space,
-            action_space,
-            self.model_config,
-            past_view=self.get_past_view(),
-            may_lack_encoder=True,
+            observation_space, action_space, self.model_config, past_view=self.get_past_view(), may_lack_encoder=True
         )
         self.model_config, self.past_view = self.catalog.model_config, self.catalog.past_view
         self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls

@@ -14,8 +14,10 @@ from rlmodule.agents import acting_stacks
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.collective import Collective, SingleProcess
+from rlmodule.learning import groups as grouping
 from rlmodule.learning.learner import EpisodeLearner
 from rlmodule.learning.sharding import shard
+from rlmodule.learning.stacks import StackedPass
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
@@ -31,7 +33,12 @@ STEPS = {"a": 12, "b": 15, "c": 5}
 
 
 def make(
-    obs: Any = BOX, actions: Any = DISCRETE, cls: type[PPOLearner] = PPOLearner, model: Any = None, **settings: Any
+    obs: Any = BOX,
+    actions: Any = DISCRETE,
+    cls: type[PPOLearner] = PPOLearner,
+    model: Any = None,
+    shared: Any = None,
+    **settings: Any,
 ) -> PPOLearner:
     nets = {"fcnet_hiddens": [8], **(model or {})}
     config = PPOConfig(**{"lr": 1e-2, "minibatch_size": 16, "num_epochs": 2, "model_config": nets} | settings)
@@ -41,7 +48,7 @@ def make(
     config.policy_overrides = overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return cls(config.freeze(), MultiRLModuleSpec(dict.fromkeys(IDS, spec)), run_seed=1)
+        return cls(config.freeze(), MultiRLModuleSpec(dict.fromkeys(IDS, spec), shared or {}), run_seed=1)
 
 
 def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
@@ -72,6 +79,27 @@ NETS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "several choices": (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3]), {}),
     "nested": (NESTED, DISCRETE, {"flatten_observations": True}),
 }
+
+
+@pytest.mark.parametrize("shared", ["encoder", ["a.encoder.actor_encoder", "c.encoder.actor_encoder"]])
+@pytest.mark.parametrize("net", ["normalized", "gaussian", "nested"])
+def test_policies_that_share_a_part_are_updated_at_once_as_one_by_one(
+    net: str, shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obs, actions, model = NETS[net]
+    at_once, apart = (make(obs, actions, model=model, shared={"trunk": shared}) for _ in range(2))
+    data = data_for(at_once)
+    passes: list[Any] = []
+    inner = StackedPass.__call__
+    monkeypatch.setattr(StackedPass, "__call__", lambda *given: passes.append(1) or inner(*given))
+    results = at_once.update_from_episodes(data)
+    num_passes = len(passes)
+    monkeypatch.setattr(grouping, "stacked_pass", lambda *_: None)
+    expected = apart.update_from_episodes(data)
+    assert num_passes == len(passes) > 0
+    for module_id in IDS:
+        assert results[module_id] == pytest.approx(expected[module_id], rel=1e-4, abs=1e-5)
+    assert_close(at_once, apart)
 
 
 @pytest.mark.parametrize("net", NETS)
