@@ -158,7 +158,7 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str, steps:
             raise error
         if (known := f"{space} {path}") not in _strayed:
             _strayed.add(known)
-            logger.warning("%s This is not told again.", error)
+            logger.warning("%s Later cases are not reported.", error)
 
 
 def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, where: Where, path: str) -> ValueError:
