@@ -19,8 +19,8 @@ _MOUNTAIN_CAR: dict[str, Any] = {
     "replay_capacity": 10_000,
 }
 
-# With a constant rate, the greedy policy is often a bad one at the end, although a good one was found on the way.
-_LUNAR_LANDER: dict[str, Any] = {"lr": [[0, 5e-4], [300_000, 0.0]]}
+# Without norm and decay, the last policy is often a bad one, although a good one was found on the way.
+_LUNAR_LANDER: dict[str, Any] = {"lr": [[0, 5e-4], [300_000, 0.0]], "model_config": {"fcnet_norm": "layer"}}
 
 # One step is four frames. The steps before learning starts and between target updates are from Hessel et al. 2018
 # (table 1), who used Adam too. The replay holds a tenth of the published million steps, in 0.7 GB.
