@@ -400,8 +400,8 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` can build an encoder. Unless it is overridden, it cannot if
-        ``_determine_components_hook`` sets no encoder config, or if no rule applies to the observation space."""
+        """Whether :meth:`build_encoder` can build an encoder: a subclass overrides that method, or
+        ``_determine_components_hook`` set an encoder config. The default hook sets none if no rule fits the space."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
@@ -694,7 +694,7 @@ def further_nets(
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
-    """Return the distribution class ``found`` bound to ``space``.
+    """Check ``found``, and return it or its subclass for actions of ``space``; see :meth:`Distribution.bind`.
 
     Args:
         found: The class that a hook or a setting chose.
@@ -703,7 +703,7 @@ def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution
         path: Name of ``space`` in error messages.
 
     Raises:
-        TypeError: If ``found`` is not a subclass of :class:`Distribution`, or lacks methods.
+        TypeError: If ``found`` is not a subclass of :class:`Distribution`, or leaves methods of it abstract.
         ValueError: If the class does not support ``space``.
     """
     if not (isinstance(found, type) and issubclass(found, Distribution)):

@@ -222,7 +222,7 @@ class ActionCriticCatalog(Catalog):
         return self.critic_config().build()
 
     def critic_config(self) -> ActionCriticConfig:
-        """Return the config of the ensemble, from the ``fcnet_*`` and ``head_*`` settings of ``functions['value']``."""
+        """Return the config of the critics, from the ``fcnet_*`` and ``head_*`` settings of ``functions['value']``."""
         assert isinstance(self.model_config, ActionCriticModelConfig)
         dims = self.latent_dims if self.model_config.vf_share_layers else self._critic_dims
         config = self.for_function("value").model_config

@@ -109,7 +109,7 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return a batch with value targets and standardised advantages (GAE, eq. 11), and numbers to report."""
+        """Return a batch with value targets and standardised advantages (GAE; paper, eq. 11), and numbers to report."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)

@@ -61,15 +61,15 @@ class SequenceReplay:
 
 
 class Anchors(Candidates):
-    """Stores the recurrent states at the anchors of a ring ``[R, N]``, and draws anchors.
+    """Stores recurrent states at the anchors of a ring ``[R, N]``, the rows where sequences begin, and draws anchors.
 
-    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. An anchor can be drawn if the ring holds all rows of
-    its sequence, and at least one of these rows can be trained on.
+    Anchor ``i`` is row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds all rows of its
+    sequence, burn-in included, and at least one of these rows can be trained on.
 
     Args:
         settings: Length, burn-in and initial state of the sequences.
         layout: Layout of the ring, including the settings of prioritized draws.
-        n_step: The greatest number of steps in a window.
+        n_step: Number of steps in the longest n-step window.
 
     Raises:
         ValueError: If the ring is too short to hold a complete sequence at all times once it is full.

@@ -140,8 +140,8 @@ class Evaluation:
             )
 
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, Any]:
-        """Play the episodes or steps that ``config`` asks for, call ``on_episode_end``, and return the summary of the
-        episodes that count."""
+        """Play the episodes or steps that ``config`` asks for. Call ``on_episode_end`` for each episode that
+        :func:`play` counts, and return a summary of these episodes."""
         in_episodes = config.evaluation_duration_unit == "episodes"
         runner, count, explore = self._group.local_runner, config.evaluation_duration, config.evaluation_explore
         counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)

@@ -34,7 +34,7 @@ class ActionModel(nn.Module, ABC):
         self.vectorize = Vectorize(sampled_space(action_space), "action_space")
 
     def encode(self, actions: Tree) -> Tensor:
-        """Encode sampled actions as ``[..., E]``: choices one-hot, bits and floats as numbers, part after part."""
+        """Return ``actions`` as vectors ``[..., E]``: parts in order, choices one-hot, bits and floats unchanged."""
         return self.vectorize(actions)
 
     @abstractmethod

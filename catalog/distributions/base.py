@@ -218,8 +218,8 @@ def same_class(mine: D, other: Any) -> D:
 
 
 def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
-    """Return the error for ``mine.kl(other)`` with an ``other`` for which the KL is not defined. ``expected`` describes
-    the distributions for which it is."""
+    """Return the error to raise if ``mine.kl(other)`` is not defined. ``expected`` says in words what ``other`` should
+    have been."""
     return TypeError(
         f"{type(mine).__name__}.kl: expected {expected}, got {type(other).__name__}. "
         "Compare distributions of one class."

@@ -242,8 +242,8 @@ def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
 
 
 def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
-    """Return, by name, the arguments of a :class:`DenseStack` that follow from the same fields for encoders and
-    heads."""
+    """Return the arguments of a :class:`DenseStack` that encoder and head configs have in common, by name: the hidden
+    widths, the activation, the norm and the initialisers."""
     return {
         "hidden_dims": config.hidden_layer_dims,
         "activation": config.hidden_layer_activation,

@@ -418,10 +418,9 @@ class RayWorkers:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float | None) -> list[Answer]:
-        """Wait for answers as :meth:`collect` does, without the answers that :meth:`keep` stored.
+        """Wait for new answers and return them, as :meth:`collect` does, but ignore those that :meth:`keep` stored.
 
-        Ctrl-C can interrupt only the wait. During the wait, no answer has been removed from a worker's calls, so none
-        is lost.
+        Ctrl-C can interrupt only the wait. Answers are taken from the workers after the wait, so none is lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -216,8 +216,8 @@ def is_due(call: int) -> bool:
 
 
 class Guard:
-    """Base class of the guards, each of which wraps one single-agent or multi-agent env. It describes the env's errors,
-    chooses the seed of each episode, continues saved episodes, and closes the env."""
+    """Base class of the guards, each of which wraps one single-agent or multi-agent env. It turns the env's errors into
+    :class:`EnvError`, chooses the seed of each episode, continues saved episodes, and closes the env."""
 
     env: Any
     env_index: int | None
@@ -453,7 +453,7 @@ def leaves_along(actions: Iterable[Any]) -> list[Tensor]:
 
 
 def restored(space: spaces.Space, leaves: Sequence[Tensor]) -> Iterator[Any]:
-    """Yield the actions of ``space`` that :func:`leaves_along` stacked to the leaves ``[t, ...]``, one by one."""
+    """Undo :func:`leaves_along`: yield the ``t`` actions of ``space``, one by one, from their leaves ``[t, ...]``."""
     like = create_empty_array(space)
     return (tree.unflatten_as(like, leaf) for leaf in zip(*map(np.asarray, leaves), strict=True))
 
@@ -465,7 +465,7 @@ def to_send(values: Any) -> Any:
 
 
 def received(values: Any) -> Any:
-    """Replace the arrays in a tree with tensors."""
+    """Return a copy of the tree ``values`` in which each array is a tensor on the same memory."""
     return tree.map_structure(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, values)
 
 

@@ -57,8 +57,8 @@ class Restarts:
                 return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's open episode. Its entry ``restarts`` is the state from which the seeds of replacement envs
-        derive."""
+        """Return the guard's open episode with an added entry ``restarts``: the last seed that :meth:`reset` got and
+        the number of envs made since. The seed of the next replacement derives from both."""
         return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:

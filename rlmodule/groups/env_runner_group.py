@@ -170,10 +170,10 @@ class EnvRunnerGroup:
         return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
-        """Return a rollout of ``num_steps`` rows from each runner, by the order of envs; see :meth:`EnvRunner.sample`.
+        """Return a rollout of ``num_steps`` rows from each runner, in order of the envs; see :meth:`EnvRunner.sample`.
 
-        A runner that fails and restarts returns no rollout, but the call returns at least one rollout. If the call
-        raises, the steps of rollouts that are ready count as lost, and new episodes start.
+        A runner that fails and restarts returns no rollout. If no runner returns one, all are asked again. If the call
+        raises, the steps of rollouts that have arrived count as lost, and all envs start new episodes.
 
         Raises:
             WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.

@@ -147,8 +147,8 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
         """Raise TypeError if the catalog is not an instance of ``expected``. If the class of the module is ``owner``
-        itself, also check that the nets read all settings that were given; a subclass of ``owner`` may read settings on
-        its own."""
+        itself, also warn of settings that no net reads (:func:`check_settings_are_read`); a subclass of ``owner`` may
+        read them on its own."""
         if not isinstance(self.catalog, expected):
             raise TypeError(
                 f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
