@@ -1,7 +1,9 @@
 """Activations and initialisers by name, and the names of norms and of residual blocks."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -116,6 +118,20 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
     return nn.init.__dict__[name]
 
 
+_initialises: ContextVar[bool] = ContextVar("initialises", default=True)
+
+
+@contextmanager
+def without_initialisers() -> Iterator[None]:
+    """Skip the initialisers of all layers built within the block, for nets whose weights are replaced afterwards.
+    Orthogonal weights of a wide layer take a second."""
+    token = _initialises.set(False)
+    try:
+        yield
+    finally:
+        _initialises.reset(token)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Init:
     """The initialisers of the weights and biases of a layer.
@@ -165,7 +181,7 @@ class Init:
             initializer, kwargs = vars(self)[what], vars(self)[f"{what}_kwargs"]
             where = f"model_config.{self.settings}_{what}_initializer" if self.settings else f"{what} initializer"
             function = initializer_by_name(initializer, where)
-            if function is None or tensor is None:
+            if function is None or tensor is None or not _initialises.get():
                 continue
             try:
                 function(tensor, **kwargs)

@@ -16,6 +16,7 @@ import tree
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.settings.base import SettingsBase
+from catalog.activations import without_initialisers
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import RLModuleSpec, modules_up_to
@@ -202,7 +203,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         _check_sizes(content, config, objects, weights)
         _tell_what_differs(content["config"], folder, config)
         copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
-        with modules_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
+        with without_initialisers(), modules_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
             algorithm = config.build()
             algorithm.lost_run_dir = lost
             algorithm.set_policies(state, list(allow))

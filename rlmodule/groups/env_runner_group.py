@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from gymnasium import Space
 
+from catalog.activations import without_initialisers
 from rlmodule.data.rollout import Rollout
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -106,7 +107,8 @@ class EnvRunnerGroup:
     def build_modules(self, spec: Spec, learner_module: RLModule | MultiRLModule) -> None:
         """Build the modules that ``spec`` describes with the weights of ``learner_module``, and let the runners act
         with them."""
-        self.module = spec.build(inference_only=True)
+        with without_initialisers():
+            self.module = spec.build(inference_only=True)
         self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
