@@ -407,8 +407,8 @@ class DefaultModelConfig(Settings):
         return self.use_lstm or self.use_gru or self.use_attention
 
     def without_memory(self) -> Self:
-        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off. If one of them was on, the
-        result has no ``functions``."""
+        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off. If one of them was on, set
+        ``functions`` to an empty dict, too."""
         if not self.is_recurrent:
             return self
         return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})

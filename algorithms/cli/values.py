@@ -40,8 +40,8 @@ def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
 
 
 def item_of(hint: Any) -> Any:
-    """Return the annotation of the items if ``hint`` allows a list, which is typed as several words. Return None if
-    ``hint`` allows no list, or only a list whose items are typed as JSON."""
+    """Return the annotation of the items if ``hint`` allows a list that the command line takes as one word per item.
+    Return None if it allows no list, or only lists of lists or dicts, which the command line takes as JSON."""
     for items in (get_args(part) for part in union_members(hint) if get_origin(part) in _LISTS):
         if items[1:] in ((), (Ellipsis,)) and not any(_kind(part) in _CONTAINERS for part in union_members(items[0])):
             return items[0]

@@ -313,8 +313,8 @@ class ReplayAlgorithm(Algorithm):
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
     def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
-        """Raise ``ValueError`` unless multi-agent rollouts fit into the replay buffer of a module, which has
-        ``columns`` columns."""
+        """Raise ``ValueError`` if a replay buffer of ``columns`` columns cannot hold one multi-agent rollout, or if the
+        module is recurrent and a rollout has more than one step."""
         steps = config.get_rollout_fragment_length()
         if config.replay_capacity < (needed := steps * columns):
             raise config._invalid(

@@ -488,17 +488,17 @@ class ReplayBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
-        """Restore a state from :meth:`get_state`. Later samples are then equal bit for bit.
+        """Restore a state from :meth:`get_state`. Later samples then equal those of the saved buffer bit for bit.
 
-        If the state's buffer has a different capacity or number of envs, copy as many of its transitions as fit, with
-        :func:`copy_transitions`. Later samples then differ.
+        If the capacity or number of envs differs, or the saved envs of one rollout are at different rows, copy as many
+        transitions as fit, with :func:`copy_transitions`. Later samples then differ.
 
         Args:
             state: State of a buffer with the same spaces and settings.
             together: Number of envs in each rollout that will be added to this buffer.
 
         Raises:
-            ValueError: If spaces or settings differ; for sequences, also if capacity or number of envs differ.
+            ValueError: If spaces or settings differ. A buffer of sequences also raises it where others would copy.
         """
         heads = state["heads"].numpy()
         apart = len(heads) == self.num_envs and np.any(np.ptp(heads.reshape(-1, together), 1))

@@ -197,7 +197,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lam
 
 
 def _misfit(env: Any) -> str:
-    """Render a frame of ``env``, and describe why it cannot be recorded; empty if it can."""
+    """Return what makes ``env`` unfit for recording, or ``""`` if nothing does. Resets it and renders a frame."""
     if not isinstance(env, gym.Env):
         return type(env).__name__
     if env.render_mode != MODE:

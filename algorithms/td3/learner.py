@@ -72,9 +72,9 @@ class TD3Learner(ActionCriticLearner):
         return loss, metrics
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Return the rows of ``batch`` and the outputs of ``forward_train``. In gradient steps that update only the
-        critics, skip the pass and return no outputs, because the loss does not read them. Never skip the pass if the
-        module is recurrent or has extra losses."""
+        """Return ``batch``, flattened to rows if it has sequences, and the outputs of ``forward_train``. In gradient
+        steps that update only the critics, skip that pass and return no outputs, because the loss does not read them.
+        Never skip it if the module is recurrent or has extra losses."""
         reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 

@@ -27,7 +27,7 @@ class ActionEmbeddings(nn.Module):
         self.key, self.width, self.net = key, width, net
 
     def forward(self, intents: Tensor, obs: Tree) -> Tensor:
-        """Return the dot product of each action's vector and the intent, ``[..., E] → [..., n]``."""
+        """Return the dot product of ``intents`` and each action's vector in ``obs``, ``[..., E] → [..., n]``."""
         return self.products(intents.unsqueeze(-1), obs).squeeze(-1)
 
     def products(self, intents: Tensor, obs: Tree) -> Tensor:

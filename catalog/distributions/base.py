@@ -73,10 +73,10 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[Distribution]:
-        """Return the class for actions of ``module``: this class, or a subclass that refers to the module.
+        """Return the class for actions of ``module``: by default this class. An override may return a subclass for it.
 
-        The constructor of a module calls this method, and so does ``copy.deepcopy`` for the copy. Refer to the module
-        and not to its tensors, because a copy may replace its tensors later, to share those of another module.
+        A module's constructor calls this method, and so does ``copy.deepcopy`` for the copy. The subclass must refer to
+        the module and not to its tensors, because a copy may replace its tensors later, to share those of another.
         """
         return cls
 

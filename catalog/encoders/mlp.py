@@ -206,7 +206,7 @@ class FreeLogStdMLPHeadConfig(MLPHeadConfig):
 
 
 class FreeLogStdMLPHead(DenseStack):
-    """The net of a :class:`FreeLogStdMLPHeadConfig`."""
+    """A head whose log standard deviations are parameters, not outputs; see :class:`FreeLogStdMLPHeadConfig`."""
 
     order: Tensor
 

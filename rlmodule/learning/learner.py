@@ -649,7 +649,7 @@ class EpisodeLearner(Learner):
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt coefficients once per update, after its last gradient step. The default does nothing.
+        """Adapt coefficients of the loss after the last gradient step of an update. The default does nothing.
 
         Args:
             module_id: The module that was trained.

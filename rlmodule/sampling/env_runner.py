@@ -355,7 +355,7 @@ class EnvRunner(Accounts):
         return step
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
-        """Return the functions to call after each step with its row number and ``info``, for the autoreset mode."""
+        """Return functions of ``(t, info)`` to call after row ``t``: they store infos and final obs, or reset envs."""
         notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes

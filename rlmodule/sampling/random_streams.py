@@ -127,8 +127,8 @@ class ActionNoise:
     """Draws noise for the actions of several envs, one row for each action.
 
     Noise is drawn in blocks whose size depends only on the distribution. So the noise of an env depends neither on the
-    length of fragments nor on the other envs. :meth:`take` advances all envs together. :meth:`take_own` and
-    :meth:`take_of` advance each env at its own pace.
+    length of fragments nor on the other envs. :meth:`take` uses up the same rows of all envs. :meth:`take_own` and
+    :meth:`take_of` use up a row only of the envs that act.
 
     Args:
         streams: The stream of each env.
