@@ -175,7 +175,7 @@ GOALS = {
     ),
     "DQN": _on_presets(
         "DQN",
-        {"CartPole-v1": 475, "Acrobot-v1": -90, "MountainCar-v0": -120, "LunarLander-v3": 200},
+        {"CartPole-v1": 475, "Acrobot-v1": -90, "MountainCar-v0": -120, "LunarLander-v3": 250},
         evaluate_every=5000,
     ),
     "PPO-agents": {

@@ -54,7 +54,7 @@ class EnvRunners(Settings):
 
 
 class LearnerResources(Settings):
-    """The learners that update the networks, and their resources."""
+    """Settings of the learners, which update the networks: their number, CPUs, GPUs, timeout and torch options."""
 
     num_learners: int = setting(0, "Learner processes; 0 learns in this process.", ge=0)
     num_cpus_per_learner: float = setting(

@@ -335,8 +335,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
     def _q_values(self, latent: Tensor, batch: Mapping[str, Tree], *, mean: bool = False) -> Tensor:
-        """Return action values ``[..., num_actions]``; forbidden actions are ``MASKED``. Arguments as for
-        :meth:`_outputs`."""
+        """Return action values ``[..., num_actions]``, ``MASKED`` for forbidden actions. The arguments are described in
+        :meth:`_outputs`; ``mean`` turns off the noise of noisy heads."""
         allowed = self._allowed(batch)
         values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:

@@ -36,10 +36,10 @@ _SPREAD: dict[str, Any] = {
 
 PRESETS = {
     "CartPole-v1": Preset(100_000, "500 at the end, median of 5 seeds"),
-    "Acrobot-v1": Preset(300_000, "-80 at the end, median of 5 seeds"),
-    "Pendulum-v1": Preset(300_000, "-143 at the end, median of 5 seeds"),
-    "LunarLander-v3": Preset(1_000_000, "265 at the end, median of 5 seeds"),
-    "HalfCheetah-v5": Preset(500_000, "2,022 at the end, median of 5 seeds"),
+    "Acrobot-v1": Preset(300_000, "-74 at the end, median of 5 seeds"),
+    "Pendulum-v1": Preset(300_000, "-167 at the end, median of 5 seeds"),
+    "LunarLander-v3": Preset(1_000_000, "278 at the end, median of 5 seeds"),
+    "HalfCheetah-v5": Preset(500_000, "4,160 at the end, median of 5 seeds"),
     "rlmodule.agents.cartpoles": Preset(
         300_000, "500 per agent at the end, median of 5 seeds", {"policies": "shared", "minibatch_size": 256}
     ),

@@ -431,7 +431,7 @@ class ReplayBuffer:
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
 
     def observations(self, places: np.ndarray) -> Tree:
-        """Return the observations at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
+        """Return the observations in the rows with flat indices ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
         return self._obs.build(self._obs.take(places))
 
     def actions(self, places: np.ndarray) -> Tree:

@@ -504,8 +504,8 @@ class RayWorkers:
             return failure_of(error), False, None
 
     def _ask(self, state: _State) -> None:
-        """Ask the process of a worker for a report. A second thread of that process can answer even while the worker
-        works."""
+        """Ask a worker's process to report its progress, without waiting for the reply. A second thread of the process
+        replies, even while the worker is busy."""
         assert state.crash_report is not None
         report = state.actor.report.options(concurrency_group="control")
         state.asked = report.remote(state.crash_report.path, _place)

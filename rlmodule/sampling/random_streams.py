@@ -212,7 +212,7 @@ class ActionNoise:
         return [stream.bit_generator.state for stream in self._streams]
 
     def _rewind(self) -> None:
-        """Set the streams back to the start of the current block, and keep the position in the block."""
+        """Set the streams back to the start of the block, to draw its rows again; keep the number of used rows."""
         for stream, position in zip(self._streams, self._block_starts, strict=True):
             stream.bit_generator.state = position
         self._rows = ()
