@@ -522,8 +522,8 @@ class AlgorithmConfig(
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
-        """Return the ``ValueError`` that :meth:`validate` raises about the setting ``name``. Its message shows the
-        setting's value."""
+        """Return a ``ValueError`` about the setting ``name``. Its message says which values are ``expected``, shows
+        the setting's value, and ends with ``remedy``, a sentence that says what to do."""
         return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod

@@ -17,8 +17,8 @@ class Preset:
 
     Attributes:
         num_env_steps: Env steps to train for.
-        reached: As text, the mean return of 20 greedy episodes, and whether the best or the last evaluation gave it.
-            For settings from a paper, their source.
+        reached: Text about the result: the score of the trained policy in greedy episodes, when it was reached, and
+            over how many seeds. If not measured, the source of the settings.
         settings: Settings that differ from the algorithm's defaults, by name; JSON values.
         measured: Whether this project measured the preset.
     """

@@ -146,7 +146,7 @@ def applied(config: AlgorithmConfig, point: Mapping[str, Any]) -> AlgorithmConfi
 
 
 def _replaced(name: str, whole: Any, path: Sequence[str], value: Any) -> Any:
-    """Return ``whole`` with ``value`` at ``path``, which are the last parts of ``name``."""
+    """Return a copy of the nested dict or model settings ``whole`` with ``value`` at the keys ``path``."""
     if not path:
         return value
     if isinstance(whole, DefaultModelConfig):

@@ -71,10 +71,10 @@ class ModelConfig(Hooks, ABC):
 
 
 def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
-    """Explain ``error``, which ``encoder(obs)`` raised; return if there is nothing to explain.
+    """Raise a clearer error for ``error``, which ``encoder(obs)`` raised, if ``obs`` shows the cause; else return.
 
     Raises:
-        TypeError: If ``obs`` is a whole batch or contains numpy arrays; says how to call the encoder.
+        TypeError: If ``obs`` contains numpy arrays, or is a dict of batch columns; says how to call the encoder.
     """
     is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
     is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))

@@ -139,8 +139,8 @@ class Catalog(Hooks):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
-        """Return, by name, the value of each model setting whose None leaves the choice to the catalog, and the reason
-        that :meth:`explain` shows for it."""
+        """Return, by name of each model setting in which None lets the catalog choose: the value that replaces None,
+        and the reason for it that :meth:`explain` shows."""
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:

@@ -140,7 +140,7 @@ class ActionCritic(nn.Module):
             latent: Latents of the observations, ``[B, D]``.
             actions: Sampled actions ``[B, *shape]``. Choices are numbers or, unless ``values_all``, one-hot codes.
                 None stands for every joint action and needs ``values_all``.
-            frozen: Whether only the actions get a gradient, but neither latents nor weights.
+            frozen: If True, gradients reach the actions only; latents and weights count as constants.
 
         Returns:
             Values ``[members, B]``; without ``actions`` ``[members, B, number of joint actions]``.

@@ -256,7 +256,7 @@ exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000,
 
 
 def _read(table: str) -> dict[str, dict[str, str]]:
-    """Parse ``table``, and return the remedies by place and then by word."""
+    """Parse a text like ``_TABLE`` into the remedies by ``[place]`` and then by name from another library."""
     read: dict[str, dict[str, str]] = {}
     for part in table.strip().split("\n\n"):
         place, *lines = part.splitlines()
@@ -273,5 +273,5 @@ REMEDIES = _read(_TABLE)
 
 
 def remedy_for(place: str, word: object) -> str:
-    """Return what to write instead of ``word`` at ``place``, in one or two sentences; empty for an unknown word."""
+    """Return what to write instead of ``word`` at ``place``, a heading of ``_TABLE`` like "flag"; empty if unknown."""
     return REMEDIES.get(place, {}).get(str(word), "")

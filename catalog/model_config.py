@@ -37,12 +37,12 @@ _FUNCTION_KEYS = ("output_dim", "trunk")
 
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
-    """Declare the initialiser of the weights or biases that ``of`` describes in words, as a setting of ``part``."""
+    """Declare a setting that shapes ``part``: the initialiser of ``of``, a phrase such as "the CNN's weights"."""
     return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's default.", part=part)
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the setting of the keyword arguments for ``{of}_initializer``; ``unset`` says what None passes."""
+    """Declare the keyword arguments of the setting ``{of}_initializer``; ``unset`` describes what None passes to it."""
     return setting(None, f"Keyword arguments for {of}_initializer; None passes {unset}.", part=part)
 
 
@@ -311,8 +311,8 @@ class DefaultModelConfig(Settings):
             check_value(f"model_config.{where}['output_dim']", given.get("output_dim", 1), int, Bounds(ge=1), "")
 
     def _of_memory(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the names of the settings of nets with a memory that cannot affect an encoder whose settings differ
-        from these by ``given``."""
+        """Return the names of the memory settings that have no effect in ``given``, an entry of ``leaf_overrides`` or
+        ``functions``: all, except those that also shape the GRU over the rows of a matrix if the entry uses it."""
         of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
         behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_OF_MEMORY)]
         return [name for name in behind if not (of_rows and name.startswith(_OF_ROWS))]

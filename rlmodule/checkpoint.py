@@ -108,8 +108,8 @@ def holds_checkpoint(folder: Path) -> bool:
 
 
 def load_checkpoint(path: StrPath, *, replay: bool = True) -> dict[str, Any]:
-    """Return the state that :func:`save_checkpoint` wrote, after verifying every file. Without ``replay``, leave
-    out the entry of that name, and do not read its file.
+    """Return the state that :func:`save_checkpoint` wrote, after verifying every file that is read. If ``replay`` is
+    False, leave out the entry ``"replay"`` of the state, and do not read the file with its tensors.
 
     Raises:
         FileNotFoundError: If ``path`` has no checkpoint.
@@ -178,8 +178,8 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor], names: dict
     Args:
         value: A tree of dicts, lists and tuples of tensors and plain values.
         path: Place of ``value`` in the whole tree, such as ``learners/module``; the names begin with it.
-        tensors: The dict that receives the tensors, each once.
-        names: The dict that receives the names by the ``id()`` of each tensor.
+        tensors: The dict that receives the tensors by name, as CPU tensors. A tensor that occurs twice has one name.
+        names: Names of the tensors stored so far, by ``id()``; new ones are added. None starts with none.
 
     Raises:
         TypeError: If the tree has another kind of value, or keys that are not unique as text.

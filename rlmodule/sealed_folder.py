@@ -182,7 +182,7 @@ def _write(file: Path, chunks: list[Any]) -> dict[str, Any]:
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """Return the text of the manifest with this content. Any other text counts as damaged."""
+    """Return ``body`` and its SHA-256 as the JSON text of a manifest. A file with any other text counts as damaged."""
     digest = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
     return (json.dumps({**body, "sha256": digest}, indent=1) + "\n").encode()
 
@@ -329,7 +329,7 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
 def _verified(
     folder: Path, manifest: Mapping[str, Any], names: Collection[str] | None, others: Collection[str], keep: bool
 ) -> dict[str, bytearray]:
-    """Verify the files ``names``. Return their contents by name, which are empty unless ``keep``."""
+    """Verify a folder as :func:`read_folder` does. Return contents by name for ``names``, empty unless ``keep``."""
     files = manifest["files"]
     try:
         found = {*os.listdir(folder)} - {MANIFEST}

@@ -169,7 +169,7 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
 
     def for_runners(self) -> Any:
-        """Return the settings that an env runner reads as a plain namespace, to send to another process."""
+        """Copy the settings that an env runner reads to a plain namespace, which can be sent to another process."""
         names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 

@@ -238,11 +238,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
                 head.resample_noise(generator)
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return action values as :meth:`QNetAPI.compute_q_values` does. Forbidden actions are ``MASKED``."""
+        """Return action values ``[..., num_actions]``; forbidden: ``MASKED``. See :meth:`QNetAPI.compute_q_values`."""
         return self._q_values(self._latent(batch, embeddings), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return the logits of atoms, as :meth:`DistributionalQNetAPI.compute_q_logits` does.
+        """Return the atoms' logits ``[..., num_actions, num_atoms]``. Arguments as for :meth:`compute_q_values`.
 
         The logits of forbidden actions are arbitrary.
 

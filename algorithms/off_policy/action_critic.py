@@ -58,8 +58,8 @@ class ActionCriticLearner(ReplayLearner):
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
         """Return noise for ``num_actions`` actions in each row of this learner's batch, ``[num_actions, ..., W]`` for
-        rows or sequences ``[...]``, where ``W`` is the number of the distribution's inputs. Every learner draws the
-        noise for the rows of all learners and returns only the noise for its own rows."""
+        rows or sequences ``[...]``, where ``W`` is the size of the noise for one sample of the action distribution.
+        Every learner draws the noise for the rows of all learners and returns only the noise for its own rows."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
         total = self.settings.train_batch_size_per_learner * size

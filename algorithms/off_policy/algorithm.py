@@ -216,7 +216,7 @@ class ReplayAlgorithm(Algorithm):
         return values if self.config.is_multi_agent else values[DEFAULT_MODULE_ID]
 
     def _store(self, rollouts: Sequence[Any], num_env_steps: int) -> dict[str, int]:
-        """Store the rollouts in the replay buffers. Return the number of steps stored for each module, by id."""
+        """Store rollouts with ``num_env_steps`` env steps in all. Return the number of steps by module id."""
         if not self.config.is_multi_agent:
             for rollout in rollouts:
                 self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
@@ -313,8 +313,8 @@ class ReplayAlgorithm(Algorithm):
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
     def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
-        """Raise ``ValueError`` if a replay buffer of ``columns`` columns cannot hold one multi-agent rollout, or if the
-        module is recurrent and a rollout has more than one step."""
+        """Raise ``ValueError`` if a replay buffer of ``columns`` pairs of env and agent cannot hold a rollout, or if
+        ``module`` is recurrent and a rollout has more than one step. ``config``: the settings for this module."""
         steps = config.get_rollout_fragment_length()
         if config.replay_capacity < (needed := steps * columns):
             raise config._invalid(

@@ -62,7 +62,7 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (clipped surrogate, value error, entropy bonus, optional KL penalty; eq. 7-9) and metrics."""
+        """Return the loss (policy, value, entropy, optional KL terms; Schulman et al. 2017, eq. 7-9) and metrics."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
@@ -109,7 +109,7 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return a batch with value targets and standardised advantages (GAE; paper, eq. 11), and numbers to report."""
+        """Return the rollout as a batch with standardised GAE advantages and value targets, and metrics by name."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)
@@ -163,7 +163,7 @@ class PPOLearner(EpisodeLearner):
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt the coefficient of the KL penalty to KL(acting policy ‖ updated policy) over the rows (section 4)."""
+        """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``; halve it if KL < ``kl_target`` / 1.5."""
         if not self.settings.use_kl_loss:
             return
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)

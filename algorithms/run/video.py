@@ -127,8 +127,8 @@ def check_recording(config: AlgorithmConfig) -> None:
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """Return the error that ``where`` raises if episodes do not end. ``got`` is what happened instead, and ``instead``
-    is a remedy other than a time limit."""
+    """Return the error to raise if episodes do not end. Its text names the call ``where``, says in ``got`` what was
+    observed, and proposes a time limit or the other remedy ``instead``, a phrase such as "record none"."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."

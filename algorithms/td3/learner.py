@@ -109,7 +109,7 @@ class TD3Learner(ActionCriticLearner):
         return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net, but only in gradient steps that update the policy."""
+        """In gradient steps that update the policy, move the target net as :class:`ReplayLearner` does."""
         if "actor" in self.stepping[module_id]:
             super().after_gradient_step(module_id)
 
@@ -120,7 +120,7 @@ def policy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
 
 
 def with_noise(actions: Tree, noise: Tensor) -> Tree:
-    """Return ``actions`` ``[B, ...]`` plus ``noise`` ``[B, W]``, clipped to [-1, 1], the range of bounded actions."""
+    """Return the tree ``actions`` plus ``noise`` ``[B, W]``, split among its leaves in order, clipped to [-1, 1]."""
     leaves = tree.flatten(actions)
     parts = noise.split([leaf.shape[1:].numel() for leaf in leaves], -1)
     noisy = [(leaf + part.view_as(leaf)).clamp_(-1, 1) for leaf, part in zip(leaves, parts, strict=True)]

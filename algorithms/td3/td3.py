@@ -52,8 +52,8 @@ class TD3Config(TD3Training, ReplayConfig):
         return TD3
 
     def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
-        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run.
-        ``sampled`` is the number of steps in which the policy acted; None means all env steps."""
+        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run, in
+        ``sampled`` of which the policy acted (None: in all); this matters only if ``exploration_noise`` is None."""
         acted = env_steps if sampled is None else sampled
         if self.exploration_noise is None:
             return 1.0 if acted < self.num_steps_sampled_before_learning_starts else SCALE

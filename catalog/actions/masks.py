@@ -125,10 +125,10 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
 ) -> Iterator[tuple[Leaf | None, tuple[int, ...], int]]:
-    """Yield, for each leaf of the space ``action``, the array that masks it, the sizes of its categorical parts and its
-    number of logits.
+    """Yield, for each leaf of the space ``action``: the array that masks it (None if it has no choices or no mask), the
+    sizes of its categorical parts, and its number of logits. One array may mask several leaves.
 
-    The array is None if the leaf has no choices or no mask. Its keys lead to it from the field of the mask.
+    ``mask`` is the space of the mask for ``action``, None for no mask. ``keys`` lead to it from the field at ``path``.
     """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts, leaf = _parts(action, dist_cls), None

@@ -229,8 +229,8 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw the noise that independent parts use, so that parts that do not depend on others get the same actions as
-        from a distribution of independent parts."""
+        """Return the noise ``[steps, W]``, or None, which ``independent`` draws; ``input_dim`` is ignored. So parts
+        that do not depend on others get the same actions as from the distribution ``independent``."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -304,10 +304,10 @@ class AutoregressiveDistribution(Distribution):
 
 
 def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: list[Tensor]) -> Tensor:
-    """Estimate the sum of the expectations of ``terms`` over actions, without bias in value or gradient.
+    """Return an estimate of the expected sum of ``terms`` from one action; value and gradient are unbiased.
 
     Args:
-        terms: One term of each part, given the earlier parts of a sampled action.
+        terms: For each part one number ``[...]``, such as its entropy, given the earlier parts of a sampled action.
         given: The distributions of the parts, given the same earlier parts.
         values: The sampled value of each part.
     """
@@ -355,7 +355,7 @@ def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
 
 
 def _flat(value: Tensor, dims: int) -> Tensor:
-    """Flatten ``value`` to ``dims`` dims, with all of its numbers in the last one."""
+    """Flatten the dims of ``value`` from index ``dims - 1`` on into one; add that dim, of size 1, if it is missing."""
     return value.unsqueeze(-1) if value.dim() < dims else value.flatten(dims - 1)
 
 
@@ -378,7 +378,7 @@ def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
-    """Arrange the next of ``leaves`` in the structure of an action of ``dist_cls``."""
+    """Take as many tensors from ``leaves`` as an action of ``dist_cls`` has, and return them nested like the action."""
     if not issubclass(dist_cls, MultiDistribution):
         return next(leaves)
     return dist_cls.tree([_nested(child, leaves) for child in dist_cls.children])

@@ -243,7 +243,7 @@ class ArrayDistribution(Distribution):
 
     @classmethod
     def fits(cls, space: Space) -> bool:
-        """Return whether the class supports spaces like ``space``, of any shape."""
+        """Return whether the class supports the type and dtype of ``space``; its shape and bounds do not matter."""
         return isinstance(space, cls.space_type)
 
     @classmethod

@@ -277,7 +277,7 @@ class CNNEncoder(ImageEncoder):
 
 
 def _pads(size: int, kernel: int, stride: int, padding: str) -> Pair:
-    """Return the number of zeros to add before and after one side; (0, 0) for "valid" padding."""
+    """Return the numbers of zeros to add at the two ends of a side of length ``size``; (0, 0) for "valid" padding."""
     total = max((_shrunk(size, kernel, stride, padding) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 

@@ -284,8 +284,8 @@ def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
 
 
 def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:
-    """Register the rule ``name``, by which an MLP encodes spaces of ``space_type``. ``settings`` are the names of the
-    settings that the rule reads in addition to ``fcnet_*``."""
+    """Register the rule ``name``, by which an MLP encodes spaces of ``space_type`` if ``when(space, model_config)`` is
+    True or ``when`` is None. ``settings`` are the names of the settings that the rule reads besides ``fcnet_*``."""
     settings += settings_about("fcnet_")
     encoder_rules.register(space_type, name=name, when=when, settings=settings)(_mlp_config)
 

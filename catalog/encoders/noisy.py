@@ -19,8 +19,8 @@ class NoisyHeadConfig(MLPHeadConfig):
     """An :class:`MLPHeadConfig` with factorised Gaussian noise of learned scale on the weights and biases of every
     layer.
 
-    The initial means are uniform within ``±1/√inputs``, as in ``nn.Linear``, and the initial scales are
-    ``sigma0/√inputs`` (section 3.2). So ``init`` and ``output_init`` cannot be set.
+    The initial means are uniform within ``±1/√inputs``, as in ``nn.Linear``, and the initial scales of the noise are
+    ``sigma0/√inputs`` (Fortunato et al. 2018, section 3.2). So ``init`` and ``output_init`` cannot be set.
 
     Raises:
         ValueError: As :class:`MLPHeadConfig`; also if ``init``, ``output_init`` or ``clip_log_std`` is set.
@@ -47,7 +47,7 @@ class NoisyHeadConfig(MLPHeadConfig):
 
 
 class NoisyHead(DenseStack):
-    """The net of a :class:`NoisyHeadConfig`, with layers ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
+    """The net of a :class:`NoisyHeadConfig`, with linear layers ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b``.
 
     The noise ε is neither a parameter nor a buffer, so that copies which share tensors each have their own noise, and
     checkpoints contain none. Call :meth:`resample_noise` before the first forward pass that needs noise.
@@ -77,8 +77,8 @@ class NoisyHead(DenseStack):
     def resample_noise(self, generator: torch.Generator) -> None:
         """Draw the noise that :meth:`forward` uses from now on. It is the same for all latents of a batch.
 
-        The noise is factorised: each layer draws one Gaussian number per input and one per output, transforms each by
-        ``f(x) = sgn(x)√|x|``, and multiplies the pairs (eq. 10 and 11).
+        Each layer draws one Gaussian number per input and one per output, and transforms each by ``sgn(x)√|x|``. The
+        noise of a weight is the product of the numbers of its output and input, and that of a bias its output's.
         """
         means = self._means()
         shapes = [weights["weight"].shape for weights in means]

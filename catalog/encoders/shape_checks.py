@@ -199,6 +199,6 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """Return ``net(*samples, **memory)``, called in eval mode and without gradient. Raise as :func:`tried` does."""
+    """Return ``net(*samples, **memory)`` in eval mode, or raise as :func:`tried` does; ``memory``: state, starts."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

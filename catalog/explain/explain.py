@@ -234,7 +234,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """Yield lines that describe the encoders of functions whose settings differ from those of the first function."""
+    """Yield lines about the encoders in ``parts`` that the value function and extra outputs have to themselves."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)

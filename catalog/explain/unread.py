@@ -86,7 +86,7 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
 
 def _decides_all(view: Catalog) -> bool:
-    """Return whether a custom hook or rule decides the encoder, so that it may read any setting."""
+    """Return whether an overridden hook or a rule that lists no settings decides a part of the encoder of ``view``."""
     hooks = ("build_encoder", "_determine_components_hook")
     return any(overrider(view, hook) for hook in hooks) or any(
         node.rule is None or not node.rule.settings for node in view.encoder_node.walk()
@@ -94,8 +94,8 @@ def _decides_all(view: Catalog) -> bool:
 
 
 def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
-    """Return the names of the settings that the applied rules read. If such a setting is an initialiser, include the
-    name of the setting with its keyword arguments."""
+    """Return the names of the settings that the rules of ``nodes`` read, and each of these names with ``_kwargs``
+    appended, whether or not there is such a setting."""
     names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
     return names | {f"{name}_kwargs" for name in names}
 

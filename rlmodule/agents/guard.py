@@ -147,7 +147,7 @@ class AgentEnvGuard(Guard):
         return episode | {"steps": len(self._actions), "actions": actions}
 
     def _seen(self) -> list[Any]:
-        """Return a list of the last observations, after an array with the indices of the agents that observed them."""
+        """Return a list: first an array of the indices of the agents that observed last, then their observations."""
         return [np.array([self.possible_agents.index(agent) for agent in self._last[0]]), *self._last[0].values()]
 
     def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:
@@ -212,8 +212,8 @@ class AgentEnvGuard(Guard):
         return obs, rewards, terminateds, truncateds, infos
 
     def _checked(self, where: str, call: str, names: Sequence[str], result: Any) -> Any:
-        """Raise unless the ``result`` of ``call`` is a tuple with a dict by agent for each of ``names``, and all its
-        agents are known. Return ``result``."""
+        """Return ``result``, the tuple that the env's ``call`` returned, and store its observations. Raise TypeError or
+        ValueError unless it has a dict for each of ``names``, keyed by possible agents (or "__all__" in flags)."""
         if not isinstance(result, tuple) or len(result) != len(names):
             got = f"{describe(result)}. Return {'two' if names is _RESET else 'five'} dicts by agent."
             raise TypeError(f"{where}, {call}: expected a tuple ({', '.join(names)}), got {got}")

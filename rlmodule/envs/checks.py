@@ -153,12 +153,7 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str, steps:
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
-        error = _out_of_bounds(array, outside, low, high, where, path)
-        if array.dtype.kind != "f" or steps <= _STRICT:
-            raise error
-        if (known := f"{space} {path}") not in _strayed:
-            _strayed.add(known)
-            logger.warning("%s Later cases are not reported.", error)
+        _refuse_outside(_out_of_bounds(array, outside, low, high, where, path), space, path, steps)
 
 
 def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, where: Where, path: str) -> ValueError:
@@ -169,6 +164,15 @@ def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, 
         f"{f' at index {index}' if index else ''}. Widen the bounds of the observation_space, "
         "or clip the observation in the env."
     )
+
+
+def _refuse_outside(error: ValueError, space: _ArraySpace, path: str, steps: int) -> None:
+    """Raise ``error``. But if ``space`` has floats, and the env has made more than 20 steps, log it, once."""
+    if np.dtype(space.dtype).kind != "f" or steps <= _STRICT:
+        raise error
+    if (known := f"{space} {path}") not in _strayed:
+        _strayed.add(known)
+        logger.warning("%s Later cases are not reported.", error)
 
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:

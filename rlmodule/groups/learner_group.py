@@ -167,7 +167,7 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, or a dict of these by module id. Each learner takes a share; see the class.
+        """Learn from a rollout or episodes; see the class, and :meth:`EpisodeLearner.update_from_episodes` for results.
 
         Raises:
             TypeError: If the learner learns from batches.
@@ -183,7 +183,7 @@ class LearnerGroup:
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """Update :attr:`module`. Return ``result``, reduced by ``reduce_fn`` if any, in a list if ``async_update``."""
+        """Update :attr:`module`. Return ``result`` or ``reduce_fn([result])``, as a list of one if ``async_update``."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])

@@ -355,12 +355,12 @@ class _LearnerActor:
         return self.learner.progress
 
     def serve(self, host: str) -> tuple[str, int]:
-        """Open the rendezvous of all learners in the process of learner 0. Return its address and port."""
+        """Open a rendezvous for all learners at ``host``, an address of this machine. Return its address and port."""
         self._rendezvous = Rendezvous(host)
         return self._rendezvous.host, self._rendezvous.port
 
     def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
-        """Connect to the other learners, to train together from now on."""
+        """Connect the ``size`` learners at the address and port from :meth:`serve`, to train together from now on."""
         device = self.learner.device
         self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 

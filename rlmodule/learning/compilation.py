@@ -316,8 +316,8 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(compute: GradientPass) -> GradientPass:
-    """Compile a copy of ``compute`` and return the copy. It is needed because torch caches compiled code by code
-    object, which all learners would otherwise share."""
+    """Return a compiled copy of the function ``compute``. The copy has its own code object, because torch caches
+    compiled code by code object and all learners would otherwise share one cache."""
     assert isinstance(compute, FunctionType)
     own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
     return torch.compile(own, dynamic=False, fullgraph=True)

@@ -84,8 +84,8 @@ class Group(ABC):
     def _train(
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
     ) -> list[Metrics]:
-        """Train each module on its batch for its number of ``epochs``, in minibatches of ``size`` rows. If ``size`` is
-        None, a batch is one minibatch. Return the metrics of each module, joined over all its minibatches."""
+        """Train each module on its batch (with its :class:`Share`; None without other learners) for its ``epochs``, in
+        minibatches of ``size`` rows (None: all rows). Return each module's metrics, joined over its minibatches."""
 
 
 class Family(Group):

@@ -440,7 +440,7 @@ class Learner(Hooks, ABC):
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
-        """Return the algorithm's loss plus the module's extra losses, and all metrics; see :meth:`forward_rows`."""
+        """Return the loss, with the module's extra losses, and all metrics, given what :meth:`forward_rows` returns."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
@@ -503,7 +503,7 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report by name: ``more``, the results of :meth:`summarize`, and its own. Raise
+        """Return numbers to report: ``more``, those of :meth:`summarize`, learning rates, skips and extra losses. Raise
         FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
@@ -616,7 +616,7 @@ class EpisodeLearner(Learner):
         and a dict of numbers to report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the values ``[T, N]`` of each row's and of the next observation; see :meth:`Rollout.split_values`."""
+        """Return the value of each row's observation, and of the next one, ``[T, N]`` each; see ``split_values``."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:

@@ -62,7 +62,7 @@ class StackedPass:
         modules: The modules.
 
     Attributes:
-        grad: The gradients of the last call, ``[M, P]``, in the order of ``parameters()``.
+        grad: The gradients of the last call, a flat row per module, ``[M, P]``, in the order of its ``parameters()``.
     """
 
     def __init__(self, learner: EpisodeLearner, module_id: str, modules: ModuleStack) -> None:

@@ -95,7 +95,7 @@ class ActingGraph(nn.Module):
         self.input_names, self.output_names = _names(self._like), _names(self._outputs(self._like))
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs for the inputs ``flat``, in the order of ``output_names`` and ``input_names``."""
+        """Return the outputs, in the order of ``output_names``, for inputs ``flat`` in the order of ``input_names``."""
         return tuple(tree.flatten(self._outputs(self._by_name(flat))))
 
     def _by_name(self, flat: Sequence[Tensor]) -> dict[str, Tree]:

@@ -27,7 +27,7 @@ def downloaded(repo_id: str, revision: str | None, token: str | None, where: str
 
     Raises:
         ImportError: If ``huggingface_hub`` is missing.
-        OSError: If the repository or the revision cannot be read.
+        OSError: If the repository or the revision cannot be read. All error messages begin with ``where``.
     """
     download = _package(where).snapshot_download
     try:
@@ -133,7 +133,7 @@ def _card(
 
 def _score(evaluation: Mapping[str, Any], where: str) -> tuple[str, int]:
     """Return the mean and standard deviation of the returns as the string ``"mean +/- std"``, and the number of
-    episodes. Raise ValueError if ``evaluation`` lacks them."""
+    episodes. Raise ValueError, with a message that begins with ``where``, if ``evaluation`` lacks them."""
     played = evaluation.get("env_runners", {})
     if missing := {"episode_return_mean", "episode_return_std", "num_episodes"} - played.keys():
         raise ValueError(

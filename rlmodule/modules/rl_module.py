@@ -256,7 +256,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
         """Return the inputs of the action distribution, with forbidden actions masked, and ``state`` unless it is None.
-        ``inputs`` is the output of the policy head: with action embeddings the intent, which they turn into inputs."""
+        ``inputs`` is the policy head's output. Action embeddings, if any, first convert it to logits of the actions."""
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:

@@ -126,10 +126,9 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
 
 
 def _check_distribution(module: RLModule, inputs: Tensor) -> None:
-    """Raise unless the action distribution with ``inputs`` draws actions of the space, and gives one number for each.
-
-    Other shapes may broadcast: a log-probability ``[B, 1]`` to ``[B, B]`` in a loss.
-    """
+    """Raise ValueError unless the action distribution with ``inputs`` draws actions of the shapes of the space, and its
+    ``logp`` returns one float per action. Otherwise, log-probabilities ``[B, 1]`` could broadcast to ``[B, B]`` in a
+    loss, without an error."""
     name, leading = module.action_dist_cls.__name__, tuple(inputs.shape[:-1])
     remedy = "Return what catalog.Distribution documents: of to_deterministic() catalog.Deterministic(actions)."
 

@@ -26,10 +26,10 @@ _weights_left: ContextVar[list[int] | None] = ContextVar("weights_left", default
 
 @contextmanager
 def modules_up_to(size: int) -> Iterator[None]:
-    """Let the modules that specs build within the block have ``size`` weights, all in all. Nets of envs do not count.
+    """Limit the modules that specs build within the block to ``size`` weights in total. Other nets do not count.
 
     Raises:
-        ValueError: As soon as one has more.
+        ValueError: As soon as the modules built so far have more weights in total.
     """
     token = _weights_left.set([size])
     try:

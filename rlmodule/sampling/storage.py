@@ -182,9 +182,9 @@ class RolloutStorage:
                 write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
-        """Do the same as :meth:`note_finals` for envs that may be restarted. Also record the steps that raised, and log
-        each. A step that raised has no observation, so the observation before it becomes the final one, also in
-        ``info``."""
+        """Do the same as :meth:`note_finals` for envs that are restarted if a step raises. Also record each step that
+        raised in ``faults``, and log it. Such a step returned no observation, so write the observation before it into
+        ``info["final_obs"]`` first."""
         if "final_obs" not in info:
             return
         ended = self.terminateds[t] | self.truncateds[t]
@@ -214,7 +214,7 @@ class RolloutStorage:
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """Set ``ended`` and ``starts`` in the rows that follow rows ``begin`` to ``end`` (exclusive)."""
+        """Set ``ended`` and ``starts`` of rows ``begin + 1`` to ``end`` (inclusive) from the flags in earlier rows."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it

@@ -79,9 +79,9 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
 
 
 def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward) -> tuple[Tensor, Tree | None]:
-    """Return the inputs ``[T·N, D]`` of the action distributions that ``forward`` computes for ``obs`` ``[T, N, ...]``,
-    and the recurrent states before every ``max_seq_len``-th time step, as in :class:`Rollout`. A recurrent module runs
-    step by step. For other modules, the states are None."""
+    """Run ``forward`` on ``obs`` ``[T, N, ...]`` with the episode starts ``starts`` ``[T, N]``. Return the inputs
+    ``[T·N, D]`` of the action distributions, and the recurrent states ``[ceil(T / L), N, ...]`` before the time steps
+    0, L, 2L, …, where L is ``module.max_seq_len``; None in place of the states if the module is not recurrent."""
     if not module.is_stateful():
         return forward(flatten_sequences({Columns.OBS: obs}, None))[Columns.ACTION_DIST_INPUTS], None
     state, states, inputs = initial_states(module, starts.shape[1]), [], []
