@@ -86,7 +86,7 @@ class _Place:
         path: The setting and the keys that lead from it to the value, joined by dots, for error messages.
         name: Name of the innermost setting that contains the value: a setting of the config or of the networks.
         hint: The annotation that the value must fit.
-        below: Annotations of values nested in this value, by their keys. They apply to a key at any depth.
+        below: Annotations by dict key. A nested value under one of these keys, at any depth, must fit that annotation.
     """
 
     setting: str

@@ -109,12 +109,12 @@ class Rollout:
         return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
-        """Return one batch ``[T·N + N + K, ...]`` of the observation of each row, the observations after the last step,
-        and the true final observations. Pass their values to :meth:`split_values`."""
+        """Return all observations whose values are needed, as one batch ``[T·N + N + K, ...]``: each row's, those after
+        the last row, and the ``K`` in ``final_obs``. Pass their values to :meth:`split_values`."""
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the values of :meth:`rows_to_value` into those of each row's and of the next observation, ``[T, N]``.
+        """Split the values of :meth:`rows_to_value` into those before and those after each step, each ``[T, N]``.
 
         After a truncated step, the following observation is the true final observation, not the first observation of
         the next episode. After a terminated step, the second value is meaningless and the caller must ignore it.

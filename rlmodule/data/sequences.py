@@ -184,8 +184,8 @@ def sequence_minibatches(
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Return the indices of the valid rows within each minibatch, or None for each if all rows of ``batch`` are valid.
-    ``index`` lists the rows of ``batch`` in the order of the minibatches, and ``sizes`` are their numbers of rows."""
+    """Return the positions of the valid rows in each minibatch, or a list of None if all rows of ``batch`` are valid.
+    ``index`` has the row numbers in ``batch`` of one minibatch after another, ``sizes`` the number for each."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
     rows = batch[Columns.VALID_ROWS]

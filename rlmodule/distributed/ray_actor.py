@@ -53,8 +53,8 @@ class RayActor:
             return pack((failure_of(error), False, None))
 
     def report(self, crash_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int | None, int, str, str]:
-        """Return the progress of the worker (None before it is built), the id of this process, and the two results of
-        ``place()``.
+        """Return the progress of the worker (None before it is built), the id of this process, and the id and address
+        of its Ray node, which ``place()`` returns when called here.
 
         The first call makes this process report how it ends, in the file at ``crash_path``.
         """

@@ -48,11 +48,11 @@ def make_vector_env(
 ) -> VectorEnv:
     """Make a vector env of `num_envs` environments.
 
-    Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
-    an `EnvGuard`. Each step overwrites the observations of the step before (``copy=False``). A factory, a VectorEnv
-    class (which also gets ``num_envs``) or the "vector_entry_point" of an id makes a ready vector env. A ready vector
-    env is returned unchanged and keeps its autoreset mode. The caller must check its values with the guard that
-    `guard_for` returns.
+    If `env` makes single envs, return `SyncEnvs` or `AsyncEnvs` with same-step autoreset and each env in an `EnvGuard`.
+    Each step overwrites the observations of the step before (``copy=False``). If `env` makes a vector env itself (a
+    factory that returns one, a VectorEnv class, which also gets ``num_envs``, or an id in mode "vector_entry_point"),
+    return this *ready* vector env unchanged, with its own autoreset mode. The caller must check the values of a ready
+    vector env with the guard that `guard_for` returns.
 
     Args:
         env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.
@@ -62,7 +62,7 @@ def make_vector_env(
             "vector_entry_point" uses the vectorised implementation registered with the id. None means
             "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
         first_env_index: Index of the first env in the run, for error texts.
-        step_counter: Counts the steps of single envs in this process. The caller must count the steps of other envs.
+        step_counter: Counts steps in mode "sync". With "async" or a ready vector env, the caller must count them.
         restart: Replace a single env that raises with a new one; see `RestartingEnv`.
 
     Raises:
@@ -140,7 +140,7 @@ def name_of(env: EnvSource) -> str:
 def _make(
     source: EnvSource | EnvSpec, env_config: Mapping[str, Any], num_envs: int, where: str, vectorize: bool = False
 ) -> Any:
-    """Make one env or, if ``vectorize``, a vector env. Raise as `make_vector_env` does."""
+    """Make a single or vector env from ``source``. ``vectorize`` asks for an id's vector env; errors name ``where``."""
     config = mutable_copy(dict(env_config))
     remedy = "Check env_config against the arguments of the env."
     try:

@@ -62,8 +62,8 @@ class Restarts:
         return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Continue the guard's episode from ``episodes``, see :meth:`Guard.continue_episode`. The seeds of replacement
-        envs derive from its entry ``restarts`` or, if it has none, from its seed."""
+        """Return the result of the guard's :meth:`Guard.continue_episode`. The seeds of later replacement envs derive
+        from ``restarts`` in the saved episode of this env, or from the episode's ``seed`` if it has no ``restarts``."""
         episode = episodes[self.guard.env_index]
         self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
         return self.guard.continue_episode(episodes)

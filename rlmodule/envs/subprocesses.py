@@ -60,11 +60,11 @@ def is_broken(env: AsyncVectorEnv) -> bool:
 
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
-    """Return an error if a process of ``env`` ended without sending one. The error names the env and the exit code or
-    signal. Return None if no process ended that way.
+    """Return an error that names the env and the exit code or signal of the first process of ``env`` that ended without
+    reporting an exception. Wait up to 1 s for a process to end. Return None if there is no such process.
 
     Args:
-        env: A vector env that could not be reached by a message.
+        env: A vector env, after sending to or receiving from one of its processes has failed.
         first_env_index: Index of its first env in the run.
         seeds: The seed of the last reset of each env.
     """

@@ -126,8 +126,8 @@ class EnvRunnerGroup:
         trained: Collection[str],
         mapping_fn: Callable[..., str] | None = None,
     ) -> None:
-        """Let the runners of multi-agent envs act with the modules that ``spec`` describes, from the next rollout on.
-        Modules that the runners already have, and open episodes, are not changed.
+        """Let the runners of multi-agent envs act with the modules that ``spec`` describes, from the next rollout on:
+        add the new ones, remove those not in ``spec``, and leave the other modules and open episodes unchanged.
 
         Args:
             spec: Describes all modules.

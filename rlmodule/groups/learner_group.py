@@ -141,7 +141,7 @@ class LearnerGroup:
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error for a call of the method ``called``, which the learners do not offer."""
+        """Return the error to raise when the user calls method ``called``, which the learner class does not support."""
         right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
         return TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "

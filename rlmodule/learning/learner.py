@@ -503,8 +503,8 @@ class Learner(Hooks, ABC):
             self.data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return numbers to report: ``more``, those of :meth:`summarize`, learning rates, skips and extra losses. Raise
-        FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
+        """Return numbers to report: ``more``, :meth:`summarize` results, learning rates, skipped updates, extra losses.
+        Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
         for one in skipped:
@@ -540,7 +540,7 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers to report: by default, the means of the metrics of ``M`` minibatches, ``[M]`` or per row."""
+        """Return numbers to report; default: means. A metric has one entry per minibatch, or per row of any of them."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -807,8 +807,8 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
 
 
 def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Return the first row of each minibatch of ``size`` rows (None: of all rows), then ``rows``. A single last row
-    joins the minibatch before it."""
+    """Cut ``range(rows)`` into minibatches of ``size`` (None: into one). Return the index at which each begins, then
+    ``rows``. A single row at the end joins the minibatch before it."""
     return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
 
 
