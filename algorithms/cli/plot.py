@@ -22,7 +22,7 @@ class PlotFlags(CommandFlags):
 
 
 def plot(args: Sequence[str]) -> int:
-    """Draw the learning curves of runs, with their spread over seeds, and print a table that compares them."""
+    """Draw the learning curves of runs, and print a table that compares them."""
     flags, words, _ = parse(PlotFlags, "rlmodule plot", "RUN ...", args, count=range(1, len(args) + 1))
     runs, out = [Path(run) for run in words], Path(flags.out)
     curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)

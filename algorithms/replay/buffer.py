@@ -282,7 +282,7 @@ class ReplayBuffer:
         return _Rows(obs, actions, rewards, terminateds, starts, cuts), last_obs, finals
 
     def _write(self, rows: Index, columns: Index, data: _Rows, part: Any) -> None:
-        """Write the rows ``part`` of ``data`` to ``rows`` and ``columns`` of the ring."""
+        """Write the rows of ``data`` that the NumPy index ``part`` selects to ``rows`` and ``columns`` of the ring."""
         self._obs.write(rows, columns, data.obs, part)
         self._actions.write(rows, columns, data.actions, part)
         self.rewards[rows, columns] = data.rewards[part]
@@ -498,7 +498,7 @@ class ReplayBuffer:
             together: Number of envs in each rollout that will be added to this buffer.
 
         Raises:
-            ValueError: If spaces or settings differ. A buffer of sequences also raises it where others would copy.
+            ValueError: If spaces or settings differ, or if transitions would be copied but ``sequences`` is set.
         """
         heads = state["heads"].numpy()
         apart = len(heads) == self.num_envs and np.any(np.ptp(heads.reshape(-1, together), 1))

@@ -84,8 +84,8 @@ class TreeRows:
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
-        """For each leaf, write the entries ``part`` of its array in ``values`` to the ring at ``rows`` and ``columns``.
-        If the leaf stacks frames, write only the newest frame of each entry."""
+        """For each leaf, write the entries that the NumPy index ``part`` selects from its array in ``values`` to the
+        ring at ``rows`` and ``columns``. If the leaf stacks frames, write only the newest frame of each entry."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
@@ -224,9 +224,9 @@ class ObservationRows(TreeRows):
         return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """Return one leaf at ``places`` ``[B]``, as ``[B, *leaf.shape]``, with its stacks rebuilt from earlier rows.
-
-        Frames from before the start of a stack are replaced with the ``older`` frames that were stored with that start.
+        """Return one leaf at ``places`` ``[B]``, as ``[B, *leaf.shape]``, from its entries ``flat`` of the ring,
+        ``[R * N, *kept_shape]``. Frames from before the start of a stack, which earlier rows do not hold, are taken
+        from ``older``, the leaf's table of the older frames that were stored with that start.
         """
         if leaf.axis is None:
             return flat.take(places, 0)

@@ -63,8 +63,8 @@ class SequenceReplay:
 class Anchors(Candidates):
     """Stores recurrent states at the anchors of a ring ``[R, N]``, the rows where sequences begin, and draws anchors.
 
-    Anchor ``i`` is row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds all rows of its
-    sequence, burn-in included, and at least one of these rows can be trained on.
+    Anchor ``i`` is row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds its burn-in,
+    the ``length`` rows after it and their n-step windows, and at least one of the ``length`` rows can be trained on.
 
     Args:
         settings: Length, burn-in and initial state of the sequences.

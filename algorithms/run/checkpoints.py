@@ -139,8 +139,8 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callable[..., Path]:
-    """Return a function that writes ``content``, from :func:`checkpoint_content`, as a checkpoint to the path that it
-    is called with; see :func:`prepare_checkpoint`."""
+    """Return a function ``write(path, keep=None)`` that writes ``content``, from :func:`checkpoint_content`, as a
+    checkpoint. With ``copy``, copy the tensors now, before they can change; see :func:`prepare_checkpoint`."""
     metrics = content["state"]["metrics"]
     about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
     return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
@@ -308,10 +308,10 @@ def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def _check_kinds(saved: Any, built: Any, path: str) -> None:
-    """Check that a saved state has the entries of a new algorithm's state, with values of the same types.
+    """Check that ``saved``, the part at ``path`` of a saved state, fits ``built``, the same part of a new state.
 
     Raises:
-        ValueError: If an entry is missing or has a different type; names the first such entry.
+        ValueError: If a type differs, or an entry is missing that every state has; names the first such entry.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
     is_whole = path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")

@@ -194,7 +194,7 @@ def play(
     within these steps count.
 
     Raises:
-        RuntimeError: If ``count`` is a number of episodes and an episode does not end.
+        RuntimeError: If ``count`` is in episodes, and none that counts ends in :data:`LIMIT` steps of each env.
     """
     envs, unit = runner.num_envs, "episodes" if in_episodes else "steps"
     wanted = [count // envs + (slot < count % envs) if in_episodes else math.inf for slot in range(envs)]

@@ -16,10 +16,10 @@ Show: TypeAlias = Callable[[int, str], None]
 
 
 def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "") -> AbstractContextManager[Show]:
-    """Return a context manager that yields a function to show progress on stderr.
+    """Return a context manager that yields ``show(done, facts)``, a function that shows progress on stderr.
 
     Args:
-        total: The amount to do.
+        total: The ``done`` at which the bar is full. ``facts`` is the line of text to show.
         enabled: Whether to show anything.
         lines: Whether to print lines if stderr is not a terminal.
         waiting: Text of the bar before the first call.
@@ -31,7 +31,7 @@ def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "")
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    """Yield a function that prints a line at most every :data:`SECONDS_BETWEEN_LINES`; print the last line at exit."""
+    """Yield ``show(done, facts)``, which prints ``facts`` every :data:`SECONDS_BETWEEN_LINES` at most, and at exit."""
     shown_at, waiting = perf_counter(), ""
 
     def show(done: int, facts: str) -> None:
@@ -50,7 +50,7 @@ def _lines() -> Iterator[Show]:
 
 @contextmanager
 def _live(total: int, waiting: str) -> Iterator[Show]:
-    """Yield a function that updates a bar and the text next to it."""
+    """Yield ``show(done, facts)``, which fills a bar to ``done / total`` and sets the text next to it to ``facts``."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 

@@ -156,13 +156,13 @@ def test_every_module_acts_and_trains_with_what_came_before(name: str, monkeypat
         assert np.isfinite(algorithm.train()["learners"]["default_policy"]["total_loss"])
         algorithm.evaluate()
         policy, told = algorithm.policy, []
-        forward = policy.module.forward_inference
+        forward = policy.module._forward_inference
 
         def watched(batch: Mapping[str, Tree]) -> dict[str, Tree]:
             told.append(forward(batch)[Columns.ACTION_DIST_INPUTS])
             return forward(batch)
 
-        monkeypatch.setattr(policy.module, "forward_inference", watched)
+        monkeypatch.setattr(policy.module, "_forward_inference", watched)
         obs = np.full(4, 0.01, np.float32)
         _, state = policy.act(obs)
         for reward in (0.0, 30.0):

@@ -273,7 +273,7 @@ def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
     plan = train_plan(["dqn", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0")
     assert plan.num_env_steps == preset.num_env_steps == 150_000
-    assert plan.begun_with.startswith("the preset of MountainCar-v0: 10 settings of its own reached -101")
+    assert plan.begun_with.startswith("the preset of MountainCar-v0: 10 settings of its own reached -99")
     # 3 is the default of n_step, and still wins over the preset's 1 where it is typed
     plan = train_plan(["dqn", "--n-step", "3", "--num-env-steps", "9_000", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0").training(n_step=3)
