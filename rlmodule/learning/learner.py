@@ -520,7 +520,7 @@ class Learner(Hooks, ABC):
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """Join the metrics of several gradient steps over the steps and over all learners."""
+        """Average scalar metrics over learners and stack them over steps; concatenate metrics with entries per row."""
         if self.data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
