@@ -89,7 +89,8 @@ class CheckpointWriter:
                 NaN or infinite. An error of any other type is raised at the first failure.
         """
         if self._thread is not None:
-            self._thread.join()
+            if self._thread.ident is not None:  # Ctrl-C may come before the thread has started
+                self._thread.join()
             self._thread = None
         done, self._done = self._done, []
         for _, error in done:
