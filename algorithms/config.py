@@ -134,7 +134,7 @@ class Evaluation(Settings):
 
 
 class CallbackFunctions(Settings, kw_only=False):
-    """Your functions, or your :class:`Callbacks` class, that a run calls at certain events."""
+    """Your functions, or your ``Callbacks`` class, that a run calls at certain events."""
 
     callbacks_class: type[Callbacks] | None = setting(
         None, "A class derived from Callbacks; each run makes one instance, without arguments. None uses no class."
