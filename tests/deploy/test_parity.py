@@ -87,7 +87,7 @@ def test_a_graph_and_batches_act_as_the_runner(cell: Any, tmp_path: Path) -> Non
 
 
 def close(actions: np.ndarray, others: np.ndarray) -> None:
-    np.testing.assert_allclose(actions, others, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actions, others, rtol=1e-5, atol=1e-5)
 
 
 def same_to_the_last_bit(actions: Any, episodes: Episodes) -> None:
