@@ -130,7 +130,11 @@ def resources(config: AlgorithmConfig) -> tune.PlacementGroupFactory:
 
 
 def applied(config: AlgorithmConfig, point: Mapping[str, Any]) -> AlgorithmConfig:
-    """Return a copy of ``config`` with the values of a point of a search space, checked against one another.
+    """Return a copy of ``config`` with the values of ``point``, and check that all settings fit together.
+
+    Args:
+        config: The config to copy.
+        point: A value for each dotted name in a search space, such as ``{"env_config.num_agents": 3}``.
 
     Raises:
         TypeError, ValueError: If a name does not exist, or a value does not fit it or the other settings.
@@ -146,7 +150,8 @@ def applied(config: AlgorithmConfig, point: Mapping[str, Any]) -> AlgorithmConfi
 
 
 def _replaced(name: str, whole: Any, path: Sequence[str], value: Any) -> Any:
-    """Return a copy of the nested dict or model settings ``whole`` with ``value`` at the keys ``path``."""
+    """Return a copy of the nested dict or model settings ``whole`` with ``value`` at the keys ``path``. Errors
+    quote ``name``, the full dotted name."""
     if not path:
         return value
     if isinstance(whole, DefaultModelConfig):

@@ -74,7 +74,7 @@ def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
     """Raise a clearer error for ``error``, which ``encoder(obs)`` raised, if ``obs`` shows the cause; else return.
 
     Raises:
-        TypeError: If ``obs`` contains numpy arrays, or is a dict of batch columns; says how to call the encoder.
+        TypeError: If ``obs`` contains numpy arrays, or is a batch ``{"obs": ...}``; says how to call the encoder.
     """
     is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
     is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))

@@ -62,7 +62,8 @@ class Catalog(Hooks):
         observation_space: Space of one observation.
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a dict of some of its fields, or None for the defaults.
-        past_view: Earlier steps that a module sees, in addition to the steps that the settings ask for.
+        past_view: Numbers of earlier observations, actions and rewards that a module sees; None for none. The settings
+            ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` raise theirs to at least 1.
         may_lack_encoder: Whether to raise errors about the observation space only when an encoder is built. Modules
             that may have their own nets set it.
 
@@ -78,7 +79,7 @@ class Catalog(Hooks):
         action_mask: The module that masks forbidden actions; None if the observation has no mask.
         action_embeddings: The module that computes logits from vectors of the actions; None if the observation has
             no such vectors.
-        past_view: The earlier steps that a module sees.
+        past_view: The numbers of earlier steps that a module sees, including those that the settings ask for.
         input_space: Space that a module observes: the observation space, or a Dict of it and the earlier steps.
 
     Raises:
@@ -223,7 +224,7 @@ class Catalog(Hooks):
 
         Args:
             decided: Config of the encoder of the observation.
-            space: The fields of the observation that nets read.
+            space: Space of the observation, with only the fields that nets read.
         """
         assert isinstance(self.input_space, Dict)
         streams: dict[str | int, ModelConfig] = {OBS: decided}
@@ -242,8 +243,8 @@ class Catalog(Hooks):
         )
 
     def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
-        """Call ``hook`` with ``args`` to decide ``node``, and return its result. The default implementation of the hook
-        reads the node from ``self._node``."""
+        """Call ``hook`` with ``args`` to decide ``node`` of a decision tree, and return the result of the hook. The
+        default implementation of the hook reads the node from ``self._node``."""
         outer, self._node = self._node, node
         try:
             return hook(*args)
@@ -263,7 +264,8 @@ class Catalog(Hooks):
         return config
 
     def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Return the encoder config for an observation space or a part of one; by default, ask ``encoder_rules``."""
+        """Return the encoder config for an observation space or a part of one; by default, that of the rules in
+        ``encoder_rules``."""
         node = self._node or encoder_rules.root(observation_space, model_config, "observation_space")
         return encoder_rules.resolve(observation_space, model_config, node)
 
@@ -285,14 +287,14 @@ class Catalog(Hooks):
         return _bound(found, node.space, where, node.path)
 
     def _custom_dist(self, node: Node[Any]) -> Any:
-        """Return the distribution that ``custom_action_dist`` gives for the part ``node`` of an action; None if it
-        gives none."""
+        """Return the distribution class, or its name, that the setting ``custom_action_dist`` gives for the action or
+        its part at ``node`` of the decision tree; None if the setting gives none."""
         given = self.model_config.custom_action_dist
         return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
-        """Return the distribution class for an action space or a part of one; by default, ask
-        ``action_distribution_rules``."""
+        """Return the distribution class for an action space or a part of one; by default, that of the rules
+        in ``action_distribution_rules``."""
         node = self._node or action_distribution_rules.root(action_space, self.model_config, "action_space")
         node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
         return node.result
@@ -326,7 +328,8 @@ class Catalog(Hooks):
         return self._views[function]
 
     def _make_view(self, function: str) -> Self:
-        """Make the result of :meth:`for_function`. Run the decision tree again if the encoder differs."""
+        """Return this catalog, or a copy with the settings of ``function``, for :meth:`for_function` to store. Run the
+        decision tree for the copy if it needs a different encoder."""
         config = self._whole_config.for_function(function)
         own = self._has_own_trunk(function)
         alone = own and function in self.extra_outputs
@@ -350,7 +353,8 @@ class Catalog(Hooks):
         return view
 
     def _trunk_name(self, function: str) -> str:
-        """Return the name of the function whose encoder ``function`` uses; ``function`` if it has its own encoder."""
+        """Return the name of the function, such as "policy", whose encoder ``function`` uses; ``function`` itself if it
+        has its own encoder."""
         first = self.functions[0] if self.functions else function
         if function == "value" and function in self.functions:
             return first if self.model_config.vf_share_layers else function
@@ -380,7 +384,7 @@ class Catalog(Hooks):
         The hidden layers follow the ``head_*`` settings.
 
         Args:
-            function: Name of the function. Its settings in ``model_config.functions`` take precedence.
+            function: Name, such as "policy". Settings of that name in ``model_config.functions`` take precedence.
             output_dim: Number of outputs.
             output_init: Initialisers of the output layer; None keeps torch's default.
         """
@@ -475,7 +479,7 @@ class Catalog(Hooks):
         return ActorCriticEncoder(actor, critic)
 
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder of a critic that does not share the policy's, as :meth:`build_trunk` does."""
+        """Build a new encoder for a critic that does not share the policy's, by calling :meth:`build_trunk`."""
         return self.for_function("value")._trunk.build_trunk()
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
@@ -527,13 +531,14 @@ class Catalog(Hooks):
 
     @property
     def _feeds_own_encoder(self) -> bool:
-        """Whether a custom encoder reads the earlier steps itself. It does unless a net with a memory follows it."""
+        """Whether a custom encoder reads the earlier steps itself. False if there is no custom encoder, if there are no
+        earlier steps, or if a net with a memory follows."""
         is_own = self.has_custom_encoder or self.model_config.custom_model is not None
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
-        """Return whether the encoder of ``function`` reads raw observations although the module standardises
-        observations for the encoder of the first function."""
+        """Return whether the encoder of ``function``, such as "value", reads raw observations although the module
+        standardises observations for the encoder of the first function."""
         return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
@@ -570,7 +575,7 @@ class Catalog(Hooks):
     # --- explaining ---------------------------------------------------------------------------------------------------
 
     def explain(self, format: Format = "text") -> str:
-        """Describe the path through the tree: spaces, rules, settings, overrides, nets and their sizes.
+        """Describe how the nets are chosen: spaces, the rules that apply, settings, overrides, nets and their sizes.
 
         This builds the nets once, which sets ``latent_dims`` but leaves torch's random state as it was.
         ``RLModule.explain`` describes the nets of a module instead. ``format="mermaid"`` returns a flowchart instead of
@@ -654,8 +659,9 @@ class Catalog(Hooks):
         """Check ``critic_only_keys`` and ``model_config.functions``.
 
         Raises:
-            ValueError: As :meth:`_check_critic`. Also if an entry of ``functions`` has an unknown name, a wrong output
-                or trunk, or settings of an encoder that it shares with another function.
+            ValueError: As :meth:`_check_critic`. Also if an entry of ``functions`` sets "output_dim" or "trunk" for a
+                function of the catalog, if an entry of another name sets no "output_dim" or an unknown "trunk", or if
+                an entry has settings of an encoder that it shares with another function.
         """
         self._check_critic()
         for name, given in self._whole_config.functions.items():

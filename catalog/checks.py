@@ -92,7 +92,7 @@ def _remedy(doc: str) -> str:
 
 
 def is_schedule(hint: Any) -> bool:
-    """Return whether the annotation ``hint`` allows both a float and a list of points, as ``Schedule`` does."""
+    """Return whether the annotation ``hint`` allows both a float and a list of points ``[env_step, value]``."""
     members = union_members(hint)
     return float in members and _POINTS in members
 

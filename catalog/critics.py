@@ -156,7 +156,7 @@ class ActionCritic(nn.Module):
         return values if actions is None else self._taken(values, actions)
 
     def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
-        """Select the values ``[members, B]`` of ``actions`` from ``values`` ``[members, B, joint actions]``."""
+        """Select ``[members, B]`` for ``actions`` ``[B, *shape]`` from ``values`` ``[members, B, joint actions]``."""
         assert self.strides is not None
         joint = (actions.reshape(len(actions), -1) * self.strides).sum(-1)
         return values.gather(-1, joint.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
@@ -165,8 +165,9 @@ class ActionCritic(nn.Module):
 class ActionCriticCatalog(Catalog):
     """Chooses the nets of algorithms with a policy and critics that predict action values.
 
-    Each critic reads a vector observation together with the action, as in the papers. If the observation is not a
-    vector, or if the nets are recurrent, the critics share an encoder and read its latent together with the action.
+    Each critic reads a vector observation together with the action. If the observation is not a vector, or if the nets
+    are recurrent, the critics share an encoder and read its latent together with the action. With ``vf_share_layers``,
+    this encoder is the policy's, for vector observations too.
 
     Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
     """

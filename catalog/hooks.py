@@ -46,7 +46,7 @@ class Hooks:
 
 
 def _misspelt(name: str, cls: type) -> str:
-    """Return the method of a base with hooks whose name is ``name`` but for one letter more or less; empty if none."""
+    """Return the method name in a base of ``cls`` that has one letter more or less than ``name``; empty if none."""
     hooks = {hook for base in cls.__mro__[1:] if issubclass(base, Hooks) for hook in vars(base)}
     for hook in sorted(hook for hook in hooks if len(hook) > 8):  # short words are often near each other
         short, long = sorted((name, hook), key=len)
@@ -56,7 +56,7 @@ def _misspelt(name: str, cls: type) -> str:
 
 
 def definers(cls: type, hook: str) -> list[str]:
-    """Return the names of ``cls`` and its bases that define ``hook``, from the most derived class to the base."""
+    """Return the names of those classes among ``cls`` and its bases that define the method ``hook``, ``cls`` first."""
     return [base.__name__ for base in cls.__mro__ if hook in vars(base)]
 
 

@@ -42,7 +42,8 @@ def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the keyword arguments of the setting ``{of}_initializer``; ``unset`` describes what None passes to it."""
+    """Declare the keyword arguments of the setting ``{of}_initializer``, with ``of`` a prefix such as "conv_kernel".
+    ``unset`` is a phrase for its documentation: the arguments that the function gets if the setting is None."""
     return setting(None, f"Keyword arguments for {of}_initializer; None passes {unset}.", part=part)
 
 
@@ -407,8 +408,8 @@ class DefaultModelConfig(Settings):
         return self.use_lstm or self.use_gru or self.use_attention
 
     def without_memory(self) -> Self:
-        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off. If one of them was on, set
-        ``functions`` to an empty dict, too."""
+        """Return these settings with ``use_lstm``, ``use_gru`` and ``use_attention`` off, and with no ``functions``,
+        the settings of single functions. If all three are off already, return these settings unchanged."""
         if not self.is_recurrent:
             return self
         return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})

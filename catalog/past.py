@@ -65,7 +65,8 @@ def input_space(observation_space: Space, action_space: Space, past: PastView) -
     if ``past`` has any.
 
     Raises:
-        ValueError: If ``past`` asks for earlier observations whose choices do not start at 0.
+        ValueError: If ``past`` asks for earlier observations that contain a Discrete or MultiDiscrete with a ``start``
+            other than 0.
     """
     reward = spaces.Box(-np.inf, np.inf, (), np.float32)
     of_one = {PREV_OBS: observation_space, PREV_ACTION: sampled_space(action_space), PREV_REWARD: reward}
@@ -78,7 +79,8 @@ def stacked_space(space: Space, steps: int) -> Space:
     return ``space``.
 
     Raises:
-        ValueError: If ``space`` has choices that do not start at 0, because 0 fills the steps before an episode.
+        ValueError: If ``space`` contains a Discrete or MultiDiscrete with a ``start`` other than 0, because 0 fills the
+            steps before an episode.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return map_parts(lambda part: stacked_space(part, steps), space)

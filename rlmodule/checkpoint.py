@@ -218,6 +218,11 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor], names: dict
 def join_tensors(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
     """Return a copy of ``value`` in which ``tensors`` replace their names: the reverse of :func:`split_tensors`.
 
+    Args:
+        value: The result of :func:`split_tensors`, or that result as read from JSON.
+        tensors: The tensors by name.
+        depth: Number of dicts and lists around ``value`` in the whole tree.
+
     Raises:
         ValueError: If the tree is nested deeper than :data:`DEEPEST`, or names a tensor that is missing.
     """

@@ -247,7 +247,11 @@ class Decoder:
 
     def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
         """Import and return the class or function at ``path``. If the path is not allowed, note it as missing and
-        return None. Raise ValueError if the imported object does not fit the annotation of ``place``."""
+        return None.
+
+        ``bases`` are the classes that the annotation of ``place`` asks for, if any; a class must derive from one of
+        them. Raise ValueError if the path leads to nothing, or to an object that does not fit the annotation.
+        """
         found, kinds, allowed = None, [], self._is_allowed(path)
         if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
             found = self._imported(path, place)

@@ -117,8 +117,8 @@ def _staged(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Lock a folder until the block or this process ends. Yield False if another process holds the lock, or if the file
-    system or platform has none."""
+    """Lock a folder until the block or this process ends, and yield True. Yield False if the file system or platform
+    has no locks, or if another process holds the lock; with ``wait``, wait until that process releases it."""
     if sys.platform == "win32":
         yield False
         return
@@ -139,7 +139,7 @@ def _leftovers(target: Path) -> list[Path]:
 
 
 def _sweep(target: Path) -> None:
-    """Delete the leftovers of processes that were killed."""
+    """Delete the temporary folders that killed processes left next to ``target``. Skip those that are still locked."""
     for left in _leftovers(target):
         with suppress(OSError), _locked(left) as is_abandoned:
             if is_abandoned:
@@ -147,7 +147,8 @@ def _sweep(target: Path) -> None:
 
 
 def _chunks(content: bytes | Mapping[str, Tensor]) -> list[Any]:
-    """Return the bytes of a file as buffers that share the memory of the tensors."""
+    """Return the bytes of a file as a list of buffers. They share the memory of tensors that are contiguous and on the
+    CPU."""
     if isinstance(content, bytes):
         return [content]
     # widest types first: each tensor then lies at a multiple of its item size
@@ -329,7 +330,8 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
 def _verified(
     folder: Path, manifest: Mapping[str, Any], names: Collection[str] | None, others: Collection[str], keep: bool
 ) -> dict[str, bytearray]:
-    """Verify a folder as :func:`read_folder` does. Return contents by name for ``names``, empty unless ``keep``."""
+    """Verify a folder as :func:`read_folder` does, with the same ``names`` and ``others``. Return the content of each
+    file in ``names``, by name; without ``keep``, the contents are empty."""
     files = manifest["files"]
     try:
         found = {*os.listdir(folder)} - {MANIFEST}

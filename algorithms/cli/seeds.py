@@ -117,7 +117,7 @@ class Runs:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
+        """The exit code of the command, as :func:`train_seeds` returns it."""
         if self._stopped_by is not None:
             return INTERRUPTED if self._stopped_by is signal.SIGINT else TERMINATED
         return OK if all(code == OK for code, _ in self.ended.values()) else FAILED

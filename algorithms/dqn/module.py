@@ -174,6 +174,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     ``forward_inference`` returns action values as logits, computed with the mean weights of noisy heads.
     ``forward_exploration`` returns the logits of the ε-greedy policy. Its noisy heads use the noise drawn last.
     ``forward_train`` returns latents, from which :meth:`compute_q_values` and :meth:`compute_q_logits` compute values.
+
+    Attributes:
+        support: The discounted return that each atom stands for, ``[num_atoms]``; None without atoms.
+        epsilon: Share of random actions, a scalar that ``set_epsilon`` sets.
+        greedy_bonus: Logit of the greedy action in ``forward_exploration`` if all actions are allowed, a scalar. All
+            other logits are 0.
     """
 
     catalog: DQNCatalog

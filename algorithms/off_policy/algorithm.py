@@ -216,7 +216,8 @@ class ReplayAlgorithm(Algorithm):
         return values if self.config.is_multi_agent else values[DEFAULT_MODULE_ID]
 
     def _store(self, rollouts: Sequence[Any], num_env_steps: int) -> dict[str, int]:
-        """Store rollouts with ``num_env_steps`` env steps in all. Return the number of steps by module id."""
+        """Store rollouts, which have ``num_env_steps`` env steps in all, in the replay buffers. Return the number of
+        new steps by module id: env steps, or in a multi-agent run, steps of the agents that act with the module."""
         if not self.config.is_multi_agent:
             for rollout in rollouts:
                 self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
@@ -236,8 +237,8 @@ class ReplayAlgorithm(Algorithm):
         return rollout
 
     def _update(self, module_id: str, seconds: dict[str, float]) -> Mapping[str, Metrics]:
-        """Draw a batch, learn from it, update the priorities of its rows, and return the learners' metrics. Add the
-        learning time to ``seconds["update"]``."""
+        """Draw a batch for a module, learn from it, and update the priorities of its rows if replay is prioritized.
+        Return the learners' metrics by module id. Add the learning time to ``seconds["update"]``."""
         config, replay = self.configs[module_id], self.replays[module_id]
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
         sample = replay.sample(config.train_batch_size, beta=beta)
@@ -258,7 +259,8 @@ class ReplayAlgorithm(Algorithm):
         return learned
 
     def _updates_due(self, module_id: str, sampled: int) -> int:
-        """Return the number of batches that a module has to learn from now, after ``sampled`` new steps."""
+        """Return the number of batches that a module has to learn from now, after ``sampled`` new steps, as counted by
+        :meth:`_store`. Call this once per sampling, since it keeps the rest that fills no batch for the next call."""
         config, replay = self.configs[module_id], self.replays[module_id]
         # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
         if replay.num_transitions < config.num_steps_sampled_before_learning_starts and not replay.is_full:
@@ -313,8 +315,9 @@ class ReplayAlgorithm(Algorithm):
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
     def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
-        """Raise ``ValueError`` if a replay buffer of ``columns`` pairs of env and agent cannot hold a rollout, or if
-        ``module`` is recurrent and a rollout has more than one step. ``config``: the settings for this module."""
+        """Raise ``ValueError`` if the module's replay buffer, which has ``columns`` columns, one per pair of env and
+        agent, cannot hold a rollout. Also raise if ``module`` is recurrent and a rollout has more than one step.
+        ``config`` holds the settings for this module."""
         steps = config.get_rollout_fragment_length()
         if config.replay_capacity < (needed := steps * columns):
             raise config._invalid(

@@ -28,7 +28,8 @@ class ReplayLearner(BatchLearner):
         target net shares the tensors of other parts with the module in training.
 
     Attributes:
-        targets: The target nets, and for each the number of its moves and the env steps at its last move.
+        targets: The :class:`TargetNets`: the target nets, the number of moves of each, and the env steps at its last
+            move.
         target: The target nets by module id, in eval mode.
     """
 
@@ -129,8 +130,8 @@ def valid_rows(batch: Batch) -> Batch:
 
 
 def following(net: RLModule, batch: Batch) -> Batch:
-    """Return the observations after the rows of ``batch``, and the outputs of ``net.forward_train`` for them, as
-    columns ``[B, ...]``. For sequences, ``B`` is the number of valid rows."""
+    """Return one dict of columns ``[B, ...]``: the observations after the rows of ``batch`` as ``obs``, and the outputs
+    of ``net.forward_train`` for them under their own names. For sequences, ``B`` is the number of valid rows."""
     if Columns.NEXT_ROWS not in batch:
         after: Batch = {Columns.OBS: batch[Columns.NEXT_OBS]}
         return after | net.forward_train(after)

@@ -92,7 +92,9 @@ class PPOLearner(EpisodeLearner):
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return each row's squared value error, or twice its Huber loss, in units of the value scale ``[B]``."""
+        """Return the squared value error of each row ``[B]``: that of :func:`clipped_value_error` if ``vf_clip_param``
+        is set. With ``vf_huber_delta``, return twice the Huber loss of this error instead. Values and targets are first
+        divided by ``module.value_scale()``."""
         assert isinstance(module, ValueFunctionAPI)
         values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
         scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta
@@ -163,7 +165,8 @@ class PPOLearner(EpisodeLearner):
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``; halve it if KL < ``kl_target`` / 1.5."""
+        """With ``use_kl_loss``, double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL <
+        ``kl_target`` / 1.5. KL(acting policy ‖ updated policy) is the mean over the rows of all learners."""
         if not self.settings.use_kl_loss:
             return
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)

@@ -435,7 +435,7 @@ class ReplayBuffer:
         return self._obs.build(self._obs.take(places))
 
     def actions(self, places: np.ndarray) -> Tree:
-        """Return the actions at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
+        """Return the actions in the rows with flat indices ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
         return self._actions.build(self._actions.take(places))
 
     def following_observations(self, last_places: np.ndarray) -> Tree:
@@ -490,12 +490,14 @@ class ReplayBuffer:
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
         """Restore a state from :meth:`get_state`. Later samples then equal those of the saved buffer bit for bit.
 
-        If the capacity or number of envs differs, or the saved envs of one rollout are at different rows, copy as many
-        transitions as fit, with :func:`copy_transitions`. Later samples then differ.
+        For this, capacity and number of envs must be equal, and columns that will be written together must have equal
+        ``heads`` in ``state``. Otherwise, copy as many transitions as fit, with :func:`copy_transitions`. Later samples
+        then differ.
 
         Args:
             state: State of a buffer with the same spaces and settings.
-            together: Number of envs in each rollout that will be added to this buffer.
+            together: Number of envs in each rollout that will be added to this buffer, always to the same consecutive
+                columns.
 
         Raises:
             ValueError: If spaces or settings differ, or if transitions would be copied but ``sequences`` is set.

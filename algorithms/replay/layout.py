@@ -219,7 +219,12 @@ def replay_bytes(
 
 
 def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, int]:
-    """Return ``n_step`` as a pair: the least and the greatest number of steps in a window.
+    """Return ``n_step`` as a pair: the least and the greatest number of steps in an n-step window. An int gives a pair
+    of equal numbers.
+
+    Args:
+        n_step: The argument ``n_step`` of :class:`ReplayBuffer`.
+        kept_rows: Number of transitions that the buffer holds for each env.
 
     Raises:
         ValueError, TypeError: If ``n_step`` is neither a positive int nor a pair ``(least, greatest)`` of them, or

@@ -80,7 +80,11 @@ class TreeRows:
         return arrays
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
+        """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf.
+
+        Args:
+            places: ``row * N + column`` of each entry, int64 of any shape.
+        """
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
@@ -175,8 +179,10 @@ class ObservationRows(TreeRows):
         num_envs: ``N``.
 
     Attributes:
-        finals: The true final observations, at the places of the truncated steps before them.
-        older: The older frames of observations that do not continue the row before, such as the first of an episode.
+        finals: The true final observations of truncated steps, each at the place of its step. The next row may hold the
+            first observation of the next episode instead.
+        older: The older frames of observations whose older frames are not in the rows before, such as the first of an
+            episode, each at the place of its observation. The ring has only the newest frame of each observation.
     """
 
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:

@@ -97,14 +97,16 @@ class Anchors(Candidates):
         """Return the recurrent states at the anchors in ``rollout``, one tensor ``[anchors, n, ...]`` per leaf.
 
         Args:
-            rollout: The rollout to write from row ``head`` on. If it has no recorded states, the initial state is used.
-            head: Row of the rollout's first step.
+            rollout: The rollout to write from row ``head`` on. If its ``state_in`` is None, return the initial state
+                for each anchor.
+            head: Ring row of the rollout's first step.
 
         Returns:
             The leaves of the states, or None if the rollout contains no anchor.
 
         Raises:
-            ValueError: If an anchor lies where no state was recorded, or the states' shapes do not fit the buffer.
+            ValueError: If an anchor lies where env runners record no state, that is, not in row 0, L, 2L, … of the
+                rollout. Also if the shapes of the states do not fit the buffer.
         """
         (steps, slots), length = rollout.shape, self.settings.length
         first = -head % length
@@ -140,8 +142,8 @@ class Anchors(Candidates):
         Args:
             head: First row that was written.
             steps: Number of rows that were written.
-            columns: The columns that were written.
-            states: The result of :meth:`read_states` for the rollout.
+            columns: The columns (envs) that were written.
+            states: The result of :meth:`read_states` for the rollout; None if no anchor is in these rows.
             trained: bool ``[R, N]``: the rows that can be trained on.
         """
         length, after = self.settings.length, head + steps
@@ -166,12 +168,13 @@ class Anchors(Candidates):
         """Return the recurrent states at the anchors among ``rows``, one tensor ``[anchors, ...]`` per leaf.
 
         Args:
-            rollout: A rollout for :meth:`ReplayBuffer.add_apart`.
+            rollout: A rollout for :meth:`ReplayBuffer.add_apart`. If its ``state_in`` is None, return the initial state
+                for each anchor.
             rows: Ring row ``[K]`` to which each valid row of the rollout is written.
             steps, slots: Row and slot ``[K]`` of each valid row in the rollout.
 
         Raises:
-            ValueError: If an anchor lies where no state was recorded.
+            ValueError: If an anchor lies where env runners record no state; see :meth:`read_states`.
         """
         length, due = self.settings.length, rows % self.settings.length == 0
         steps, slots = steps[due], slots[due]
@@ -196,11 +199,13 @@ class Anchors(Candidates):
     ) -> None:
         """Update the anchors as :meth:`advance` does, after rows were written in columns that advance apart.
 
+        The numbers in ``rows`` and ``after`` continue past the ring's end: ``R`` is row 0 of the ring, ``R + 1`` is
+        row 1, and so on.
+
         Args:
-            rows, where: Ring row and column ``[K]`` of each row that was written. Row numbers do not wrap at the ring's
-                end.
+            rows, where: Row and column of each row that was written, ``[K]``.
             after: For each row that was written, the row after the last row written in its column, ``[K]``.
-            columns, lengths: The columns ``[n]``, and the number of rows written in each.
+            columns, lengths: The columns, and the number of rows written in each, ``[n]``.
             states: The result of :meth:`read_states_at`.
             trained: bool ``[R, N]``: the rows that can be trained on.
         """
@@ -346,7 +351,7 @@ def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray,
         spread: The place of each of ``L'`` rows, ``[L', B]``. An inserted row has the place of the truncated step. A
             sequence with fewer inserted rows than another is padded with its last row.
         positions: Index ``t·B + b`` of each given row among the ``L'`` rows, ``[M, B]``.
-        inserted: Indices of the inserted rows, int64.
+        inserted: Index ``t·B + b`` of each inserted row, int64 ``[K]`` for ``K`` truncated steps.
     """
     steps, batch = places.shape
     positions = np.arange(steps * batch).reshape(steps, batch)

@@ -16,7 +16,8 @@ class TeamEnv(gym.Env[Any, Any]):
     """A Gymnasium env around a multi-agent env, in which a :class:`Team` plays.
 
     An observation is a tuple of three: the observations of the agents that act next, by agent; the reward of each agent
-    since it last acted; and the list of agents that have ended. The reward is the sum over agents.
+    since it last acted; and the list of agents that ended in the last step. An action is a dict of actions by agent.
+    The reward is the sum over agents.
     """
 
     def __init__(self, env: MultiAgentEnv) -> None:

@@ -99,7 +99,7 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
 
 def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     """Return the content of a checkpoint of ``algorithm``. The tensors share the algorithm's memory. The first time for
-    an algorithm, warn if a setting names code of the running script.
+    an algorithm, warn if a setting names a class or function of the running script, which other programs cannot import.
 
     Raises:
         NotFinite: If a weight is NaN or infinite; names it.
@@ -140,14 +140,16 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
 
 def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callable[..., Path]:
     """Return a function ``write(path, keep=None)`` that writes ``content``, from :func:`checkpoint_content`, as a
-    checkpoint. With ``copy``, copy the tensors now, before they can change; see :func:`prepare_checkpoint`."""
+    checkpoint to ``path`` and moves an earlier checkpoint from there to ``keep``, if given. With ``copy``, copy the
+    tensors now, so that they may change before ``write`` is called."""
     metrics = content["state"]["metrics"]
     about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
     return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
 
 
 def _warn_of_script(config: AlgorithmConfig) -> None:
-    """Warn the caller of ``algorithm.save()`` if a setting names code of the running script."""
+    """Warn the caller of ``algorithm.save()`` if a setting names a class or function of the running script, which other
+    programs cannot import."""
     if names := config.modules_to_allow().get("__main__", []):
         warnings.warn(
             f"save(): expected code in modules, which other programs can import, got {', '.join(names)} of this "
@@ -251,11 +253,11 @@ def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: Algorithm
 
 
 def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return all tensors of the modules, after checking that no weight is missing, NaN or infinite.
+    """Return all tensors of the modules in ``content``, which was read from a checkpoint.
 
     Raises:
-        KeyError: If a module is missing.
-        ValueError: If a weight is missing or not finite; names it.
+        KeyError: If a module that ``content["modules"]`` lists has no state.
+        ValueError: If a weight that is listed there is missing, or is NaN or infinite; names it.
     """
     state = content["state"]
     saved = state["learners"]["module"]
@@ -302,7 +304,8 @@ def _check_sizes(
 
 
 def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the largest number of envs that a run may have if ``state`` is the state of its env runners."""
+    """Return the largest number of envs that settings may ask for if ``state`` holds the state of each env by index:
+    as many as it holds, or :data:`MOST_TENSOR_ENVS` if the envs return tensors."""
     on_device = any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in state.values())
     return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
 

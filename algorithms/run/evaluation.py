@@ -108,8 +108,7 @@ class Evaluation:
     def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
         """Record videos and play episodes, as ``config`` asks.
 
-        Returns:
-            See :meth:`algorithms.Algorithm.evaluate`.
+        The arguments and the result are those of :meth:`algorithms.Algorithm.evaluate`.
         """
         algorithm = self._algorithm
         if algorithm.is_stopped:
@@ -177,8 +176,9 @@ class Evaluation:
 
 
 def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_env_steps: int) -> dict[str, Any]:
-    """Return the section ``env_runners`` of an evaluation that took ``num_env_steps`` steps, in which episodes with
-    these returns and lengths ended."""
+    """Return the content of the section ``env_runners`` for an evaluation of ``num_env_steps`` steps, in which episodes
+    with these returns and lengths ended: :func:`episode_summary`, ``episode_return_std``, ``num_episodes`` and
+    ``num_env_steps``."""
     spread = pstdev(returns) if returns else math.nan
     counts = {"num_episodes": len(returns), "num_env_steps": num_env_steps}
     return {**episode_summary(returns, lengths), "episode_return_std": spread, **counts}

@@ -161,7 +161,8 @@ class RunMetrics:
 
 
 def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:
-    """Return the mean, least and greatest return and the mean length; NaN if there are no episodes."""
+    """Return ``episode_return_mean``, ``episode_return_min``, ``episode_return_max`` and ``episode_len_mean``, all NaN
+    if there are no episodes."""
     returns, lengths = returns or (math.nan,), lengths or (math.nan,)
     return {
         "episode_return_mean": sum(returns) / len(returns),

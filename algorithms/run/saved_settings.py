@@ -66,7 +66,8 @@ def setting_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what :func:`rlmodule.encoding.encode` returned into plain JSON."""
+    """Turn a result of :func:`rlmodule.encoding.encode` into plain JSON: replace tagged dicts, such as
+    ``{"__tuple__": [1, 2]}``, with their content."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:

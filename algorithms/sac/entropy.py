@@ -27,6 +27,8 @@ class TargetEntropy(nn.Module):
         most: The largest possible entropy in nats: that of uniform actions, with all choices allowed and numbers in
             (-1, 1). Infinite if a number is not bounded.
         constant: The part of the target entropy that does not depend on the mask, a scalar buffer in nats.
+        is_masked: bool ``[parts]``: for each part of an action, in the order of :class:`ActionMask`, whether it is a
+            choice. Only the entropy of choices depends on the mask.
     """
 
     constant: Tensor

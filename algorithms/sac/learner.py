@@ -142,8 +142,8 @@ class SACLearner(ActionCriticLearner):
         }
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return ``batch`` with the critics' targets and, unless the critics value all joint actions, with the noise
-        from which the loss and the targets draw actions."""
+        """Return ``batch`` with the critics' targets as ``value_targets``. Unless the critics value all joint actions,
+        also add ``noise``, from which the loss draws actions, and ``next_noise``, from which the targets do."""
         module = self.module[module_id]
         assert isinstance(module, ActionValueAPI)
         if not module.values_all_actions:

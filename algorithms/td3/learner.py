@@ -79,8 +79,8 @@ class TD3Learner(ActionCriticLearner):
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return ``batch`` with the critics' targets and, unless ``target_noise`` is 0, with the clipped noise for the
-        target policy's actions."""
+        """Return ``batch`` with the critics' targets as ``value_targets``. Unless ``target_noise`` is 0, also add
+        ``next_noise``, the clipped noise for the target policy's actions."""
         scale, most = self.settings.target_noise, self.settings.target_noise_clip
         if scale:
             noise = self.draw_noise(module_id, batch, num_actions=1)[0]

@@ -52,8 +52,16 @@ class TD3Config(TD3Training, ReplayConfig):
         return TD3
 
     def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
-        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run, in
-        ``sampled`` of which the policy acted (None: in all); this matters only if ``exploration_noise`` is None."""
+        """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run.
+
+        If ``exploration_noise`` is set, the result is its value at ``env_steps``, and ``sampled`` is ignored. If it is
+        None, the result is 1 until the policy has acted in ``num_steps_sampled_before_learning_starts`` steps, and 0.1
+        from then on.
+
+        Args:
+            env_steps: Number of env steps in the run so far.
+            sampled: Number of steps in which the policy acted; None takes ``env_steps``.
+        """
         acted = env_steps if sampled is None else sampled
         if self.exploration_noise is None:
             return 1.0 if acted < self.num_steps_sampled_before_learning_starts else SCALE

@@ -40,7 +40,7 @@ class Offset(ActionConverter):
     space.
 
     Args:
-        start: The smallest number of each choice.
+        start: The smallest number of each choice, in the shape of an action.
         dtype: The dtype of the space.
     """
 
@@ -97,7 +97,12 @@ class FitBox(ActionConverter):
 
 
 class Nested(ActionConverter):
-    """Converts each part of a Dict or Tuple action with the converter of that part."""
+    """Converts each part of a Dict or Tuple action with the converter of that part.
+
+    Args:
+        children: Converter of each part, by key or index.
+        as_tuple: Whether actions are tuples and not dicts.
+    """
 
     def __init__(self, children: Mapping[Any, ActionConverter], as_tuple: bool) -> None:
         super().__init__()

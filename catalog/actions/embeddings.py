@@ -71,7 +71,7 @@ def find_action_embeddings(
 
 
 def _misfit(key: str, expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a field that does not describe the actions."""
+    """Return the error for a field ``key`` that does not describe the actions. The other arguments are its texts."""
     ordinary = "or set action_embeddings_key=None to treat it as an ordinary observation."
     return ValueError(f"observation_space[{key!r}]: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
@@ -81,8 +81,8 @@ Field = tuple[str, Space]
 
 
 def action_fields(observation_space: Space, model_config: DefaultModelConfig) -> list[Field | None]:
-    """Return the field with the action mask and the field with the action vectors, in this order; None for a field that
-    is missing.
+    """Return the field with the action mask and the field with the action vectors, in this order, each as
+    ``(name, space)``; None for a field that is missing.
 
     A field that ``action_mask_key`` or ``action_embeddings_key`` names must exist, unless the name is the default. If
     both name the same field, it is the mask.

@@ -35,7 +35,8 @@ class ActionMask(nn.Module):
         key: Field of the observation with the mask.
         leaves: The arrays in that field.
         source: For each logit, the index of its entry in the concatenated leaves; -1 for logits without a mask.
-        groups: For each logit, the index of its categorical part. A leaf without choices counts as one part.
+        groups: For each logit, the index of its categorical part. All logits of an action leaf without choices count
+            as one part, and so does the context of autoregressive actions.
     """
 
     masked: Tensor
@@ -128,7 +129,8 @@ def _pieces(
     """Yield, for each leaf of the space ``action``: the array that masks it (None if it has no choices or no mask), the
     sizes of its categorical parts, and its number of logits. One array may mask several leaves.
 
-    ``mask`` is the space of the mask for ``action``, None for no mask. ``keys`` lead to it from the field at ``path``.
+    ``mask`` is the space of the mask for ``action``, None for no mask. ``keys`` lead from the whole mask to ``mask``;
+    ``path`` names the whole mask in error messages.
     """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts, leaf = _parts(action, dist_cls), None
@@ -156,7 +158,8 @@ def _pieces(
 
 
 def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a mask, or for the part of a mask at ``keys``, that does not fit the action."""
+    """Return the error for a mask, or its part at ``keys``, that does not fit the action. ``path`` names the whole
+    mask. The other arguments are texts of the error."""
     where = path + "".join(f"[{key!r}]" for key in keys)
     ordinary = "or set action_mask_key=None to treat it as an ordinary observation."
     return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")

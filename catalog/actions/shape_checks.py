@@ -36,8 +36,9 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
 def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
     """Check that the inputs which an action model computes for a part of an action depend on earlier parts only.
 
-    The check calls the model with its current weights for one action: with the code of the whole action, and with the
-    partial codes that the model gets while it samples that action. The inputs of each part must be the same in both.
+    The check calls the model with its current weights for one action: with the code of the whole action, which is its
+    flat vector from :meth:`ActionModel.encode`, and with the partial codes, 0 for later parts, that the model gets
+    while it samples that action. The inputs of each part must be the same in both.
 
     Args:
         dist_cls: The distribution, bound to a module. The train or eval mode of its action model does not change.
@@ -73,7 +74,7 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
 
 
 def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
-    """Return the code ``[E]`` of an action in which the code of no part is zero."""
+    """Return an action as a vector ``[E]``, as :meth:`ActionModel.encode` does, in which no part is all zeros."""
     code = torch.zeros(dist_cls.code_dim)
     for part in dist_cls.parts:
         if part.nvec:

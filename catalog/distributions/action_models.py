@@ -56,10 +56,10 @@ class MADE(ActionModel):
     """Masked dense layers (Germain et al. 2015, "MADE: Masked Autoencoder for Distribution Estimation"): one net for
     all parts, in which no connection leads from the code of a part to the inputs of that part or of an earlier part.
 
-    Every hidden unit has a number from 1 to the number of parts minus 1. The unit reads the context and the code of the
-    parts up to that number, and only the inputs of later parts read the unit (eq. 12 and 13). Codes are also connected
-    to the inputs of later parts directly (eq. 10). With its initial weights the net adds 0 to the inputs, so that the
-    parts are independent.
+    "Inputs" means the inputs of the distribution, to which the net adds its output. Every hidden unit has a number from
+    1 to the number of parts minus 1. The unit sees the context and the code of the parts up to that number, and affects
+    only the inputs of later parts (eq. 12 and 13). Codes are also connected to the inputs of later parts directly
+    (eq. 10). With its initial weights the net adds 0, so that the parts are independent.
 
     Args:
         dist_cls: The distribution, bound to ``action_space``.
@@ -68,7 +68,7 @@ class MADE(ActionModel):
         activation: Activation of the hidden layers.
         init: Initialisers of the hidden layers.
         fixed: Indices of the inputs that the net does not change.
-        bounds: Indices of the inputs that the net clamps to ``±bound``, and the bound.
+        bounds: ``(indices, bound)``: the net clamps the inputs at these indices to ``±bound``.
 
     Raises:
         ValueError: If ``activation`` reads several units at once, as softmax does, because it would connect parts that
@@ -135,8 +135,9 @@ class MADE(ActionModel):
 
 
 class _MaskedStack(DenseStack):
-    """Dense layers, each with a mask ``[outputs, inputs]`` for its weights. The initial weights and biases of the last
-    layer are 0. Norm layers are not supported, because they connect every unit to every other."""
+    """Dense layers with one of ``masks``, each ``[outputs, inputs]``, for the weights of each layer, the output layer
+    included. The initial weights and biases of the last layer are 0. Norm layers are not supported, because they
+    connect every unit to every other."""
 
     def __init__(self, masks: Sequence[Tensor], activation: Activation, init: Init) -> None:
         super().__init__(

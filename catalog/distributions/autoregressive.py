@@ -55,9 +55,10 @@ class Part(NamedTuple):
         component: Index of the component in the leaf; None for the whole leaf.
         name: Name of the part in error messages, such as ``grip`` or ``arm.0[2]``.
         dist_cls: Distribution of the part, given the earlier parts.
-        inputs: Range of the part among the inputs of all parts.
+        inputs: Range of the part in the distribution inputs of all parts, concatenated.
         noise: Range of the part in the noise of all parts. It is used only if all parts sample from noise.
-        code: Range of the part in the code of an action.
+        code: Range of the part in the flat vector of an action (choices one-hot, numbers as they are) on which later
+            parts are conditioned.
         nvec: Sizes of the choices in the part, which are coded one-hot; empty if the part consists of numbers.
         num_values: Number of values of the part; more than ``MOST_PREFIXES`` if they cannot be enumerated.
     """
@@ -229,8 +230,12 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Return the noise ``[steps, W]``, or None, which ``independent`` draws; ``input_dim`` is ignored. So parts
-        that do not depend on others get the same actions as from the distribution ``independent``."""
+        """Draw noise ``[steps, W]`` with the class ``independent``, the distribution of independent parts. Return None
+        if that class cannot sample from noise.
+
+        With the same noise, parts that do not depend on others get the same actions as from ``independent``.
+        ``input_dim`` is ignored, because it includes the context, for which no noise is drawn.
+        """
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -242,7 +247,8 @@ class AutoregressiveDistribution(Distribution):
     # --- densities ----------------------------------------------------------------------------------------------------
 
     def _given(self, actions: Tree) -> Tensor:
-        """Compute the inputs of all parts, each given the parts before it in ``actions``."""
+        """Return the inputs ``[..., width]`` of all parts, without the context. The inputs of each part are computed
+        from the parts before it in ``actions``."""
         return self._model(self.inputs, self.context, self._model.encode(actions).to(self.inputs.dtype))
 
     def logp(self, actions: Tree) -> Tensor:
@@ -284,7 +290,7 @@ class AutoregressiveDistribution(Distribution):
 
     def _prefixes(self, count: int) -> tuple[list[Tensor], Tensor]:
         """Return all ``K = count`` combinations of values of the parts before the last: the values ``[K, ...]`` of each
-        part, and the codes ``[K, ..., E]``."""
+        part, and the codes ``[K, ..., E]`` of the combinations: flat vectors as from :meth:`ActionModel.encode`."""
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((count, *leading, self.code_dim))
         sizes = tuple(part.num_values for part in self.parts[:-1])
@@ -296,8 +302,8 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return the log-probability ``[K, ...]`` of each of the ``K`` prefixes, and the distribution of the last part
-        given each prefix. The arguments are the result of :meth:`_prefixes`."""
+        """Return the log-probability ``[K, ...]`` of each of ``K`` combinations of values of the parts before the last,
+        and the distribution of the last part given each. The arguments are the result of :meth:`_prefixes`."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
@@ -321,7 +327,8 @@ def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: 
 
 
 def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
-    """Yield the parts of all leaves, with consecutive ranges of inputs, noise and code."""
+    """Yield the parts of an action of ``space`` with the distribution ``independent``, with consecutive ranges of
+    inputs, noise and code."""
     # where the next part starts in the inputs, the noise and the code
     starts = [0, 0, 0]
     for keys, dist_cls in leaf_classes(independent):
@@ -360,7 +367,8 @@ def _flat(value: Tensor, dims: int) -> Tensor:
 
 
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
-    """Write the code of ``value`` in place into the range of ``part`` in ``code``, where all numbers must be 0."""
+    """Write ``value`` of ``part`` in place into the flat action ``code`` ``[..., E]``: choices one-hot, numbers as they
+    are. All numbers in the range ``part.code`` must be 0 before."""
     flat = _flat(value, code.dim())
     if part.nvec:
         if len(part.nvec) > 1:

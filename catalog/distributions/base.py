@@ -161,13 +161,18 @@ class Distribution(Hooks, ABC):
         raise NotImplementedError
 
     def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions of :meth:`sample_from`, but with a gradient, and their log-probabilities.
+        """Return the actions that ``sample_from(noise)`` returns, but with a gradient, and their log-probabilities.
 
-        Discrete parts are one-hot codes with a straight-through gradient, as in :meth:`rsample`. Their log-probability
-        has the gradient of the negative entropy, because the gradient for a fixed sample would average to 0.
+        Choices are returned as one-hot codes, and bits as floats, with a straight-through gradient as in
+        :meth:`rsample`. The log-probability of choices and bits has the gradient of the negative entropy, because the
+        gradient of :meth:`logp` for a drawn action would average to 0.
+
+        Args:
+            noise: Noise ``[..., W]``, one sample of :meth:`draw_noise` for each distribution of the batch.
 
         Returns:
-            Actions ``[..., *action_shape]``, with choices as codes ``[..., inputs]``, and log-probabilities ``[...]``.
+            Actions ``[..., *action_shape]``, where a leaf of choices is a vector of its one-hot codes, as long as its
+            inputs; and log-probabilities ``[...]``.
 
         Raises:
             TypeError: If samples of the class have no gradient for given noise.

@@ -171,7 +171,7 @@ class MultiCategorical(Choices):
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
 
     def _split(self, x: Tensor) -> list[Tensor]:
-        """Split ``x`` ``[..., sum(nvec)]`` into one view ``[..., count, size]`` per series of equally large parts."""
+        """Split ``x`` ``[..., D]`` into views ``[..., count, size]`` of ``count`` adjacent parts of equal size."""
         if len(self.runs) == 1:
             return [x.unflatten(-1, self.runs[0])]
         pieces = x.split([count * size for count, size in self.runs], dim=-1)

@@ -109,9 +109,9 @@ class _Window:
 
     Args:
         x: Inputs ``[B, T, D]`` of the first layer.
-        length: ``[B]``: number of filled slots of the memory before the first step.
+        length: ``[B]``: number of earlier steps that the memory holds before the first step.
         starts: ``[T, B]`` bool: steps that start an episode; None for no such step.
-        memory: ``M``, the number of slots of the memory.
+        memory: ``M``, the number of slots of the memory, each for one earlier step.
 
     Attributes:
         filled_after: ``[B, M]`` bool: the filled slots of the memory after the last step.
@@ -153,8 +153,12 @@ class _Window:
         return y.unflatten(0, (-1, self.num_blocks)).flatten(1, 2)[:, : self.num_steps]
 
     def scores(self, by_distance: Tensor) -> Tensor:
-        """Return the mask to add to attention scores ``[B * blocks, heads, C, M + C]``: the bias for the distance of
-        two steps, from ``by_distance`` ``[heads, M + 1]``, and minus infinity for steps that are not seen."""
+        """Return the mask to add to attention scores, ``[B * blocks, heads, C, M + C]``: for each query and key, the
+        bias for their distance, or minus infinity if the query does not see the key.
+
+        Args:
+            by_distance: Bias of each head for a key that is 0 to ``M`` steps before the query, ``[heads, M + 1]``.
+        """
         heads, width = len(by_distance), self.memory + self.block
         # Equal rows of width + 1, flattened and cut at width, shift by one place from row to row: so each diagonal has
         # one distance.
@@ -163,7 +167,7 @@ class _Window:
         return rows[:, : self.block * width].view(heads, self.block, width).masked_fill(self._hidden, -math.inf)
 
     def _filled_up(self, x: Tensor) -> Tensor:
-        """Pad ``x`` with zero steps at the end, so that its steps fill whole blocks."""
+        """Pad dim 1 (time) of ``x`` with zeros at the end, so that its last ``T`` steps fill whole blocks of ``C``."""
         missing = self.num_blocks * self.block - self.num_steps
         return functional.pad(x, (0, 0, 0, missing)) if missing else x
 

@@ -36,7 +36,8 @@ def default_filters(height: int, width: int, padding: Literal["same", "valid"] =
     The first convolution has 32 channels. It is 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with
     stride 2. All other convolutions are 4×4 with stride 2 and 64 channels. Once the shorter side is at most 7, it keeps
     its size: along that side the stride is 1 and the kernel 3, or 1 for padding "valid". An image of at most 7 × 28
-    gets one 3×3 convolution with stride 1 and 32 channels.
+    gets one 3×3 convolution with stride 1 and 32 channels; with padding "valid", its kernel is at most as large as
+    the image.
 
     =========  ========================  ========================
     image      sizes, padding "same"     sizes, padding "valid"

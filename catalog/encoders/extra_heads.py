@@ -1,4 +1,4 @@
-"""Additional outputs of a module, such as a curiosity head, each on its own encoder or on that of a function."""
+"""Additional outputs of a module, such as a curiosity head, with their own encoder or that of, say, the policy."""
 
 from collections.abc import Collection, Mapping
 
@@ -14,7 +14,8 @@ class ExtraOutputs(nn.Module):
 
     Args:
         heads: Nets from latents to outputs, by name.
-        trunks: For each head, the function whose encoder it shares, or its own name if it has its own encoder.
+        trunks: For each head, the function ("policy", "value", ...) whose encoder it shares, or its own name if it has
+            its own encoder.
         encoders: Encoders of the heads that do not share one, by name of the head.
         raw: Names of heads whose own encoder reads observations before standardisation.
     """
@@ -36,7 +37,7 @@ class ExtraOutputs(nn.Module):
 
         Args:
             obs: Observations ``[..., *obs_shape]``, for heads with their own encoder.
-            latents: Latent of each function by name, ``[B, D]``, or ``[T, B, D]`` for sequences.
+            latents: Latents by name of the function, such as "policy", ``[B, D]``, or ``[T, B, D]`` for sequences.
             raw_obs: The observations before standardisation; None if ``obs`` are not standardised.
         """
         sequences = next(iter(latents.values())).dim() == 3

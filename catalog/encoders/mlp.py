@@ -199,7 +199,8 @@ class MLPHead(DenseStack):
 @dataclass(frozen=True, kw_only=True)
 class FreeLogStdMLPHeadConfig(MLPHeadConfig):
     """An :class:`MLPHeadConfig` with free log standard deviations: each is a learned parameter that does not depend on
-    the state. The parameters start at 0, and the outputs are clamped to ``±log_std_clip_param``."""
+    the state. The parameters start at 0. The head always clamps them to ``±log_std_clip_param`` and ignores
+    ``clip_log_std``."""
 
     def build(self) -> "FreeLogStdMLPHead":
         return FreeLogStdMLPHead(self)

@@ -61,7 +61,8 @@ class Vectorize(nn.Module):
 
 
 def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
-    """Return a :class:`Vectorize` for ``space``, or a plain function if the space is a vector of floats."""
+    """Return a function from observations of ``space`` to float32 vectors ``[..., D]``: ``Tensor.float`` if they are
+    vectors of floats already, else a :class:`Vectorize`."""
     if _is_float_box(space) and len(space.shape or ()) == 1:
         return Tensor.float
     return Vectorize(space)

@@ -107,8 +107,9 @@ class RecurrentEncoder(MemoryEncoder):
         return x.unsqueeze(0), after
 
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
-        """Run steps ``[T, B, D]`` one by one with :meth:`_step`. This is slow except in a CUDA graph, but needs no
-        synchronisation."""
+        """Run steps ``[T, B, D]`` one by one with :meth:`_step`. Set the hidden state to zero where ``starts``
+        ``[T, B]`` marks a new episode. Return the outputs, and the hidden state after the last step. This is slow
+        except in a CUDA graph, but does not wait for the GPU."""
         outputs = []
         for tokens, fresh in zip(x.split(1), starts.unsqueeze(-1), strict=True):
             hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
@@ -117,8 +118,9 @@ class RecurrentEncoder(MemoryEncoder):
         return torch.cat(outputs), hidden
 
     def _sequence(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline | None") -> tuple[Tensor, list[Hidden]]:
-        """Run steps ``[T, B, D]`` with one fused call per layer. ``timeline`` is None if no step after the first starts
-        an episode."""
+        """Run steps ``[T, B, D]`` with one fused call per layer, from ``hidden``, the state of each layer. Return
+        outputs ``[T, B, H]`` and the states after the last step. ``timeline`` is the layout of the episode starts, None
+        if no step after the first starts an episode."""
         after = []
         if timeline is None:
             for before, layer in zip(hidden, self.layers, strict=True):
@@ -143,8 +145,8 @@ class _Timeline:
     gradients pass. Sequences with fewer starts end with steps that hold the state, so that all have the same length.
 
     Attributes:
-        places: ``[T, B]``: index of each ordinary step among the ``L * B`` steps.
-        forces: ``[L, B, 2]`` bool: the steps that forget the state and the steps that hold it.
+        places: ``[T, B]``: index of each ordinary step in a flattened tensor ``[L * B, ...]``.
+        forces: ``[L, B, 2]`` bool: the steps that forget the state (index 0) and the steps that hold it (index 1).
     """
 
     places: Tensor
@@ -188,9 +190,9 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
     """Return the weights of a layer extended by two inputs. The first makes the layer forget its state. The second
     makes an LSTM hold its c.
 
-    An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
-    closed and a candidate of tanh(b - b) = 0. No layer needs to hold h, because the caller reads h at the last ordinary
-    step.
+    An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with gates r and z
+    closed and an input that cancels the bias of the candidate state, which becomes tanh(0) = 0. No layer needs to hold
+    h, because the caller reads h at the last ordinary step.
     """
     size = w_hh.shape[1]
     closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)
@@ -208,8 +210,8 @@ def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
 
 
 def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
-    """Run one layer over ``x`` ``[L, B, D]`` from the state ``hidden``. Return outputs ``[L, B, H]`` and the state
-    after the last step."""
+    """Run one layer over ``x`` ``[L, B, D]`` from the state ``hidden``, (h, c) or (h,). Return outputs
+    ``[L, B, H]`` and the state after the last step. ``weights`` are those of :func:`_weights`."""
     if x.is_cuda:
         weights = _in_one_piece(weights)
     before = tuple(part.unsqueeze(0).contiguous() for part in hidden)
@@ -277,7 +279,7 @@ class SequenceEncoder(Encoder):
         start_gates(config.init, _weights(self.gru), config.hidden_dim)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Return latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``."""
+        """Return latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``. Ignore ``state`` and ``starts``."""
         leading = obs.shape[:-2]
         weights = _weights(self.gru)
         rows = obs.reshape(math.prod(leading), *self.input_dims).transpose(0, 1).to(weights[0].dtype)

@@ -32,13 +32,13 @@ def check_encoder(
             is stateful. Its train or eval mode and its buffers do not change.
         space: Space of one observation.
         where: The function that made the net, for error messages.
-        declared: The expected shape of one latent, if known.
+        declared: The shape that one latent must have; None accepts a vector of any width.
         path: Name of the space in error messages.
 
     Raises:
-        ValueError: If the encoder does not accept observations of ``space``, does not return one vector for each in
-            torch's default dtype, has an initial state that does not consist of tensors, or returns a next state that
-            does not have the form of the initial state.
+        ValueError: If the encoder does not accept observations of ``space``, does not return one latent of the expected
+            shape and torch's default dtype for each, has an initial state that does not consist of tensors, or returns
+            a next state that does not have the form of the initial state.
     """
     initial = encoder.get_initial_state()
     leading = (2,) if initial is None else (2, 3)
@@ -108,7 +108,8 @@ def check_floats(
 
 
 def check_state(state: Tree, where: str) -> None:
-    """Check that an initial state consists of tensors, dicts and tuples, which is what rollouts can store.
+    """Check that an initial state consists of tensors, dicts and tuples, which is what rollouts can store. Error texts
+    begin with ``where``.
 
     Raises:
         ValueError: If ``state`` contains anything else.
@@ -126,7 +127,8 @@ def check_state(state: Tree, where: str) -> None:
 
 
 def check_next_state(before: Tree | None, after: Tree | None, where: str) -> None:
-    """Check that the state ``after`` a step has the structure, shapes and dtypes of the state ``before`` it.
+    """Check that the state ``after`` a step has the structure, shapes and dtypes of the state ``before`` it. None means
+    that there is no state. Error texts begin with ``where``.
 
     Raises:
         ValueError: If the structure, a shape or a dtype differs.
@@ -199,6 +201,18 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """Return ``net(*samples, **memory)`` in eval mode, or raise as :func:`tried` does; ``memory``: state, starts."""
+    """Return ``net(*samples, **memory)``, called in eval mode and without gradients. Modes and buffers are restored.
+
+    Args:
+        net: The net.
+        samples: Positional arguments of ``net``, which it must not change.
+        where: The function that made the net, for error messages.
+        takes: The inputs that the net is expected to accept, for error messages.
+        remedy: Advice if the call fails; empty for general advice about observations.
+        memory: Keyword arguments of ``net``, such as ``state`` and ``starts`` of a stateful net.
+
+    Raises:
+        ValueError: If the call fails, or if it changes the samples in place.
+    """
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

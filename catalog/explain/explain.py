@@ -187,7 +187,8 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
-    """Yield lines that describe where the encoder comes from if the catalog built none."""
+    """Yield lines that describe where the encoder comes from if the catalog built none. ``module`` is the
+    :attr:`Built.module` of the nets."""
     name, own = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
         decider = f"none by {overrider(catalog, '_determine_components_hook')}"
@@ -261,8 +262,8 @@ def _decision(
         node: The decision.
         depth: Indentation of the first line.
         label: Label of the first line.
-        hooks: Hooks that are asked before the table.
-        decider: Hook or setting that decided in place of the tree; empty if the tree decided.
+        hooks: Names of the catalog methods that are called before the table is read.
+        decider: Text that names the hook or setting that decided in place of the tree; empty if the tree decided.
     """
     owners = [owner for hook in hooks if (owner := overrider(catalog, hook))]
     if decider or node.rule is None:
@@ -387,9 +388,9 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer. For an encoder with
-    several streams, yield the names of the streams with the width of their joint latent, and then the layers that
-    join them."""
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer. For an encoder of
+    Dict or Tuple observations, yield the keys of the parts as one text, with the width of their joint latent, and then
+    the layers that join the parts."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features
     elif isinstance(net, nn.Conv2d):

@@ -86,7 +86,8 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
 
 def _decides_all(view: Catalog) -> bool:
-    """Return whether an overridden hook or a rule that lists no settings decides a part of the encoder of ``view``."""
+    """Return whether an overridden hook or a rule that lists no settings decides a part of the encoder of ``view``,
+    which is a catalog or its copy for one function; see :meth:`Catalog.for_function`."""
     hooks = ("build_encoder", "_determine_components_hook")
     return any(overrider(view, hook) for hook in hooks) or any(
         node.rule is None or not node.rule.settings for node in view.encoder_node.walk()
@@ -101,8 +102,9 @@ def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """Return the names of the settings that affect what ``view`` builds. ``views`` are the catalog and its views of all
-    functions."""
+    """Return the names of the settings that affect what ``view`` builds: a catalog, or its copy for one function, see
+    :meth:`Catalog.for_function`. ``max_seq_len`` is one of them if any catalog in ``views`` has a net with a memory, or
+    may have one because custom code builds its encoder."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):

@@ -64,7 +64,12 @@ class ActingStacks:
 
 
 class _Stack:
-    """Modules of the same structure, which act in one forward pass."""
+    """Modules of the same structure, which act in one forward pass.
+
+    Args:
+        columns: The :class:`AgentColumns` of each module.
+        modules: The modules as a stack, in the same order.
+    """
 
     def __init__(self, columns: list[AgentColumns], modules: ModuleStack) -> None:
         self.columns, self.modules = columns, modules

@@ -263,8 +263,13 @@ class AgentColumns:
         return sent.tolist() if self._lists_actions else unbind_rows(sent)
 
     def record(self, action: Tree, logits: np.ndarray) -> list[int]:
-        """Write the actions of the agents that are ready and, if rollouts record them, the distribution inputs
-        ``logits``. Return the columns of these agents. No agent is ready afterwards."""
+        """Write the actions of the ``k`` agents that are ready into their current rows, and return the indices of their
+        columns. No agent is ready afterwards.
+
+        Args:
+            action: Sampled actions ``[k, ...]``, in the order of the columns.
+            logits: Distribution inputs ``[k, ...]``, which are written only if rollouts record them.
+        """
         who, at = self.ready, self._at(self.ready)
         self._write(Columns.ACTIONS, at, action)
         if self._records_action_dist:
@@ -320,9 +325,12 @@ class AgentColumns:
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def open_row(self, column: int) -> dict[str, Any]:
-        """Return the state of the agent in ``column`` for :meth:`resume`. If the agent is not in play, its ``row`` is
-        empty. Its ``memory`` is always included, because rollouts contain the memory of all columns. Call :meth:`carry`
-        first."""
+        """Return the state of the agent in ``column`` for :meth:`resume`. Call :meth:`carry` first.
+
+        The entries are ``row`` (the leaves of the agent's current row by name; empty if it is not in play), ``memory``
+        (the leaves of its recurrent states, even if it is not in play, because rollouts contain the memory of all
+        columns), ``length`` (complete rows in the current episode) and ``is_ready`` (whether it acts next).
+        """
         place = int(np.count_nonzero(self.in_play[:column]))
         memory = (self._state, self._before) if self._is_stateful else ()
         return {
@@ -354,12 +362,17 @@ class AgentColumns:
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows and the slots of its columns, or None if no row is complete. Call
-        :meth:`carry` first.
+        """Return a rollout of the complete rows. Call :meth:`carry` first, because this method overwrites the rows that
+        are not complete.
 
         Args:
             explore: Whether the actions were sampled. If so, and if the distribution inputs were recorded, the rollout
                 includes the log-probabilities of the actions.
+
+        Returns:
+            The rollout ``[T, n]`` of the ``n`` columns that have a complete row, and the slot of each of these columns,
+            ``[n]``. ``T`` is the greatest number of complete rows; columns with fewer end with invalid rows. None if no
+            row is complete.
         """
         used = np.flatnonzero(self.cursor)
         if not len(used):

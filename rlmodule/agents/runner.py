@@ -50,7 +50,8 @@ class AgentRunner(Accounts):
     that of :class:`EnvRunner`.
 
     Args:
-        settings: The env, the number of envs, ``policy_mapping_fn``, and whether to record action distributions.
+        settings: A multi-agent config, or the result of its ``for_runners()``: the env, the number of envs,
+            ``policy_mapping_fn``, and whether to record action distributions.
         run_seed: Seed of the run; the random streams of each env, and the action noise of each slot, derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
@@ -460,7 +461,8 @@ class AgentRunner(Accounts):
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
-        """Return the complete rows of all trained modules, and the statistics of the fragment."""
+        """Return the complete rows of all trained modules, and the statistics of the fragment. ``explore`` says whether
+        the actions were sampled; see :meth:`AgentColumns.finish`."""
         modules, slots = {}, {}
         for module_id in self._columns:
             columns = self._close(module_id)

@@ -231,7 +231,8 @@ class Rollout:
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 
     def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-        """Return what followed each row of ``column``: the next row, ``last`` at the end, ``finals`` at truncations."""
+        """Return what followed each row of ``column`` ``[T, N, ...]``, in the same shape: at truncations the entries of
+        ``finals`` ``[K, ...]``, otherwise the next row, and ``last`` ``[N, ...]`` after the last row."""
         following = torch.cat([column[1:], last[None]])
         following[self.final_index.unbind(1)] = finals
         return following

@@ -2,8 +2,9 @@
 
 A recurrent module is trained on sequences of ``L = max_seq_len`` rows (``T`` if a rollout has fewer). Each sequence
 begins with the recurrent state that the module had there when it acted. A batch of ``B`` sequences has columns
-``[L, B, ...]``, including ``starts``; the initial states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are
-invalid. ``forward_train`` gets the sequences. A loss gets their ``R`` valid rows ``[R, ...]``, which
+``[L, B, ...]``, including ``starts``, which is True in the first row of each episode; the initial states ``state_in``
+``[B, ...]``; and, if some rows are invalid, ``valid_rows`` ``[R]``, the indices of the ``R`` valid rows among all
+``L·B``. ``forward_train`` gets the sequences. A loss gets their valid rows ``[R, ...]``, which
 :func:`flatten_sequences` returns.
 """
 
@@ -39,11 +40,20 @@ _NOT_ROWS = (
 
 
 def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> Batch:
-    """Return the named columns and ``starts`` as a batch of sequences, in order of time and then of slots.
+    """Cut the named columns and ``starts`` into a batch of sequences, in order of time and then of slots.
 
     If the number of time steps is not a multiple of ``max_seq_len``, the last sequence of each slot is padded with
     invalid rows, which repeat the last observation and have zeros in all other columns. Sequences without any valid row
     are dropped.
+
+    Args:
+        rollout: The rollout, with a ``state_in``.
+        names: Names of the columns to return; ``starts`` need not be among them.
+        max_seq_len: Length of a sequence; the number of time steps if that is smaller.
+
+    Returns:
+        The columns ``[L, B, ...]``, ``state_in`` ``[B, ...]`` and, if any row is invalid, ``valid_rows`` ``[R]``, the
+        indices of the valid rows among all ``L·B``.
 
     Raises:
         ValueError: If ``state_in`` of the rollout does not have one entry for every ``max_seq_len`` time steps.
@@ -146,11 +156,16 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Shuffle a batch of sequences of ``L`` rows, and yield it in minibatches of ``size // L`` sequences, but at least
-    one sequence. If ``size`` is None, yield a single minibatch.
+    """Shuffle a batch of sequences, and yield it in minibatches of ``size // L`` sequences, but at least one sequence.
 
-    With a ``share``, divide the sequences of all learners into minibatches, and yield the sequences of each minibatch
-    that are in ``batch``. If ``batch`` has none of them, yield an empty dict.
+    Args:
+        batch: Columns ``[L, B, ...]`` of ``B`` sequences of ``L`` rows, and their ``state_in``, as from
+            :func:`cut_into_sequences`.
+        size: Number of rows in a minibatch, counting invalid rows; None yields a single minibatch.
+        generator: Draws the order. It must have the same state on all learners.
+        share: This learner's part of the sequences of all learners; None if ``batch`` has all sequences. With a share,
+            minibatches are cut from the sequences of all learners, of which the longest counts as ``L``. Each minibatch
+            is yielded with only its sequences from ``batch``, as an empty dict if there are none.
     """
     length, count = batch[Columns.STARTS].shape
     total, longest = (count, length) if share is None else (share.total, share.length)
@@ -184,8 +199,9 @@ def sequence_minibatches(
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Return the positions of the valid rows in each minibatch, or a list of None if all rows of ``batch`` are valid.
-    ``index`` has the row numbers in ``batch`` of one minibatch after another, ``sizes`` the number for each."""
+    """Return for each minibatch the positions of its valid rows within it, or None if all rows of ``batch`` are valid.
+    ``index`` has the numbers in ``batch`` of the rows of all minibatches, one minibatch after another. ``sizes`` has
+    the number of rows of each minibatch."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
     rows = batch[Columns.VALID_ROWS]

@@ -56,6 +56,10 @@ def failure_of(error: BaseException) -> Failure:
 class WorkerFailed(RuntimeError):
     """Raised if a worker in another process failed and the call cannot continue without it.
 
+    Args:
+        name, failure: See the attributes.
+        remedy: Sentences for the error text that say what the user can do.
+
     Attributes:
         name: Name of the worker, such as ``env runner 1``.
         failure: The failure of the worker.

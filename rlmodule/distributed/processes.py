@@ -13,7 +13,7 @@ SHARED_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir
 
 
 def file_prefix() -> str:
-    """Return the prefix of the names of this process's shared files. It includes the process id."""
+    """Return the prefix of the file names, without folder, of this process's shared files. It has the process id."""
     return f"rlmodule-{os.getpid()}-"
 
 

@@ -96,7 +96,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
     Args:
         settings: The settings that ask for the workers; the error text begins with them.
         *workers: For each kind of worker, the number of workers, and the resources of one worker, which a single node
-            must have.
+            must have, such as ``(4, {"CPU": 1.0, "GPU": 0.5})``.
 
     Raises:
         ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
@@ -437,7 +437,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Exclude the time in which the caller was not collecting answers from the timeout without progress."""
+        """Do not count the time in which the caller was not collecting answers as time without progress."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:

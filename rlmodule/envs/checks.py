@@ -47,6 +47,7 @@ _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | s
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
+_INT64 = np.int64
 PLAIN = (float, int, np.float64, np.float32)
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -81,14 +82,16 @@ class EnvError(RuntimeError):
 
 
 def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs", steps: int = 0) -> None:
-    """Raise unless `value` is a member of `space`. But after 20 steps, only warn of floats beyond their bounds, once.
+    """Raise unless `value` is a member of `space`. But after 20 steps, only warn of floats beyond their bounds, once
+    for each leaf.
 
     The check follows the structure of `space`, because the `tree` library may order the keys of a dict differently.
 
     Args:
         space: A single or a batched observation space.
         value: The value that the env returned: arrays, tensors, numbers, or dicts and tuples of them.
-        where: Env and step, for the error text.
+        where: Returns the env and step for the error text, such as ``env 3, step 57``, from the index of the wrong
+            entry in its array, or from ``()``, which stands for the whole array.
         path: Name of `value` in the error text; leaves are shown as ``obs['camera'][0]``.
         steps: Number of steps of the env so far.
 
@@ -167,7 +170,8 @@ def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, 
 
 
 def _refuse_outside(error: ValueError, space: _ArraySpace, path: str, steps: int) -> None:
-    """Raise ``error``. But if ``space`` has floats, and the env has made more than 20 steps, log it, once."""
+    """Raise ``error``. But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once
+    for each leaf, which is known by its ``space`` and ``path``."""
     if np.dtype(space.dtype).kind != "f" or steps <= _STRICT:
         raise error
     if (known := f"{space} {path}") not in _strayed:
@@ -240,7 +244,9 @@ class Guard:
     def _episode_seed(self) -> int | None:
         if self._first_seed is None or not self._episode:
             return self._first_seed
-        return int(np.random.SeedSequence(self._first_seed, spawn_key=(self._episode,)).generate_state(1)[0] >> 1)
+        # faster than SeedSequence(first_seed, spawn_key=(episode,)), which has the same entropy
+        words = [*(int(self._first_seed) >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)), self._episode]
+        return int(np.random.SeedSequence(np.array(words, np.uint32)).generate_state(1)[0] >> 1)
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
         """Bring the env to the state in which an episode was saved: with ``set_episode_state(state)`` if the env has
@@ -336,7 +342,7 @@ class EnvGuard(Guard, gym.Wrapper):
         """Step the env. Check the observation if a check is due, and the other results in every step."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
-        self._actions.append(action if type(action) is np.int64 else own(action))
+        self._actions.append(action if type(action) is _INT64 else own(action))
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -391,9 +397,15 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def get_open_episode(self) -> dict[str, Any]:
-        """Return what :meth:`continue_episode` needs: the seed of the episode, and the result of the env's
-        ``get_episode_state()``, a tree of tensors (returned as arrays) and JSON values. If the env has no such method,
-        return the leaves ``[t, ...]`` of the actions so far instead, at most the last :data:`MOST_ACTIONS`."""
+        """Return what :meth:`continue_episode` needs to continue the current episode, except the observation.
+
+        Returns:
+            A dict with ``seed``, the last seed passed to :meth:`reset`, and ``number``, the number of resets without a
+            seed since then. Both determine the seed of the episode. ``env_state`` is the result of the env's
+            ``get_episode_state()``, a tree of tensors (returned as arrays) and JSON values. If the env has no such
+            method, the dict has ``actions`` instead: arrays ``[t, ...]``, one for each leaf of an action, with the
+            actions so far in the episode, at most the last :data:`MOST_ACTIONS`.
+        """
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
             return episode | {"env_state": to_send(self.env.get_wrapper_attr("get_episode_state")())}

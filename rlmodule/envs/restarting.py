@@ -95,10 +95,10 @@ class Restarts:
 class RestartingEnv(gym.Wrapper):
     """Replaces a guarded env with a new one when it raises.
 
-    If the env raises in a step, ``step`` returns None as the observation, ``truncated=True``, and :data:`FAULT` in the
-    info. The next reset makes the new env. Its seed derives from the last seed passed to ``reset``, so that no episode
-    is repeated. Errors that the guard itself raises are not caught, because a new env would return the same wrong
-    values.
+    If the env raises in a step, ``step`` returns None as the observation, a reward of 0, ``truncated=True``, and an
+    info with the text of the error under the key :data:`FAULT`. The next reset makes the new env. Its seed derives from
+    the last seed passed to ``reset``, so that no episode is repeated. Errors that the guard itself raises are not
+    caught, because a new env would return the same wrong values.
 
     Args:
         guard: The first env.

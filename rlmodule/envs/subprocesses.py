@@ -49,8 +49,8 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
 
 @functools.cache
 def _lasting_thread(pid: int) -> ThreadPoolExecutor:
-    """Return the executor of the lasting thread of process ``pid``. A forked process has a different ``pid``, so it
-    starts its own thread."""
+    """Return the executor of the thread in which :func:`in_lasting_thread` runs calls. There is one for each process
+    ``pid``, because a forked process copies the cache of this function but not the thread."""
     return ThreadPoolExecutor(1, "env processes")
 
 

@@ -41,11 +41,11 @@ class SyncEnvs(SyncVectorEnv):
         self._steps = 0
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step every env with its action. Return observations, rewards, terminateds, truncateds and ``info``."""
+        """Step every env with its action, reset those whose episode ends, and return arrays as the class documents."""
         self._steps += 1
         all_obs: list[Any] = self._env_obs
         copies: list[Any] | None = [] if is_due(self._steps) else None
-        num, finals = self.num_envs, dict[str, Any]()
+        num, finals = self.num_envs, {}
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
         each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):

@@ -149,7 +149,13 @@ class LearnerGroup:
         )
 
     def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
-        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, depending on the learner."""
+        """Return the result of :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner class
+        has. This method is deprecated and warns.
+
+        Args:
+            data, batch, episodes: Three names for the same argument, the data. Give exactly one.
+            **kwargs: The other arguments of the method that is called.
+        """
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = self.update_from_episodes if from_episodes else self.update_from_batch
         warn_of_update(type(self), right.__name__)
@@ -167,12 +173,13 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes; see the class, and :meth:`EpisodeLearner.update_from_episodes` for results.
+        """Learn from a rollout or episodes. The class documents the arguments and what ``async_update`` and
+        ``reduce_fn`` return; :meth:`EpisodeLearner.update_from_episodes` documents the result of a learner.
 
         Raises:
             TypeError: If the learner learns from batches.
             KeyError: If the group has no module with a given id; names the known ids.
-            WorkerFailed: If a learner in another process raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
         if not issubclass(self._learner_class, EpisodeLearner):
             raise self._wrong_kind("update_from_episodes")
@@ -183,7 +190,8 @@ class LearnerGroup:
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """Update :attr:`module`. Return ``result`` or ``reduce_fn([result])``, as a list of one if ``async_update``."""
+        """If :attr:`module` is a copy, copy the learner's weights to it. Return ``result``, or ``reduce_fn([result])``
+        if there is a ``reduce_fn``. With ``async_update``, return that in a list of one."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -207,7 +215,7 @@ class LearnerGroup:
         Raises:
             TypeError: If the learner learns from episodes.
             KeyError: If no module has that id; names the known ids.
-            WorkerFailed: If a learner in another process raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
         if not issubclass(self._learner_class, BatchLearner):
             raise self._wrong_kind("update_from_batch")
@@ -232,7 +240,7 @@ class LearnerGroup:
         Raises:
             TypeError: If the learner learns from episodes.
             KeyError: If no module has that id; names the known ids.
-            WorkerFailed: If a learner in another process raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
         if not issubclass(self._learner_class, BatchLearner):
             raise self._wrong_kind("step_on_batch")
@@ -251,7 +259,7 @@ class LearnerGroup:
 
         Raises:
             TypeError: If the learner learns from episodes.
-            WorkerFailed: If a learner in another process raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
         if not issubclass(self._learner_class, BatchLearner):
             raise self._wrong_kind("summarize_updates")

@@ -105,6 +105,11 @@ class _Accelerated:
     The first minibatch of each shape, and all minibatches of rare shapes, run as ordinary PyTorch code. If compiling
     fails, the reason is logged once and all later minibatches run uncompiled. The same holds for capturing, unless the
     recording itself fails, which raises RuntimeError.
+
+    Args:
+        learner: The learner. Its settings determine whether the pass is compiled, captured, or both.
+        module_id: Id of the module.
+        compute: Returns the loss and the metrics of a minibatch, without a backward pass.
     """
 
     def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:

@@ -97,7 +97,8 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self) -> None:
-        """Swap the global generators' states with those stored here. torch.random.fork_rng is as slow as an update."""
+        """Swap the states of the global generators with those stored here. This replaces ``torch.random.fork_rng``,
+        which takes as long as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -118,7 +119,8 @@ class GlobalStream:
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
-        """Restore a state from :meth:`get_state`, even if only one of the two streams has a GPU."""
+        """Restore a state that :meth:`get_state` of this or another stream returned. If only one of the two streams
+        has a GPU generator, restore only the state of the CPU generator."""
         saved = state.cpu().tensor_split([len(self._states[0])])
         self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
@@ -286,8 +288,8 @@ class Learner(Hooks, ABC):
 
     def _take_shared_parts(self, module_id: str) -> set[int]:
         """Register the parts that a module shares with other modules, unless another module has registered them. Return
-        ``id(parameter)`` of their parameters. This base class raises ValueError, because it updates one module at a
-        time."""
+        ``id(parameter)`` of the trainable parameters in these parts. This is called only if there are shared parts.
+        This base class always raises ValueError, because it updates one module at a time."""
         raise ValueError(
             f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
             "learns from a batch of one module. Train with PPO, or give each policy its own parts."
@@ -416,12 +418,13 @@ class Learner(Hooks, ABC):
         return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """Return a new optimizer for one part of a module. The optimizer must be elementwise, as Adam is, because
-        ``parameters`` is one flat tensor with all parameters of the part.
+        """Return a new optimizer for one of the parts from :meth:`parts_of`. The optimizer must be elementwise, as Adam
+        is, because ``parameters`` is one flat tensor with all parameters of the part.
 
-        Set the initial learning rate from ``self.settings.lr``, which is the part's learning rate here. If it is a
-        schedule, each initial learning rate of the optimizer is later multiplied by the schedule's current value and
-        divided by the schedule's first value that is not 0.
+        During the call, ``self.settings.lr`` is the part's learning rate, a number or a schedule. Start with
+        ``value_at(self.settings.lr, 0)``, and the optimizer follows a schedule exactly. Any other initial learning rate
+        is multiplied by the schedule's current value and divided by the schedule's first value that is not 0. If
+        ``lr`` is a number, the optimizer's learning rate is not changed.
 
         Parameters that the loss does not depend on get gradients of zero.
         """
@@ -540,7 +543,13 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return numbers to report; default: means. A metric has one entry per minibatch, or per row of any of them."""
+        """Return the numbers to report, by name. The default is the mean of each metric.
+
+        Args:
+            module_id: The module that was trained.
+            metrics: Tensors by name. A scalar metric of the loss has one entry per minibatch, ``[M]``. A metric with an
+                entry per row has the rows of all minibatches, concatenated.
+        """
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -584,8 +593,8 @@ class EpisodeLearner(Learner):
     passes of gradient steps update statistics such as those of batch norm.
 
     Override points, in addition to those of :class:`Learner`:
-        ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; default: return
-        it unchanged.
+        ``preprocess_train_data``: change a rollout before its values are computed, or add columns for the loss;
+        default: return it unchanged.
         ``make_train_batch``: compute bootstraps, advantages and targets, and choose the columns that the loss gets.
         ``should_stop``: end the epochs early; default: never.
         ``after_update``: adapt coefficients once per update; default: do nothing.
@@ -781,8 +790,9 @@ class EpisodeLearner(Learner):
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # a copy, since the override may add columns in place
                 rollout = self.preprocess_train_data(rollout)
-                where = f"{type(self).__name__}.preprocess_train_data()"
-                self._added_columns = check_preprocessed(rollout, known, where)
+                self._added_columns = check_preprocessed(
+                    rollout, known, f"{type(self).__name__}.preprocess_train_data()"
+                )
             if self._stateful[module_id]:
                 rollout = with_states(self.module[module_id], rollout)
             return self.make_train_batch(module_id, rollout)
@@ -790,12 +800,12 @@ class EpisodeLearner(Learner):
             explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
             raise
 
-    def _minibatches(
-        self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
-    ) -> Iterator[Batch]:
-        """Shuffle the batch, and yield this learner's rows of each minibatch; None takes the setting's size."""
+    def _minibatches(self, batch: Batch, share: Share | None = None, size: int | None = None) -> Iterator[Batch]:
+        """Shuffle the batch, and yield this learner's rows (or sequences) of each minibatch. ``size`` is the
+        number of env steps per minibatch and learner; None takes the setting ``minibatch_size``. ``share`` is None if
+        this learner trains alone."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
-        size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
+        size = self.settings.minibatch_size if size is None else size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
 

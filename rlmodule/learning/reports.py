@@ -34,8 +34,12 @@ def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
-    """Return the metrics of one learner over ``M`` minibatches in the form that :func:`merge_parts` takes. Some
-    minibatches may have no rows on this learner, and some metrics may be reported for only some minibatches."""
+    """Return the metrics of one learner over ``M`` minibatches in the form that :func:`merge_parts` takes.
+
+    Args:
+        history: The metrics of each minibatch, over this learner's rows. The entry ``ROWS``, a scalar tensor, is the
+            number of these rows. If it is 0, the other metrics are ignored. Some minibatches may lack some metrics.
+    """
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     known = {name: value for metrics in filled for name, value in metrics.items() if name != ROWS}
     scalars = [name for name, x in known.items() if not x.dim()]

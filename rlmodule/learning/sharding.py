@@ -126,9 +126,16 @@ class Share:
         self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
 
     def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Restrict a permutation ``order`` of the rows of all learners, cut into minibatches at ``bounds``, to this
-        learner's rows. Return the indices of these rows in this learner's batch, and the bounds that cut them into the
-        same minibatches."""
+        """Restrict minibatches over the rows (or sequences) of all learners to those of this learner.
+
+        Args:
+            order: Permutation of the rows of all learners, ``[total]``.
+            bounds: Index in ``order`` at which each minibatch begins, followed by ``total``.
+
+        Returns:
+            The indices of this learner's rows in its batch, in the same order, and the bounds that cut them into the
+            same minibatches. A minibatch without rows of this learner is empty.
+        """
         here = self._here[order]
         mine = here >= 0
         return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()

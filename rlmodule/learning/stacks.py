@@ -72,8 +72,9 @@ class StackedPass:
         self._grads = modules.views_of(self.grad)
 
     def __call__(self, batch: Batch, weights: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the losses ``[M]`` and the metrics for the columns ``[M, B, ...]`` of ``batch``. ``weights``
-        ``[M, B]`` are the weights of the rows in the mean over each module's rows."""
+        """Return the losses ``[M]`` and the metrics for the columns ``[M, B, ...]`` of ``batch``, and store the
+        gradients in ``grad``. The mean over a module's rows is their sum weighted with its row of ``weights``
+        ``[M, B]``."""
         learner, before = self._learner, self._learner.module
         learner.module, learner.row_weights = self._as_first, weights
         try:

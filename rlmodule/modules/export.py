@@ -314,8 +314,8 @@ def _as_program(program: torch.export.ExportedProgram, graph: ActingGraph) -> tu
 
 
 def _verify(graph: ActingGraph, run: Run, path: Path) -> None:
-    """Run an exported graph with ``run`` for several steps on batches of several sizes, and compare its outputs with
-    those of ``graph``, which runs the policy itself.
+    """Run an exported graph for several steps on batches of several sizes, and compare its outputs with those of
+    ``graph``, which runs the policy itself. ``run`` maps the inputs of the exported graph to its outputs.
 
     Raises:
         ValueError: If an output differs by more than ``TOLERANCE``. The message names the output and ``path``.

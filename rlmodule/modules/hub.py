@@ -116,8 +116,16 @@ class OnHub(ABC):
 def _card(
     hub: Any, import_path: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]
 ) -> str:
-    """Return the text of the model card, including the metadata by which the Hub finds and ranks models. ``about`` has
-    the rows of the card's table; None leaves out a row."""
+    """Return the text of the model card, including the metadata by which the Hub finds and ranks models.
+
+    Args:
+        hub: The package ``huggingface_hub``.
+        import_path: Dotted path of the policy class, for the example of how to load it.
+        repo_id: The repository, ``"user/name"``.
+        score: Mean and standard deviation of the returns, as text; None if the policy was not evaluated.
+        env: Name of the env; None if it is unknown.
+        about: The rows of the card's table, from label to text. A row whose text is None is left out.
+    """
     task, name = "reinforcement-learning", env or "unknown"
     results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
     tags = [task, "deep-reinforcement-learning", *([env] if env else [])]

@@ -41,7 +41,7 @@ class ModuleStack:
 
     Attributes:
         module: The copy of the first module.
-        parameters: The parameters of each module.
+        parameters: For each module, the list of its own parameters (not copies).
         weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
         leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for the weight matrix of a linear layer,
             otherwise ``[M, 1, ...]``.

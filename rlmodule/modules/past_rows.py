@@ -57,8 +57,16 @@ class PastRows:
             leaf[row][slots] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
-        """Return what the module would see in this field after the steps at ``rows`` and ``slots`` ``[K]``, as a tree
-        of tensors ``[K, ...]``. ``column`` ``[T, N, ...]`` has the entry that each step adds."""
+        """Return what the module would see in this field after some steps. Use it for final observations, where the
+        next row belongs to another episode.
+
+        Args:
+            rows, slots: Row and env of each step, ``[K]``.
+            column: The entry that each step adds, such as its action, for all steps: ``[T, N, ...]``.
+
+        Returns:
+            A tree of tensors ``[K, ...]`` if the module sees one earlier step, or ``[K, k, ...]`` if it sees ``k > 1``.
+        """
 
         def take(entries: Tree) -> Tree:
             return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)

@@ -271,8 +271,9 @@ class Policy(OnHub):
         return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
-        """Return ``rewards`` as a tensor ``[num]``, or None if the module sees no rewards. Raise ValueError if they
-        are required but None: ``begins`` ``[num]`` is not true for all envs. Errors begin with ``where``."""
+        """Return ``rewards`` as a tensor ``[num]``, or None if the module sees no rewards. If it sees them, raise
+        ValueError if ``rewards`` is None, unless the episodes of all envs start: then return zeros. ``begins``
+        ``[num]`` is true for envs whose episode starts. Error messages begin with ``where``."""
         if PREV_REWARD not in self._step.past:
             return None
         if rewards is None and begins.all():

@@ -49,8 +49,8 @@ def save_policy(module: RLModule, path: StrPath) -> Path:
 
 
 def save_policies(modules: Mapping[str, RLModule], path: StrPath, about: Mapping[str, Any]) -> Path:
-    """Write several modules as the folder ``path``, together with the values ``about``, which are encoded by
-    :func:`encode`. Return the absolute path. See :meth:`MultiAgentPolicy.save`."""
+    """Write several modules as the folder ``path``. Encode each value in ``about`` with :func:`encode`, and write it
+    under its name into the same file as the specs. Return the absolute path. See :meth:`MultiAgentPolicy.save`."""
     tensors: dict[str, Tensor] = {}
     content = {
         "modules": {name: {"spec": encode(RLModuleSpec.of(module))} for name, module in modules.items()},

@@ -246,7 +246,8 @@ class RLModule(Hooks, nn.Module, ABC):
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Return the observations in ``batch`` as encoders read them: those of the env normalised."""
+        """Return the observations in ``batch`` as encoders read them. If there is an ``observation_normalizer``, the
+        env's observations, current and earlier ones, are normalised, but previous actions and rewards are not."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs

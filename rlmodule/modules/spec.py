@@ -170,6 +170,9 @@ class MultiRLModuleSpec:
     def build(self, *, inference_only: bool | None = None) -> MultiRLModule:
         """Build a module from each spec, in eval mode.
 
+        Args:
+            inference_only: Overrides the attribute ``inference_only`` of every spec; None uses the attributes.
+
         Raises:
             ValueError: If a module class or a space is None, or modules cannot share a part; see :func:`share_parts`.
         """

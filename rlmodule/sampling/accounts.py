@@ -108,7 +108,8 @@ class Accounts:
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
 
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
-        """Return ``rollout`` after adding its version and the seconds per phase. Sampling began at time ``start``."""
+        """Return ``rollout`` after setting its policy version and adding ``seconds`` per phase to its ``stats``, with
+        the rest of the time since ``start`` (from ``perf_counter()``) as ``bookkeeping``."""
         rollout.policy_version = policy_version
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}

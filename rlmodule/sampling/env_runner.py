@@ -221,7 +221,7 @@ class EnvRunner(Accounts):
         """
         start = perf_counter()
         if self._row is None:
-            self._begin()
+            (self._resume if self._saved else self.reset)()
         data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
         try:
             # keep the tensors of an env out of the autograd graph; an env that returns arrays may use gradients inside
@@ -233,13 +233,6 @@ class EnvRunner(Accounts):
         if self._counts_resets:
             self._uncount_resets(data, num_steps)
         return self._complete(rollout, policy_version, start, seconds)
-
-    def _begin(self) -> None:
-        """Continue the saved episodes if any exist. Otherwise begin new episodes."""
-        if self._saved:
-            self._resume()
-        else:
-            self.reset()
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
         """Return a storage of ``num_steps`` rows to fill, with the current observation in its first row."""
@@ -301,7 +294,9 @@ class EnvRunner(Accounts):
         return {"env_step": in_env, "forward": in_forward}
 
     def _chooser(self, data: RolloutStorage, num_steps: int, explore: bool) -> Choose:
-        """Return the function that chooses the actions of each row, with its source of random numbers."""
+        """Return a function that chooses the actions of a row, given its distribution inputs and its index ``t``. Call
+        it once for each of the ``num_steps`` rows of ``data``, in order. Without ``explore``, it takes the most likely
+        actions."""
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
         from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
         if not explore:
@@ -313,12 +308,12 @@ class EnvRunner(Accounts):
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
         if not resets_in_a_step:
             return lambda logits, t: from_logits(logits).sample(generator)
-        own_draws = self._own_draws
-        own_draws.begin_fragment(num_steps)
+        (own_draws := self._own_draws).begin_fragment(num_steps)
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """Return the module's forward pass for the rows of ``data``. It runs in inference mode, without gradients."""
+        """Return the module's forward pass, for exploration or for inference. Call it once for each row of ``data``, in
+        order, because it may also pass on recurrent states and draw new noise for the nets."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
@@ -408,8 +403,8 @@ class EnvRunner(Accounts):
         )
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the index of truncated episodes and their true final observations ``[K, ...]``. ``found`` has the row
-        and slot of the last step of each, ``[K, 2]``. Raise ValueError if an observation is not finite."""
+        """Return ``found``, the row and slot of the last step of each truncated episode ``[K, 2]``, as a tensor, and
+        the true final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
         final_index, final_obs = data.finals(found)
         if not self._has_tensors:  # on a device, the check would wait for it
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
@@ -530,7 +525,8 @@ def check_acting(name: str, module: RLModule, device: torch.device) -> None:
 
 
 def _own_gradients() -> torch.set_grad_enabled:
-    """Return a context that restores torch's grad mode for learners, in case an env in this process changes it."""
+    """Return a context at whose end torch's grad mode is as it is now, even if an env in this process changes it.
+    Learners in this process need that."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 

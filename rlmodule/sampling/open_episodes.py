@@ -19,13 +19,17 @@ from rlmodule.modules.rl_module import RLModule
 
 
 def describe_row(row: Mapping[str, Any], memory: Tree | None, slot: int) -> dict[str, Any]:
-    """Return the entries of ``row`` and ``memory`` that a runner needs to continue the env in ``slot``, as lists of
-    tensors.
+    """Return what a runner needs from ``row`` and ``memory`` to continue the env in ``slot``.
 
     Args:
         row: The last row of a fragment, see :meth:`RolloutStorage.last_row`.
         memory: The states ``[N, ...]`` of a recurrent module; None for other modules.
         slot: Index of the env in the runner.
+
+    Returns:
+        A dict with ``obs``; ``previous``, a dict with the earlier steps that the module sees by field name; and
+        ``memory``. Each value, and each value in ``previous``, is the list of the slot's leaves, see
+        :func:`leaves_of`. ``memory`` is empty for other than recurrent modules.
     """
     return {
         "obs": leaves_of(row["obs"], slot),
@@ -49,9 +53,9 @@ def join_rows(
         env: The vector env.
         module: The module that acts.
         no_obs: Empty observations of the module, a tree ``[0, ...]`` that gives the shapes and dtypes.
-        saved: For each env, the result of :func:`describe_row` with the ``length`` of the open episode; empty if the
-            env begins a new episode.
-        obs: The observation of each env.
+        saved: For each env, the result of :func:`describe_row` with the entry ``length``, the number of steps of the
+            open episode so far; an empty dict if the env begins a new episode.
+        obs: The current observation of each env, with which it continues its episode or begins a new one.
     """
     num, space = len(saved), env.single_observation_space
     previous = dict[str, Tree]()

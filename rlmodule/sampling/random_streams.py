@@ -61,7 +61,13 @@ class RandomStreams:
         return (*index, self._incarnation) if self._incarnation else index
 
     def new_stream(self, *index: int) -> np.random.Generator:
-        """Return the action noise stream with the number ``index``, at its start."""
+        """Return the generator of an action noise stream, at its start. Its seed depends only on ``index``, the run
+        seed, the role and the incarnation.
+
+        Args:
+            *index: Number of the stream: the env's index in the run, or for multi-agent envs the agent's slot in the
+                run, followed by a number for the module if a function maps agents to modules.
+        """
         return numpy_stream(self._run_seed, self._action_role, *self._key(*index))
 
     def _begin_generator(self) -> None:
@@ -110,7 +116,8 @@ class RandomStreams:
             self.noise.set_state(noise)
 
     def new_noise(self, *index: int) -> dict[str, Any]:
-        """Return the :class:`ActionNoise` state of the stream ``index`` before its first draw."""
+        """Return the state of one env in an :class:`ActionNoise` before its stream's first draw, that is, its entry in
+        :meth:`ActionNoise.get_state`. For ``index``, the number of the stream, see :meth:`new_stream`."""
         return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
 
 
@@ -151,10 +158,8 @@ class ActionNoise:
         self._rewind()
 
     def take(self, num: int) -> Sequence[Tensor]:
-        """Return the next ``num`` rows ``[N, ...]``.
-
-        Envs at different positions all continue from the furthest position, so that no noise is used twice.
-        """
+        """Return the next ``num`` rows ``[N, ...]``. Envs at different positions all continue from the furthest
+        position, so that no noise is used twice."""
         if isinstance(self._used, np.ndarray):
             self._used = int(self._used.max())
         taken: list[Tensor] = []
@@ -228,7 +233,7 @@ class ActionNoise:
         """Restore a state from :meth:`get_state` of the same number of streams.
 
         Raises:
-            ValueError: If more rows are used than a block has.
+            ValueError: If a number of used rows is not from 0 to :data:`BLOCK_ROWS`.
         """
         used = [one["used"] for one in state]
         if used and not 0 <= min(used) <= max(used) <= BLOCK_ROWS:
@@ -263,7 +268,8 @@ class OwnDraws(TorchFunctionMode):
 
     def begin_fragment(self, num_steps: int) -> None:
         """Make room for the rows of ``num_steps`` steps. If this takes new memory, drop the rows that all envs have
-        used or that are older than :data:`MOST_ROWS`. Every call waits for the device."""
+        used, and those more than :data:`MOST_ROWS` rows behind the env that has used the most. Every call waits for
+        the device."""
         used = self._used.tolist()
         self._foremost = max(used)
         if self._foremost + num_steps <= self._room:
@@ -278,7 +284,8 @@ class OwnDraws(TorchFunctionMode):
             new[: self._num_rows] = old[first : first + self._num_rows]
 
     def sample(self, dist: Distribution, generator: torch.Generator, acting: Tensor) -> Tree:
-        """Sample actions ``[N, ...]``. Only envs marked in ``acting`` ``[N]`` use up their row of numbers."""
+        """Sample actions ``[N, ...]`` from ``dist``. Each env uses its own next row of the kept numbers; if there is
+        none yet, one is drawn with ``generator``. Only envs marked in ``acting`` ``[N]`` use up their row."""
         self._draw = 0
         with self:
             action = dist.sample(generator)

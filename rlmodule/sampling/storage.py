@@ -46,7 +46,8 @@ class RolloutStorage:
         env_obs: Observations of the env ``[T+1, N, ...]``.
         previous: The earlier observations, actions and rewards that the module sees, by name.
         starts: Whether a row is the first row of an episode, ``[T+1, N]``.
-        ended: Whether the episode of the env had ended before the row, ``[T+1, N]``.
+        ended: Whether the previous row was the last of an episode, ``[T+1, N]``. With next-step autoreset, the row
+            itself then only resets the env, and ``starts`` marks the row after it.
         rewards, terminateds, truncateds, valid: ``[T, N]``; ``valid`` marks the rows that are transitions.
         seen: Observations of the module, a list of ``T+1`` tensors ``[N, ...]``.
         columns: The columns of the rollout that are allocated in advance, tensors that share this memory.
@@ -160,13 +161,13 @@ class RolloutStorage:
             self.actions = self._as_env_gives(self.columns[Columns.ACTIONS])
         sampled = self._as_env_gives(action)
         write_row(self.actions, t, sampled)
+        if fitted is action and isinstance(sampled, np.ndarray):  # most actions; saves the search of a tree
+            return sampled.copy()
         return map_leaves(_copy, sampled if fitted is action else self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
         """Store the results of the actions of row ``t``: ``obs`` in row ``t + 1``, all other results in row ``t``."""
-        self.rewards[t] = rewards
-        self.terminateds[t] = terminateds
-        self.truncateds[t] = truncateds
+        self.rewards[t], self.terminateds[t], self.truncateds[t] = rewards, terminateds, truncateds
         write_row(self.env_obs, t + 1, obs)
         self.filled = t + 1
 
@@ -209,12 +210,13 @@ class RolloutStorage:
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
-        """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
-        ``prev_action``."""
+        """Return the column from which the observation field ``name`` gets the values of earlier rows: the actions for
+        ``prev_action``, the env's observations for ``prev_obs``, and the rewards for ``prev_reward``."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """Set ``ended`` and ``starts`` of rows ``begin + 1`` to ``end`` (inclusive) from the flags in earlier rows."""
+        """Set ``ended`` and ``starts`` of rows ``begin + 1`` to ``end`` (inclusive) from ``terminateds`` and
+        ``truncateds`` of the rows before them. With next-step autoreset, ``ended`` of row ``begin`` is also read."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it
@@ -229,11 +231,14 @@ class RolloutStorage:
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Set ``valid`` and check all filled rows. Return rewards, terminateds and truncateds ``[T, N]``, NumPy arrays.
+        """Mark the rows in which an env only resets as invalid, with reward 0, and check all filled rows.
 
         Args:
-            first_step: Number of steps of each env before the first row.
-            first_env: Index of the first env in the run.
+            first_step: Number of steps of each env before row 0, for error texts.
+            first_env: Index, among all envs of the run, of the env in slot 0, for error texts.
+
+        Returns:
+            Rewards, terminateds and truncateds ``[T, N]``: the storage's own arrays, or array copies of its tensors.
 
         Raises:
             ValueError: If an observation or a reward is not finite, or a mask allows no action.
@@ -250,7 +255,8 @@ class RolloutStorage:
         return self.rewards, self.terminateds, self.truncateds
 
     def check(self, first_step: int, first_env: int) -> None:
-        """Raise as :meth:`settle` does if a filled row, or the observation after the last, has a wrong value."""
+        """Raise as :meth:`settle` does if a filled row, or the observation after the last filled row, has a wrong
+        value. Change nothing. Arguments as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
@@ -267,13 +273,14 @@ class RolloutStorage:
         return self.infos
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the final observations of truncated episodes, with the earlier steps that the module also sees.
+        """Return the final observations of truncated episodes as the module would see them.
 
         Args:
-            found: Row and slot of the last step of each truncated episode, ``[K, 2]``.
+            found: Row and slot (index of the env) of the last step of each truncated episode, ``[K, 2]``.
 
         Returns:
-            ``found`` as a tensor, and the observations ``[K, ...]``.
+            ``found`` as a tensor, and the observations, a tree of tensors ``[K, ...]``. If the module also sees earlier
+            steps, the tree is a dict of ``obs``, from the env, and the earlier steps under the names in ``previous``.
 
         Raises:
             ValueError: If the env did not return a true final observation.
@@ -297,12 +304,19 @@ class RolloutStorage:
         return index, {Columns.OBS: final_obs, **past}
 
     def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Mark the rows of steps that raised as invalid. Return ``stats`` without the episodes that such steps ended,
-        and with the number of lost steps.
+        """Mark the row of each step that raised (see ``faults``) as invalid, and truncate its episode one row earlier.
 
-        The row before a step that raised becomes the truncated end of its episode, with the observation before the step
-        as the true final observation. If the step is in row 0, the previous rollout already ends with that observation.
-        An episode that raised in its first step leaves no row.
+        The true final observation of the episode is then the observation before the step that raised. Nothing is
+        truncated if that step is in row 0, since the previous rollout already ends with that observation, or if it is
+        the first step of its episode, which then leaves no row.
+
+        Args:
+            stats: Statistics by name, such as ``episode_returns``. Each is an array with one entry per episode that
+                ended, in order of time.
+
+        Returns:
+            ``stats`` without the episodes that such steps ended, and with the number of these steps as
+            ``num_env_steps_lost["env_raised"]``.
         """
         raised = np.zeros_like(self.valid)
         raised[tuple(np.transpose(self.faults))] = True

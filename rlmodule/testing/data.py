@@ -33,8 +33,8 @@ def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
 
 
 def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:
-    """Return a rollout of random observations and rewards with actions that ``module`` samples for the observations.
-    The module is put into eval mode.
+    """Return a rollout ``[num_steps, num_slots]`` of random observations and rewards, with actions that ``module``
+    samples for the observations. A slot stands for one env. The module is put into eval mode and stays in it.
 
     A large enough rollout contains all cases that a learner must handle: terminated episodes, truncated episodes,
     episodes that are both, and invalid rows. The row after the end of an episode is invalid, and the next episode

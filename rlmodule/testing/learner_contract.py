@@ -40,7 +40,8 @@ class LearnerContract(ABC):
             return self.make()
 
     def update(self, learner: Learner, data: Rollout | Batch, env_steps: int = 0) -> dict[str, dict[str, float]]:
-        """Run one update of ``learner`` on ``data``, and return the numbers that it reports, by module id."""
+        """Run one update of ``learner`` on ``data``, and return the numbers that it reports, by module id and name.
+        ``env_steps`` is the number of env steps sampled so far, for schedules."""
         if isinstance(data, Rollout):
             assert isinstance(learner, EpisodeLearner)
             return learner.update_from_episodes(data, env_steps=env_steps)

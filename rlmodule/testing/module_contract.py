@@ -50,7 +50,8 @@ class RLModuleContract(ABC):
         """Return the spec of the module to test, including its spaces."""
 
     def build(self, seed: int = 0, inference_only: bool = False) -> RLModule:
-        """Build a module in eval mode with initial weights drawn from ``seed``."""
+        """Build the module of :meth:`make` in eval mode, with initial weights drawn from ``seed``. ``inference_only``
+        drops the parts that only learning needs."""
         with _own_random_numbers(seed):
             return self.make().build(inference_only=inference_only)
 

@@ -27,7 +27,7 @@ from catalog import Catalog
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.envs import make
 from rlmodule.envs import subprocesses as processes
-from rlmodule.envs.checks import EnvError
+from rlmodule.envs.checks import EnvError, EnvGuard
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.seeding import int_seed, seed_sequence
 from tests.fault_envs import ANY, ERRORS, FaultEnv, num_lives, num_step_calls, seeds_of_lives
@@ -627,6 +627,24 @@ def test_no_two_envs_of_a_run_share_a_seed() -> None:
     places = itertools.product(("action", "evaluation_action"), range(64 * 16), range(5))
     streams = [seed_sequence(1, role, env, *([k] if k else [])) for role, env, k in places]
     assert len({tuple(stream.generate_state(4)) for stream in streams}) == len(streams)
+
+
+@pytest.mark.parametrize("seed", [0, np.int32(7), 2**31 + 5, 2**64 - 1, 2**127])
+def test_later_episodes_have_seeds_spawned_from_the_first(seed: Any) -> None:
+    class SeedEnv(gym.Env[np.ndarray, int]):
+        observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+            seeds.append(seed)
+            return np.zeros(1, np.float32), {}
+
+    seeds: list[Any] = []
+    guard = EnvGuard(SeedEnv())
+    guard.reset(seed=seed)
+    guard.reset()
+    guard.reset()
+    keys = [np.random.SeedSequence(int(seed), spawn_key=(episode,)) for episode in (1, 2)]
+    assert seeds == [seed, *(key.generate_state(1)[0] >> 1 for key in keys)]
 
 
 def test_a_runner_that_was_made_again_lives_through_nothing_again(folders: Any) -> None:
