@@ -2,6 +2,7 @@
 optimizer steps take few calls."""
 
 import copy
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -179,6 +180,11 @@ class FlatAdam(torch.optim.Adam):
         lr: Initial learning rate. Set later learning rates in the param group.
         eps: Number added to the square root of the second moment.
     """
+
+    # torch keeps its compiler out of these methods, but imports it to do so, which takes as long as importing torch
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
 
     def __init__(self, parameters: nn.Parameter, lr: float, eps: float) -> None:
         super().__init__([parameters], lr=lr, eps=eps, fused=True)
