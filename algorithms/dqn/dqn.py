@@ -116,9 +116,12 @@ class DQN(ReplayAlgorithm):
 
     def before_sampling(self) -> None:
         for module_id, config in self.configs.items():
-            self._set_epsilon(module_id, value_at(config.epsilon_schedule, self.env_steps))
+            epsilon = value_at(config.epsilon_schedule, self.env_steps)
+            if epsilon != self._epsilon.get(module_id):  # setting it takes as long as stepping an env
+                self._set_epsilon(module_id, epsilon)
 
     def training_step(self) -> dict[str, dict[str, Any]]:
+        self._epsilon.clear()  # between iterations, a loaded state or a user may have changed the modules
         result = super().training_step()
         for module_id in self.configs:
             # the state from learners in other processes has replaced it, and they do not know it
