@@ -83,18 +83,13 @@ class PPOLearner(EpisodeLearner):
         return own == inherited and not self.settings.use_kl_loss
 
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
-        """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.
-
-        Args:
-            ratio: ``[B]``, the action's probability under the current policy, divided by that under the acting policy.
-            batch: Columns ``[B, ...]``, as passed to ``compute_loss_for_module``.
-        """
+        """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate. ``ratio`` ``[B]``
+        is the action's probability under the current policy, divided by that under the acting policy."""
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return the squared value error of each row ``[B]``: that of :func:`clipped_value_error` if ``vf_clip_param``
-        is set. With ``vf_huber_delta``, return twice the Huber loss of this error instead. Values and targets are first
-        divided by ``module.value_scale()``."""
+        """Return each row's squared value error ``[B]`` in units of ``module.value_scale()``. It is clipped if
+        ``vf_clip_param`` is set. If ``vf_huber_delta`` is set, return twice the Huber loss of the error instead."""
         assert isinstance(module, ValueFunctionAPI)
         values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
         scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta

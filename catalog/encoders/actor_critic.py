@@ -133,11 +133,8 @@ class ActorCriticEncoder(nn.Module):
         return EncoderOutput(actor.latent, self._joined(actor.state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
-        """Return the critic's latent without running a separate actor.
-
-        Raises:
-            RuntimeError: In an inference-only copy that has no critic encoder.
-        """
+        """Return the critic's latent without running a separate actor. Raise RuntimeError if an inference-only copy has
+        no critic encoder."""
         if self.shared:
             return _call(self.actor_encoder, obs, state, starts=starts).latent
         return self._run("critic", obs, state, starts).latent

@@ -82,10 +82,8 @@ class EnvError(RuntimeError):
 
 
 def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs", steps: int = 0) -> None:
-    """Raise unless `value` is a member of `space`. But after 20 steps, only warn of floats beyond their bounds, once
-    for each leaf.
-
-    The check follows the structure of `space`, because the `tree` library may order the keys of a dict differently.
+    """Raise ValueError with the first wrong leaf unless `value` is a member of `space`. But after 20 steps, only warn
+    of floats beyond their bounds, once for each leaf.
 
     Args:
         space: A single or a batched observation space.
@@ -94,9 +92,6 @@ def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs
             entry in its array, or from ``()``, which stands for the whole array.
         path: Name of `value` in the error text; leaves are shown as ``obs['camera'][0]``.
         steps: Number of steps of the env so far.
-
-    Raises:
-        ValueError: If `value` is not a member; names the first wrong leaf.
     """
     if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
         _check_array(space, value, where, path, steps)
@@ -555,7 +550,7 @@ class VectorGuard:
 def check_finite(
     values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
 ) -> None:
-    """Raise if consecutive rows of collected data have NaN or infinity. This takes about as long as reading them once.
+    """Raise ValueError with the env, step and leaf of the first NaN or infinity in rows of collected data, if any.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
@@ -563,9 +558,6 @@ def check_finite(
         first_step: Number of the env step that returned row 0; 0 stands for the reset.
         first_env_index: Index of the env in column 0.
         places: Row and column ``[K, 2]`` of each of the ``K`` values.
-
-    Raises:
-        ValueError: If an entry is not finite; names the env, the step and the leaf of the first such entry.
     """
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:

@@ -191,13 +191,8 @@ class EnvRunnerGroup:
         self._runner.reset()
 
     def report(self) -> dict[str, Any]:
-        """Return the runners' entries in the ``workers`` section of a result.
-
-        A runner in this process reports ``num_env_steps_lost_lifetime``, and ``num_env_steps_lost_by_cause`` if any env
-        step was lost. If none was lost and ``restart_failed_sub_environments`` is off, the dict is empty. Runners in
-        other processes always report, and add ``num_healthy_env_runners``, the restarts, the bytes of weights sent, and
-        the seconds of waiting for runners and of sending weights.
-        """
+        """Return the runners' entries in the ``workers`` section of a result: lost env steps and, of runners in other
+        processes, their restarts and the cost of sending weights. It is empty if no step could be lost in this one."""
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 

@@ -543,13 +543,8 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the numbers to report, by name. The default is the mean of each metric.
-
-        Args:
-            module_id: The module that was trained.
-            metrics: Tensors by name. A scalar metric of the loss has one entry per minibatch, ``[M]``. A metric with an
-                entry per row has the rows of all minibatches, concatenated.
-        """
+        """Return the numbers to report, by name, from the ``metrics`` of all minibatches: tensors ``[M]`` with an entry
+        per minibatch, or, if the loss reports an entry per row, the rows of all minibatches. Default: their means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
@@ -790,9 +785,7 @@ class EpisodeLearner(Learner):
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # a copy, since the override may add columns in place
                 rollout = self.preprocess_train_data(rollout)
-                self._added_columns = check_preprocessed(
-                    rollout, known, f"{type(self).__name__}.preprocess_train_data()"
-                )
+                self._added_columns = check_preprocessed(rollout, known, type(self).__name__)
             if self._stateful[module_id]:
                 rollout = with_states(self.module[module_id], rollout)
             return self.make_train_batch(module_id, rollout)

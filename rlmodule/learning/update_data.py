@@ -88,14 +88,15 @@ def check_batch(batch: Any, where: str) -> None:
         raise ValueError(f"{where}: expected columns of equal length, got {got}. Give each one entry per row.")
 
 
-def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list[str]:
-    """Check the result of an overridden ``preprocess_train_data``. Return the names of the columns that it added to the
-    ``known`` columns. ``where`` begins error messages.
+def check_preprocessed(rollout: Any, known: Collection[str], learner: str) -> list[str]:
+    """Check the result of the method ``preprocess_train_data`` of the class named ``learner``. Return the names of the
+    columns that it added to the ``known`` columns.
 
     Raises:
         TypeError: If ``rollout``, the result, is not a rollout.
         ValueError: If an added column is not a tree of tensors ``[T, N, ...]``.
     """
+    where = f"{learner}.preprocess_train_data()"
     if not isinstance(rollout, Rollout):
         raise TypeError(
             f"{where}: expected a Rollout, got {type(rollout).__name__}. Return the rollout, "

@@ -187,11 +187,7 @@ class RLModule(Hooks, nn.Module, ABC):
         return self._forward_exploration(batch)
 
     def forward_train(self, batch: Mapping[str, Tree]) -> Batch:
-        """Return the output columns for the loss, with gradient.
-
-        Raises:
-            RuntimeError: If this module is an inference-only copy.
-        """
+        """Return the output columns for the loss, with gradient. Raise RuntimeError in an inference-only copy."""
         if self.inference_only:
             raise RuntimeError(
                 f"{type(self).__name__}.forward_train(): expected a full module, got an "
@@ -414,11 +410,7 @@ class MultiRLModule(nn.Module):
         del self.rl_modules[module_id], self._by_id[module_id]
 
     def __getitem__(self, module_id: str) -> RLModule:
-        """Return the module ``module_id``.
-
-        Raises:
-            KeyError: If no module has the id ``module_id``. The error names the known ids.
-        """
+        """Return the module ``module_id``. Raise KeyError with the known ids if there is none."""
         if module_id not in self._by_id:
             known, hint = ", ".join(self._by_id), closest(module_id, self._by_id)
             raise KeyError(f"MultiRLModule: expected one of {known}, got the module id {module_id!r}. Pass one.{hint}")

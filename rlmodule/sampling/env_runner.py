@@ -308,7 +308,8 @@ class EnvRunner(Accounts):
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
         if not resets_in_a_step:
             return lambda logits, t: from_logits(logits).sample(generator)
-        (own_draws := self._own_draws).begin_fragment(num_steps)
+        own_draws = self._own_draws
+        own_draws.begin_fragment(num_steps)
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:

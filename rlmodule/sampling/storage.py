@@ -231,14 +231,12 @@ class RolloutStorage:
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark the rows in which an env only resets as invalid, with reward 0, and check all filled rows.
+        """Mark the rows in which an env only resets as invalid, with reward 0, and check all filled rows. Return
+        rewards, terminateds and truncateds ``[T, N]``: the storage's own arrays, or array copies of its tensors.
 
         Args:
             first_step: Number of steps of each env before row 0, for error texts.
             first_env: Index, among all envs of the run, of the env in slot 0, for error texts.
-
-        Returns:
-            Rewards, terminateds and truncateds ``[T, N]``: the storage's own arrays, or array copies of its tensors.
 
         Raises:
             ValueError: If an observation or a reward is not finite, or a mask allows no action.
