@@ -117,13 +117,14 @@ class DQN(ReplayAlgorithm):
     def before_sampling(self) -> None:
         for module_id, config in self.configs.items():
             epsilon = value_at(config.epsilon_schedule, self.env_steps)
-            if epsilon != self._epsilon.get(module_id):  # setting it takes as long as stepping an env
+            # setting it takes as long as stepping an env; states from learners in other processes replace it
+            if self.config.num_learners or epsilon != self._epsilon.get(module_id):
                 self._set_epsilon(module_id, epsilon)
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         self._epsilon.clear()  # between iterations, a loaded state or a user may have changed the modules
         result = super().training_step()
-        for module_id in self.configs:
+        for module_id in self.configs.keys() & self._epsilon:  # a callback may have changed the policies
             # the state from learners in other processes has replaced it, and they do not know it
             self._set_epsilon(module_id, self._epsilon[module_id])
             if module_id in result["learners"]:

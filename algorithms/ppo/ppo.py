@@ -87,12 +87,13 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.use_kl_loss or any(changed.get("use_kl_loss") for changed in self.policy_overrides.values()):
-            return
+        unread = [one for one in self.policy_overrides.values() if not one.get("use_kl_loss", self.use_kl_loss)]
+        is_unread = not self.use_kl_loss and len(unread) == len(self.policy_overrides)
         for name in ("kl_coeff", "kl_target"):
-            if getattr(self, name) != settings_of(type(self))[name].default:
+            is_set = getattr(self, name) != settings_of(type(self))[name].default
+            if (is_set and is_unread) or any(name in one for one in unread):
                 remedy = "Set that to True, or leave this out. target_kl ends the epochs early, without a penalty."
-                raise self._invalid(name, "its default without use_kl_loss", remedy)
+                raise self._invalid(name, "its default without use_kl_loss, also in policy_overrides", remedy)
 
 
 class PPO(Algorithm):

@@ -60,7 +60,7 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Concatenate rollouts of equal length along the slots, without ``stats``. Keep the lowest policy version."""
+        """Join rollouts of equal length by slot; keep the lowest policy version, and ``stats`` only of a single one."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -114,11 +114,9 @@ class Rollout:
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the values of :meth:`rows_to_value` into those before and those after each step, each ``[T, N]``.
-
-        After a truncated step, the following observation is the true final observation, not the first observation of
-        the next episode. After a terminated step, the second value is meaningless and the caller must ignore it.
-        """
+        """Split the values of :meth:`rows_to_value` into those before and those after each step, each ``[T, N]``. After
+        a truncated step, that is the value of the true final observation, not of the next episode's first one. After a
+        terminated step, it is meaningless and the caller must ignore it."""
         steps, slots = self.shape
         own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
         own = own.view(steps, slots)

@@ -173,9 +173,9 @@ def sequence_minibatches(
     bounds = [*range(0, total, max(1, total if size is None else size // longest)), total]
     if share is not None:
         order, bounds = share.of(order, bounds)
-        if not count:
-            yield from [{}] * (len(bounds) - 1)
-            return
+    if not count:
+        yield from [{}] * (len(bounds) - 1)
+        return
     pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
     # Gather the rows so that those of each minibatch are contiguous. This takes one gather per column and epoch, and
     # the minibatches are views, both as sequences and as rows.

@@ -72,15 +72,17 @@ class BatchLearner(Learner):
         check_batch(batch, where)
         try:
             with self._together:
-                if env_steps is None:
-                    env_steps = self._steps_after(0 if batch is None else num_rows(batch))
-                step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
+                after = self._steps_after(num_rows(batch) if batch else 0)
+                if after == self.env_steps:
+                    raise no_data("no row")
+                after = after if env_steps is None else env_steps
+                step = self.step_on_batch(batch, env_steps=after, module_id=module_id)
                 joined = self._joined(module_id, [step[module_id]])
         except KeyError as error:
             explain_missing_column(error, where, batch or {})
             raise
         self.module.eval()
-        return {module_id: self._summary(module_id, joined, {})}
+        return {module_id: self._summarized(module_id, joined)}
 
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
@@ -140,4 +142,8 @@ class BatchLearner(Learner):
         for step in history:
             for module_id, metrics in step.items():
                 by_id.setdefault(module_id, []).append(metrics)
-        return {module_id: self._summary(module_id, join_metrics(steps), {}) for module_id, steps in by_id.items()}
+        return {module_id: self._summarized(module_id, join_metrics(steps)) for module_id, steps in by_id.items()}
+
+    def _summarized(self, module_id: str, metrics: Metrics) -> dict[str, float]:
+        with self.using(self.settings_of(module_id)):
+            return self._summary(module_id, metrics, {})

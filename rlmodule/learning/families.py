@@ -48,9 +48,9 @@ class Group(ABC):
             rollouts: The rollout of each module, in the order of ``module_ids``; None if this learner has no data for
                 the module.
             num_epochs: Epochs of each module; None uses the module's setting.
-            size: Rows per minibatch of one learner; None uses the setting ``minibatch_size``.
+            size: Rows per minibatch of one learner; None uses the module's setting.
         """
-        learner, settings, peers = self._learner, self._learner.settings, self._learner.data_parallel
+        learner, peers = self._learner, self._learner.data_parallel
         start, batches, reported, shares = perf_counter(), list[Batch](), list[Any](), list[Share | None]()
         learner.module.eval()
         for module_id, rollout in zip(self._ids, rollouts, strict=True):
@@ -65,11 +65,12 @@ class Group(ABC):
                 reported.append(more)
                 shares.append(None if peers is None else peers.share_of(batch))
         before, steps = perf_counter(), learner.progress
-        epochs = [num_epochs or learner.settings_of(module_id).num_epochs for module_id in self._ids]
-        size = settings.minibatch_size if size is None else size
+        of_modules = [learner.settings_of(module_id) for module_id in self._ids]
+        epochs = [num_epochs or settings.num_epochs for settings in of_modules]
+        sizes = [size or settings.minibatch_size for settings in of_modules]
         learner.module.train()
         with learner._module_noise:
-            of_each = self._train(batches, shares, epochs, size)
+            of_each = self._train(batches, shares, epochs, sizes)
         learner.num_updates += learner.progress - steps
         learner.module.eval()
         results: dict[str, Any] = {}
@@ -82,10 +83,10 @@ class Group(ABC):
 
     @abstractmethod
     def _train(
-        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
     ) -> list[Metrics]:
         """Train each module on its batch (with its :class:`Share`; None without other learners) for its ``epochs``, in
-        minibatches of ``size`` rows (None: all rows). Return each module's metrics, joined over its minibatches."""
+        minibatches of its ``sizes`` (None: all rows). Return each module's metrics, joined over its minibatches."""
 
 
 class Family(Group):
@@ -104,7 +105,7 @@ class Family(Group):
         self._compute = compute
 
     def _train(
-        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
     ) -> list[Metrics]:
         learner, collective = self._learner, self._learner.collective
         counts = [
@@ -113,16 +114,16 @@ class Family(Group):
         ]
         if not all(counts):
             raise no_data("no valid row")
-        pieces = 1 if size is None else -(-max(counts) // (size * collective.size))
+        pieces = max(-(-n // ((size or n) * collective.size)) for n, size in zip(counts, sizes, strict=True))
         cutters = [sequence_minibatches if Columns.STATE_IN in batch else row_minibatches for batch in batches]
-        sizes = [-(-count // pieces) for count in counts]  # rows of a minibatch, over all learners
+        lengths = [-(-count // pieces) for count in counts]  # rows of a minibatch, over all learners
         history: list[list[Metrics]] = [[] for _ in batches]
         stopped = [False] * len(batches)
         for epoch in range(max(epochs)):
             stopped = [over or epoch >= last for over, last in zip(stopped, epochs, strict=True)]
             if all(stopped):
                 break
-            before, each = [len(of) for of in history], zip(stopped, cutters, batches, sizes, shares, strict=True)
+            before, each = [len(of) for of in history], zip(stopped, cutters, batches, lengths, shares, strict=True)
             cut = [() if over else of(batch, n, learner.generator, share) for over, of, batch, n, share in each]
             for minibatches in itertools.zip_longest(*cut):
                 self._step(minibatches, history)
@@ -162,7 +163,10 @@ class Family(Group):
             losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part in parts)])
             for part, grad in zip(parts, grads, strict=True):
                 part.flat.grad.copy_(grad)
-        norms = torch.stack([part.flat.clip(part.part.grad_clip, learner.settings.grad_clip_by) for part in parts])
+        by = [learner.run_settings.grad_clip_by] * len(shared)
+        by += [learner.settings_of(module_id).grad_clip_by for module_id, those in own.items() for _ in those]
+        clips = zip(parts, by, strict=True)
+        norms = torch.stack([part.flat.clip(part.part.grad_clip, kind) for part, kind in clips])
         both = norms.sum() + losses.sum()
         skip = both.sub_(both).ne_(0).float()
         for part in parts:

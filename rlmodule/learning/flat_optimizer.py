@@ -81,11 +81,8 @@ class FlatPart:
         self.tensor.grad = grad
 
     def clip(self, limit: float | None, by: str) -> Tensor:
-        """Clip the part's gradients in place. Return their global norm before clipping, as a scalar tensor.
-
-        Args:
-            limit: The upper bound; None does not clip.
-            by: ``"global_norm"`` bounds all gradients together, ``"norm"`` each parameter's, ``"value"`` each element.
+        """Clip the part's gradients in place to ``limit``; None does not clip. Return their global norm before that.
+        ``by``: ``"global_norm"`` bounds all gradients together, ``"norm"`` each parameter's, ``"value"`` each element.
         """
         norm = torch.linalg.vector_norm(self.grad)
         if limit is None:

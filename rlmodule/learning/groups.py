@@ -51,7 +51,7 @@ class Groups:
                 graph, or computed in bfloat16.
         """
         learner, shared, names = self._learner, set[int](), list[str]()
-        modules, settings = learner.module, learner.settings
+        modules, settings = learner.module, learner.run_settings
         for name, places in places_of(modules.shared_parts, modules).items():
             if module_id not in places:
                 continue
@@ -67,7 +67,9 @@ class Groups:
             if name not in learner.shared_parts:
                 flat = FlatParameters({name: parameters.values()}).parts[name]
                 part = Part((places[module_id],), settings.lr, settings.grad_clip)
-                learner.shared_parts[name] = TrainedPart(part, flat, learner._make_optimizer(name, part, flat.tensor))
+                with learner.using(settings):
+                    optimizer = learner._make_optimizer(name, part, flat.tensor)
+                learner.shared_parts[name] = TrainedPart(part, flat, optimizer)
             shared |= parameters.keys()
             names.append(name)
         if names:

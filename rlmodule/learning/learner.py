@@ -6,6 +6,7 @@ together synchronise through :class:`DataParallel`, which a single learner does 
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 import warnings
@@ -153,6 +154,7 @@ class Learner(Hooks, ABC):
     Attributes:
         settings: During an update, the settings of the module that is updated; between updates, the settings of the
             run. See :meth:`settings_of`.
+        run_settings: The settings of the run.
         collective: The learners that train together, this one included.
         progress: Number of gradient steps taken since this object was created, counted step by step even during an
             update.
@@ -192,13 +194,13 @@ class Learner(Hooks, ABC):
         self._stepping: dict[str, list[TrainedPart]] = {}
         self.shared_parts: dict[str, TrainedPart] = {}
         self.sharing: dict[str, list[str]] = {}
-        self._scheduled: dict[str, list[tuple[torch.optim.Optimizer, Any]]] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._settings_of: dict[str, LearnerSettings] = {}
         self._trains: dict[str, bool] = {}  # what add_module() said
         self._skipped_in_a_row: dict[str, int] = {}
         self._extra_metrics: dict[str, frozenset[str]] = {}
+        self.run_settings = settings
         for module_id, one in spec.rl_module_specs.items():
             with self.using(settings.for_module(module_id)):
                 self._register_module(module_id, one)
@@ -228,8 +230,6 @@ class Learner(Hooks, ABC):
             name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
             for name, part in parts.items()
         }
-        scheduled = [x for x in self.trained_parts[module_id].values() if not isinstance(x.part.lr, int | float)]
-        self._scheduled[module_id] = [(x.optimizer, x.part.lr) for x in scheduled]
         self._set_stepping(module_id, tuple(parts))
         self.num_gradient_steps[module_id] = 0
         self._stateful[module_id] = module.is_stateful()
@@ -361,7 +361,7 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Remove a module and undo ``_register_module``, even if that method raised an error halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self.trained_parts, self._scheduled, self._stepping, self._stateful
+        kept = self.parameters, self.trained_parts, self._stepping, self._stateful
         counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing, self._trains
         for by_id in (*kept, *counts, self._gradient_passes, self._extra_metrics, self._settings_of):
             by_id.pop(module_id, None)
@@ -431,11 +431,8 @@ class Learner(Hooks, ABC):
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """Run ``forward_train(batch)``. Return batch and outputs, with sequences flattened to rows ``[B, ...]``.
-
-        Raises:
-            ValueError: If a recurrent module gets rows, or if it predicts values and returns no ``embeddings``.
-        """
+        """Run ``forward_train(batch)``. Return batch and outputs, with sequences flattened to rows ``[B, ...]``. Raise
+        ValueError if a recurrent module gets rows, or if it predicts values and returns no ``embeddings``."""
         module = self.module[module_id]
         if self._stateful[module_id]:
             where = f"{type(self).__name__} with the recurrent module {module_id!r}"
@@ -538,9 +535,9 @@ class Learner(Hooks, ABC):
     def _set_env_steps(self, env_steps: int) -> None:
         """Set the count of env steps sampled in the run, and update the learning rates that follow a schedule."""
         self.env_steps = env_steps
-        for optimizer, schedule in itertools.chain.from_iterable(self._scheduled.values()):
-            for group in optimizer.param_groups:
-                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+        for _, each in self._named_parts():
+            for group in () if isinstance(each.part.lr, int | float) else each.optimizer.param_groups:
+                group["lr"] = scaled(group["initial_lr"], each.part.lr, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the numbers to report, by name, from the ``metrics`` of all minibatches: tensors ``[M]`` with an entry
@@ -783,8 +780,9 @@ class EpisodeLearner(Learner):
         """Run ``preprocess_train_data`` and ``make_train_batch``. Return the batch, and numbers to report."""
         try:
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
-                known = [*rollout.columns]  # a copy, since the override may add columns in place
-                rollout = self.preprocess_train_data(rollout)
+                known = rollout.columns
+                # a copy, since the override may add columns in place
+                rollout = self.preprocess_train_data(dataclasses.replace(rollout, columns={**known}))
                 self._added_columns = check_preprocessed(rollout, known, type(self).__name__)
             if self._stateful[module_id]:
                 rollout = with_states(self.module[module_id], rollout)

@@ -37,7 +37,7 @@ def stack_key(learner: EpisodeLearner, module_id: str) -> object:
         allowed = learner.can_stack(module_id) and not learner.may_stop()
     if len(own) > 1 or not (everything and plain and allowed) or isinstance(module, ExtraLossAPI):
         return module_id
-    return structure_of(module), id(settings)
+    return structure_of(module), id(settings), own[0].part.grad_clip
 
 
 def stacked_pass(learner: EpisodeLearner, ids: Sequence[str]) -> StackedPass | None:
@@ -102,9 +102,9 @@ class Stack(Group):
         self._parts = [part for module_id in module_ids for part in learner.trained_parts[module_id].values()]
 
     def _train(
-        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], size: int | None
+        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
     ) -> list[Metrics]:
-        num_epochs = epochs[0]  # the same for all modules
+        num_epochs, size = epochs[0], sizes[0]  # the same for all modules
         learner, counts = self._learner, [num_rows(batch) for batch in batches]
         if not all(counts):
             raise no_data("no valid row")
@@ -140,7 +140,7 @@ class Stack(Group):
         learner, grad = self._learner, self._compute.grad
         losses, metrics = self._compute(batch, weights)
         norms = torch.linalg.vector_norm(grad, dim=1)
-        if (limit := learner.settings.grad_clip) is not None:
+        if (limit := self._parts[0].part.grad_clip) is not None:
             grad.mul_((norms + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0)[:, None])
         both = norms + losses
         skips = both.sub_(both).ne_(0).float()

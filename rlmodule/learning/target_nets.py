@@ -119,13 +119,15 @@ class TargetNets:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state` in place.
+        """Restore a state from :meth:`get_state` in place. Restore only those nets that both the state and this object
+        have.
 
         Raises:
             ValueError: If the names or shapes do not match a target net.
         """
         for module_id, saved in state["target"].items():
-            net = self.nets[module_id]
-            net.set_state(net.get_state() | saved)
-        self.last_update |= state["last_target_update"]
-        self.num_updates |= state["num_target_updates"]
+            if module_id in self.nets:  # other modules may be trained now
+                net = self.nets[module_id]
+                net.set_state(net.get_state() | saved)
+                self.last_update[module_id] = state["last_target_update"][module_id]
+                self.num_updates[module_id] = state["num_target_updates"][module_id]

@@ -61,6 +61,13 @@ def check_episodes(data: Any, where: str, module_id: str = DEFAULT_MODULE_ID) ->
     raise TypeError(f"{where}: expected a Rollout or a list of episodes, got {got}. {remedy}")
 
 
+def check_counts(counts: Mapping[str, int | None], where: str) -> None:
+    """Raise ValueError, which begins with ``where``, unless all ``counts`` by name are at least 1 or None."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{where}: expected {name} of at least 1, got {count}. Leave it out to use the setting.")
+
+
 def check_batch(batch: Any, where: str) -> None:
     """Check that ``batch`` is None or a dict of columns, which are trees of tensors with equal numbers of rows.
 

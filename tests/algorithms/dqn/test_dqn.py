@@ -148,6 +148,22 @@ def test_epsilon_follows_its_schedule() -> None:
     assert seen == pytest.approx([1 - 62 / 128, 1 - 126 / 128, 0.0], abs=1e-6)
 
 
+def test_a_constant_epsilon_survives_states_that_learners_in_other_processes_send() -> None:
+    seen = []
+
+    class Replaced(DQN):
+        def before_sampling(self) -> None:
+            super().before_sampling()
+            seen.append(float(self.get_module().epsilon))  # type: ignore[arg-type]
+            self.get_module().set_epsilon(0.0)  # type: ignore[operator]
+
+    with Replaced(tiny(epsilon=0.5).freeze()) as algorithm:
+        algorithm.config = tiny(epsilon=0.5, num_learners=1).freeze()
+        algorithm.train()
+    assert len(seen) > 1
+    assert {*seen} == {0.5}
+
+
 class Choice(gym.Env[np.ndarray, np.int64]):
     """Each step shows two numbers; to name the greater one gives 1. Truncated after ``length`` steps."""
 

@@ -150,6 +150,35 @@ def test_epochs_and_rates_of_policies_are_their_own() -> None:
     assert [torch.equal(before[one], after[one]) for one in "ab"] == [True, False]
 
 
+def test_shared_parts_are_trained_with_the_settings_of_the_run() -> None:
+    schedule = [[0, 1e-2], [1000, 0.0]]
+    learner = make(lr=schedule, grad_clip=2.0, policy_overrides={"a": {"lr": 0.5, "grad_clip": 123.0}})
+    assert {name: part.part.grad_clip for name, part in learner.shared_parts.items()} == {"trunk": 2.0, "values": 2.0}
+    learner.update_from_episodes(data_for(learner), env_steps=750)
+    rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in learner.optimizers.items()}
+    assert rates == pytest.approx({"a": 0.5, "b": 2.5e-3, "c": 2.5e-3, "trunk": 2.5e-3, "values": 2.5e-3})
+
+
+@pytest.mark.parametrize("module_id", ["a", "b"])
+def test_the_policy_with_most_minibatches_sets_the_number_for_its_family(module_id: str) -> None:
+    learner = make(num_epochs=1, policy_overrides={module_id: {"minibatch_size": 4}})
+    data = data_for(learner)
+    learner.update_from_episodes(data, env_steps=0)
+    # a single row that is left over joins the minibatch before it
+    assert learner.num_gradient_steps[module_id] in {(rows := data[module_id].num_env_steps) // 4, -(-rows // 4)}
+    assert min(learner.num_gradient_steps.values()) > 3
+
+
+def test_a_policy_of_a_family_clips_its_own_part_in_its_own_way() -> None:
+    clips = {"b": {"grad_clip": 1e-3, "grad_clip_by": "value"}}
+    learner = make(num_epochs=1, minibatch_size=None, policy_overrides=clips)
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    grad = learner.parameters["b"].grad
+    assert float(grad.abs().max()) == pytest.approx(1e-3)
+    assert float(grad.norm()) > 2e-3
+    assert float(learner.parameters["a"].grad.abs().max()) > 1e-3
+
+
 def test_a_checkpoint_holds_a_shared_part_once(tmp_path: Path) -> None:
     learner, other, apart = make(), make(), make({})
     for each in (learner, apart):

@@ -15,10 +15,11 @@ from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning import groups as grouping
+from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.learner import EpisodeLearner
 from rlmodule.learning.sharding import shard
 from rlmodule.learning.stacks import StackedPass
-from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
 from tests.rlmodule.agents.envs import CartPoles
@@ -235,6 +236,29 @@ def test_stacked_modules_act_as_each_alone(explore: bool, monkeypatch: pytest.Mo
                     p.data.add_(torch.randn(p.shape, generator=generator), alpha=0.3)
 
 
+@pytest.mark.parametrize("change", [{"custom_action_dist": "SquashedGaussian"}, {"normalize_actions": False}])
+def test_policies_with_other_settings_act_and_learn_as_each_alone(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tensors have the same names and shapes, and what the env returns depends on the actions it got."""
+    nets = {"fcnet_hiddens": [8]}
+    config = PPOConfig(env=CartPoles, env_config={"num_agents": 3, "env_id": "Pendulum-v1"}, num_epochs=1, seed=3)
+    config.training(train_batch_size_per_learner=48, minibatch_size=16).env_runners(num_envs_per_env_runner=3)
+    models = {"cart_0": nets, "cart_1": nets | change, "cart_2": nets}
+    config.multi_agent(policies={name: RLModuleSpec(model_config=model) for name, model in models.items()})
+    results = []
+    for stacks in (True, False):
+        if not stacks:
+            monkeypatch.setattr(acting_stacks, "stack_of", lambda *args: None)
+            monkeypatch.setattr(grouping, "stacked_pass", lambda *_: None)
+        with config.build() as algo:
+            results.append((algo.sample_rollouts()[0], algo.train()["learners"]))
+    for module_id in models:
+        torch.testing.assert_close(*(one[module_id].columns for one, _ in results), rtol=1e-5, atol=1e-6)
+        of_both = [learned[module_id] for _, learned in results]
+        assert of_both[0] == pytest.approx(of_both[1], rel=1e-4, abs=1e-5)
+
+
 def continued(collective: Collective, first: dict[str, Rollout], then: dict[str, Rollout | None]) -> dict[str, Any]:
     learner = make(minibatch_size=16 // collective.size)
     learner.update_from_episodes(first, env_steps=0, minibatch_size=16)
@@ -251,3 +275,18 @@ def test_learners_that_begin_to_train_together_no_longer_stack(fleet: Fleet) -> 
     assert one["digest"] == other["digest"]
     alone = continued(SingleProcess(), first, then)
     torch.testing.assert_close(one["module"], alone["module"], rtol=1e-5, atol=1e-6)
+
+
+class Clipped(PPOLearner):
+    """Clips harder than the settings say."""
+
+    def parts_of(self, module_id: str) -> dict[str, Part]:
+        return {"all": Part(("",), self.settings.lr, 1e-6)}
+
+
+def test_a_stack_clips_as_the_parts_of_its_modules_say() -> None:
+    learner = make(cls=Clipped, num_epochs=1, minibatch_size=None)
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    ((_, group),) = learner._groups.divide([*IDS], stacks=True)
+    assert group is not None
+    assert group._compute.grad.norm(dim=1).tolist() == pytest.approx([1e-6] * 3, rel=1e-2)  # type: ignore[attr-defined]

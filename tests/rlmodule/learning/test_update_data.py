@@ -53,8 +53,11 @@ def test_columns_that_are_added_in_place_reach_the_loss() -> None:
             return rollout
 
     learner = make(Small, InPlace)
-    learner.update_from_episodes(rollout_for(learner), env_steps=0)
-    assert learner.seen
+    rollout = rollout_for(learner)
+    for _ in range(2):
+        learner.update_from_episodes(rollout, env_steps=0)
+        assert learner.seen
+        assert "twice" not in rollout.columns
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,52 @@ def test_updates_count_env_steps_themselves() -> None:
     group.update_from_batch(batch(5))
     group.update_from_batch(batch(3))
     assert group.learner.env_steps == 8
+
+
+@pytest.mark.parametrize("empty", [{}, {Columns.OBS: torch.zeros(0, 4), "target": torch.zeros(0, 3)}])
+def test_a_batch_without_rows_is_refused_before_anything_changes(empty: Batch) -> None:
+    group = group_of(Regression)
+    with pytest.raises(ValueError, match="an update: expected data for at least one learner, got no row"):
+        group.update_from_batch(empty)
+    assert group.num_updates == group.learner.env_steps == 0
+
+
+def test_sequences_without_a_valid_row_are_refused() -> None:
+    learner = make(Recurrent, Reinforce)
+    rollout = rollout_for(learner)
+    nothing = {name: torch.zeros_like(rollout[name]) for name in (Columns.VALID, Columns.TRUNCATEDS)}
+    rollout = dataclasses.replace(
+        rollout,
+        columns=rollout.columns | nothing,
+        final_index=rollout.final_index[:0],
+        final_obs=rollout.final_obs[:0],
+    )
+    with pytest.raises(ValueError, match="got no valid row"):
+        learner.update_from_episodes(rollout, env_steps=0)
+
+
+@pytest.mark.parametrize("counts", [{"num_epochs": 0}, {"minibatch_size": 0}, {"minibatch_size": -3}])
+def test_epochs_and_minibatches_below_one_are_refused(counts: dict[str, Any]) -> None:
+    group = group_of(Reinforce)
+    ((name, count),) = counts.items()
+    with pytest.raises(ValueError, match=rf"expected {name} of at least 1, got {count}"):
+        group.update_from_episodes(rollout_for(group.learner), **counts)
+    assert group.num_updates == 0
+
+
+def test_updates_from_batches_are_summarized_with_the_settings_of_their_module() -> None:
+    used = []
+
+    class Noting(Regression):
+        def summarize(self, module_id: str, metrics: Any) -> dict[str, float]:
+            used.append(self.settings.lr)
+            return super().summarize(module_id, metrics)
+
+    learner = make(Small, Noting)
+    learner._settings_of[ID] = dataclasses.replace(learner.settings, lr=0.125)
+    learner.update_from_batch(batch())
+    learner.summarize_updates([learner.step_on_batch(batch(), env_steps=9)])
+    assert used == [0.125, 0.125]
 
 
 def test_epochs_and_minibatches_may_be_passed_for_one_update() -> None:
