@@ -7,6 +7,7 @@ learning.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -116,16 +117,8 @@ class Standings(Callbacks):
         return {name: (wins + 1) / (games + 2) for name, (games, wins) in self.games.items()}
 
     def chances(self) -> dict[str, float]:
-        """Return the probability of each opponent by policy id: the learner itself and all snapshots.
-
-        Raises:
-            ValueError: If the league has no snapshot.
-        """
-        if not self.games:
-            raise ValueError(
-                "league: expected at least one snapshot, got none: a league without opponents. Keep one: the league "
-                f"takes snapshots of {self._learner!r} by itself."
-            )
+        """Return the probability of each opponent by policy id: the learner itself and all snapshots, of which there
+        must be one."""
         settings = self._settings
         hard = {name: (1 - rate) ** settings.power for name, rate in self.win_rates().items()}
         share = (1 - settings.self_play - settings.newest) / sum(hard.values())
@@ -149,20 +142,21 @@ class Standings(Callbacks):
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Any) -> None:
         for episode in rollout.stats["episode_agents"]:
-            returns = dict[str, list[float]]()
-            for one in episode:
-                returns.setdefault(one.policy, []).append(one.episode_return)
+            returns = defaultdict[str, defaultdict[Any, float]](lambda: defaultdict(float))
+            for one in episode:  # an agent that returned has several
+                returns[one.policy][one.agent] += one.episode_return
             for name in self.games.keys() & returns.keys() if self._learner in returns else ():
-                own, other = fmean(returns[self._learner]), fmean(returns[name])
+                own, other = fmean(returns[self._learner].values()), fmean(returns[name].values())
                 games, wins = self._new.get(name, (0, 0.0))
                 self._new[name] = games + 1, wins + (own > other) + (own == other) / 2
 
     def _count(self) -> None:
-        """Add the games of this iteration to ``games``. The result does not depend on the order in which the games
-        ended."""
-        for name, (num, won) in self._new.items():
-            games, wins = (x * (1 - 1 / _RECENT) ** num for x in self.games[name])
-            self.games[name] = games + num, wins + won
+        """Add the games of this iteration against snapshots that still exist to ``games``. The result does not depend
+        on the order in which the games ended."""
+        for name in self.games.keys() & self._new.keys():
+            (games, wins), (num, won) = self.games[name], self._new[name]
+            kept = (1 - 1 / _RECENT) ** num
+            self.games[name] = games * kept + num, wins * kept + won
         self._new.clear()
 
     def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ class ActingStacks:
         by_structure: dict[Any, list[AgentColumns]] = {}
         self._alone: list[AgentColumns] = []
         for one in columns:
-            if one.noise.is_drawn and one.module.action_dist_cls.inputs_suffice:
+            if one.noise.is_drawn:
                 by_structure.setdefault(structure_of(one.module), []).append(one)
             else:
                 self._alone.append(one)

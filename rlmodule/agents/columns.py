@@ -112,9 +112,9 @@ class AgentColumns:
         for one in (self.observers, self.seen, self.ended, self.flags):
             one.clear()
 
-    def begin(self, num_steps: int) -> None:
-        """Allocate ``num_steps`` rows, and copy the current rows of agents in play, which :meth:`carry` kept, to row
-        0."""
+    def begin(self, num_steps: int, t: int = 0) -> None:
+        """Allocate ``num_steps`` rows after ``t`` steps of the fragment, and copy the current rows of agents in play,
+        which :meth:`carry` kept, to row 0."""
         length, num, module = num_steps + 1, len(self.slots), self.module
         self._rows = {
             name: map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), column)
@@ -129,7 +129,7 @@ class AgentColumns:
         self.cursor[:] = 0
         self._is_aligned = True  # all columns are at the same row
         self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
-        self._when = np.zeros((length, num), np.int64)  # number of steps before each observation
+        self._when = np.full((length, num), t)  # number of steps before each observation
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)

@@ -55,11 +55,6 @@ class MultiAgentEpisode:
         self.finished: list[AgentEpisode] = []
 
     @property
-    def id(self) -> str:
-        """Name of the episode, unique in the run: ``"<env_index>-<number>"``."""
-        return f"{self.env_index}-{self.number}"
-
-    @property
     def agents(self) -> list[AgentID]:
         """The agents in play, in the order in which they started."""
         return list(self._in_play)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -61,8 +62,9 @@ def make_agent_envs(
             guards.append(AgentEnvGuard(adapted(made[-1], where), index, step_counter))
             _check_alike(like or guards[0], guards[-1])
     except Exception:
-        for guard in guards:
-            guard.close()
+        for env in made:
+            with suppress(Exception):  # the refusal matters more, and it may be no env
+                env.close()
         raise
     return guards
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-from rlmodule.agents.multi_agent_env import AgentEnvWrapper, AgentID, Start, Step
+from rlmodule.agents.multi_agent_env import AgentFieldWrapper, AgentID
 from rlmodule.agents.pettingzoo import adapted
 from rlmodule.envs.mask_wrapper import OBSERVATIONS
 
 
-class AgentMasksFromInfo(AgentEnvWrapper):
+class AgentMasksFromInfo(AgentFieldWrapper):
     """Replaces each observation with ``{"observations": obs, "action_mask": infos[agent]["action_mask"]}``. If the
     observation is a dict, adds the mask to it as another field instead. Infos stay unchanged.
 
@@ -27,41 +27,27 @@ class AgentMasksFromInfo(AgentEnvWrapper):
     """
 
     def __init__(self, env: Any, *, mask_key: str = "action_mask") -> None:
-        self.env, self._key = adapted(env), mask_key
-        self.possible_agents, self.action_spaces = self.env.possible_agents, self.env.action_spaces
+        super().__init__(adapted(env), mask_key, OBSERVATIONS)
         self.observation_spaces = {agent: self._masked_space(agent) for agent in self.possible_agents}
-        self.metadata, self.render_mode = self.env.metadata, self.env.render_mode
-        self.state_space = self.env.state_space
 
     def _masked_space(self, agent: AgentID) -> spaces.Dict:
-        inner, actions = self.env.observation_spaces[agent], self.action_spaces[agent]
+        actions = self.action_spaces[agent]
         if not isinstance(actions, spaces.Discrete):
             remedy = "Return the mask in the observations of the env."
             raise ValueError(f"action space of agent {agent!r}: expected a Discrete space, got {actions}. {remedy}")
-        fields = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {OBSERVATIONS: inner}
-        if self._key in fields:
-            remedy = "Leave the wrapper out if it is the mask; else set mask_key."
-            raise ValueError(
-                f"observation space of agent {agent!r}: expected no field {self._key!r}, got one. {remedy}"
-            )
-        return spaces.Dict([*fields.items(), (self._key, spaces.MultiBinary(int(actions.n)))])
+        remedy = "Leave the wrapper out if it is the mask; else set mask_key."
+        return self._space_with(agent, spaces.MultiBinary(int(actions.n)), remedy)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        obs, infos = self.env.reset(seed=seed, options=options)
-        self.possible_agents = self.env.possible_agents
-        return self._masked(obs, infos), infos
+    def get_episode_state(self) -> None:
+        """Return None, so that a resumed run repeats the episode, because the state of the env has no infos, which hold
+        the masks."""
 
-    def step(self, actions: dict[Any, Any]) -> Step:
-        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
-        return self._masked(obs, infos), rewards, terminateds, truncateds, infos
-
-    def _masked(self, obs: Mapping[Any, Any], infos: Mapping[Any, Mapping[str, Any]]) -> dict[Any, Any]:
+    def _added(self, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
         masked = {}
         for agent, value in obs.items():
             info = infos.get(agent, {})
             if self._key not in info:
                 got = f"the fields {[*info]}. Have the env return it whenever the agent observes, also when it ends."
                 raise ValueError(f"info of agent {agent!r}: expected a field {self._key!r}, got {got}")
-            own = value if isinstance(self.env.observation_spaces[agent], spaces.Dict) else {OBSERVATIONS: value}
-            masked[agent] = {**own, self._key: info[self._key]}
+            masked[agent] = self._with(agent, value, info[self._key])
         return masked

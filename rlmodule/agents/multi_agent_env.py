@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from gymnasium.spaces import Space
+from gymnasium.spaces import Dict, Space
 
 AgentID: TypeAlias = str | int
 """Name of an agent."""
@@ -119,3 +119,47 @@ class AgentEnvWrapper(MultiAgentEnv):
 
     def close(self) -> None:
         self.env.close()
+
+
+class AgentFieldWrapper(AgentEnvWrapper):
+    """Base class of wrappers that add a field to each observation. An observation that is not a dict becomes another
+    field. Subclasses set ``observation_spaces`` and define :meth:`_added`.
+
+    Args:
+        env: The env.
+        key: Name of the new field.
+        plain: Name of the field for observations that are not dicts.
+    """
+
+    def __init__(self, env: MultiAgentEnv, key: str, plain: str) -> None:
+        self.env, self._key, self._plain = env, key, plain
+        self.possible_agents, self.action_spaces = env.possible_agents, env.action_spaces
+        self.metadata, self.render_mode, self.state_space = env.metadata, env.render_mode, env.state_space
+
+    def _space_with(self, agent: AgentID, field: Space[Any], remedy: str) -> Dict:
+        """Return the space of the new observations of ``agent``, where ``field`` is the space of the new field. Raise
+        ValueError if the env's space already has a field of that name; ``remedy`` ends the text."""
+        inner = self.env.observation_spaces[agent]
+        fields = dict(inner.spaces) if isinstance(inner, Dict) else {self._plain: inner}
+        if self._key in fields:
+            where = f"observation space of agent {agent!r}: expected no field {self._key!r}"
+            raise ValueError(f"{where}, got one. {remedy}")
+        return Dict([*fields.items(), (self._key, field)])
+
+    def _with(self, agent: AgentID, value: Any, entry: Any) -> dict[str, Any]:
+        """Return the observation ``value`` of ``agent`` with ``entry`` as the new field."""
+        own = value if isinstance(self.env.observation_spaces[agent], Dict) else {self._plain: value}
+        return {**own, self._key: entry}
+
+    @abstractmethod
+    def _added(self, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Return the new observations by agent, from those of the env and their infos."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        self.possible_agents = self.env.possible_agents
+        return self._added(obs, infos), infos
+
+    def step(self, actions: dict[Any, Any]) -> Step:
+        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        return self._added(obs, infos), rewards, terminateds, truncateds, infos

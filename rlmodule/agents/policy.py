@@ -42,6 +42,9 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         agents: All agents of the env.
         policy_map: Maps agents to modules. A mapping function is called once per agent and episode.
         generator: Draws actions for ``act(explore=True)``, for all modules; None creates a generator with seed 0.
+
+    Attributes:
+        policy_map: Maps agents to modules.
     """
 
     import_path = "rlmodule.agents.MultiAgentPolicy"
@@ -55,7 +58,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
     ) -> None:
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         super().__init__({module_id: Policy(module, generator) for module_id, module in modules.items()})
-        self._modules, self._agents, self._policy_map, self._generator = modules, agents, policy_map, generator
+        self._modules, self._agents, self.policy_map, self._generator = modules, agents, policy_map, generator
 
     def act(
         self,
@@ -81,7 +84,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
             ValueError: If an agent is unknown, or for the reasons of :meth:`Policy.act`.
         """
         after, actions = dict(state or {}), dict[AgentID, Tree]()
-        episode = MultiAgentEpisode(0, 0, self._agents, self._policy_map, np.zeros(len(self._agents)))
+        episode = MultiAgentEpisode(0, 0, self._agents, self.policy_map, np.zeros(len(self._agents)))
         for agent, seen in obs.items():
             if agent not in self._agents:
                 remedy = "Pass what the env returned, by agent."
@@ -94,12 +97,12 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
 
     def with_generator(self, generator: torch.Generator) -> MultiAgentPolicy:
         """Return a copy with the same modules, which samples actions with ``generator``."""
-        return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
+        return MultiAgentPolicy(self._modules, self._agents, self.policy_map, generator)
 
     def follow(self, policy_ids: Sequence[str]) -> None:
         """Act with exactly the modules ``policy_ids`` from now on, after modules were added, removed or replaced. All
         must be among the ``modules`` of this object."""
-        self._policy_map.update(policy_ids, None)
+        self.policy_map.update(policy_ids, None)
         for module_id in [*self]:
             if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
                 del self[module_id]
@@ -113,7 +116,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
             TypeError: If the mapping function or a setting of the nets cannot be written, such as a lambda.
             FileExistsError, OSError: See :meth:`Policy.save`.
         """
-        mapping = self._policy_map.static or self._policy_map.mapping_fn
+        mapping = self.policy_map.static or self.policy_map.mapping_fn
         modules = {name: policy.module for name, policy in self.items()}
         return save_policies(modules, path, {"agents": [*self._agents], _MAPPING: mapping})
 

@@ -92,9 +92,9 @@ class AgentRunner(Accounts):
         self.envs = make(num_envs, first_env_index=first_env_index)
         self._restarts: list[Restarts] = []
         if settings.restart_failed_sub_environments:
-            for index, guard in enumerate(self.envs, first_env_index):
-                make_another = functools.partial(make, 1, first_env_index=index, like=guard)
-                self._restarts.append(Restarts(guard, lambda make_another=make_another: make_another()[0]))
+            for e, guard in enumerate(self.envs):
+                make_another = functools.partial(make, 1, first_env_index=first_env_index + e, like=guard)
+                self._restarts.append(Restarts(guard, functools.partial(self._replace, e, make_another)))
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -189,11 +189,6 @@ class AgentRunner(Accounts):
             records = self._settings.records_action_dist and module_id in self._trained
             self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
 
-    @property
-    def episodes(self) -> list[MultiAgentEpisode]:
-        """The current episode of each env."""
-        return list(self._episode_of.values())
-
     def _place(self, slot: int) -> tuple[int, int]:
         """Return the index of the slot's env in ``envs``, and of its agent in ``agents``."""
         return divmod(slot, len(self.agents))
@@ -220,12 +215,13 @@ class AgentRunner(Accounts):
 
     def _reset(self, e: int, seed: int | None = None) -> dict[AgentID, Any]:
         """Reset env ``e``. If it raised before, replace it first. Return the observations, by agent."""
-        if not self._restarts:
-            return self.envs[e].reset(seed=seed)[0]
-        try:
-            return self._restarts[e].reset(seed, None)[0]
-        finally:
-            self.envs[e] = self._restarts[e].guard
+        env = self._restarts[e] if self._restarts else self.envs[e]
+        return env.reset(seed=seed)[0]
+
+    def _replace(self, e: int, make: Callable[[], Any]) -> Any:
+        """Replace env ``e`` with the only env that ``make`` returns, and return it."""
+        [self.envs[e]] = make()
+        return self.envs[e]
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:
         """Step every env ``num_steps`` times, and return the rollout of each trained module.
@@ -306,7 +302,7 @@ class AgentRunner(Accounts):
         for t in range(num_steps):
             for module_id in untrained if t and t % _ROWS_KEPT == 0 else ():
                 self._columns[module_id].check(self._steps, is_finished=True)
-                self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT))
+                self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT), t)
             before = perf_counter()
             with self._inference_mode:
                 actions = self._act(explore)
@@ -343,7 +339,7 @@ class AgentRunner(Accounts):
         try:
             result = self.envs[e].step(actions)
         except EnvError as error:
-            self._restarts[e].note(error)
+            self._restarts[e].note_failure(error)
             logger.warning("%s. It is restarted.", str(error).partition("\n\n")[0])
             self._faults.append((t, e))
             self._ended[t, e] = True

@@ -317,7 +317,7 @@ def _as_arrays(value: Tree) -> Tree:
 
 
 def _as_rewards(values: Any) -> np.ndarray:
-    rewards = np.asarray(values)
+    rewards = np.asarray(_as_arrays(values))
     if rewards.ndim != 1 or rewards.dtype.kind not in "fiub":
         got = f"{rewards.dtype} of shape {rewards.shape}"
         raise ValueError(_explain("rewards", "numbers of shape [L]", got, "Give one number per step."))

@@ -243,7 +243,7 @@ class Guard:
         words = [*(int(self._first_seed) >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)), self._episode]
         return int(np.random.SeedSequence(np.array(words, np.uint32)).generate_state(1)[0] >> 1)
 
-    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
+    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]], restarts: bool = False) -> tuple[Any, bool]:
         """Bring the env to the state in which an episode was saved: with ``set_episode_state(state)`` if the env has
         this method, otherwise by repeating the actions from the episode's seed. Repeated steps are not counted.
 
@@ -254,9 +254,13 @@ class Guard:
         Args:
             episodes: By index of the env in the run: either a dict with only a ``seed``, with which a new episode
                 begins, or the result of ``get_open_episode()`` with the leaves of the last observation as ``obs``.
+            restarts: Whether the caller replaces an env that raises; if so, no episode begins in such an env.
 
         Returns:
             The observation, and whether the saved episode continues.
+
+        Raises:
+            EnvError: If the env raises in a reset, or with ``restarts``, before the saved episode continues.
         """
         episode = episodes[self.env_index or 0]
         obs, _ = self.reset(seed=episode["seed"])
@@ -270,7 +274,9 @@ class Guard:
             if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
                 return obs, True
             found = "another observation"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if restarts:
+                raise self._env_error(error, "reset()", "while its saved episode was repeated") from error
             found = f"{type(error).__name__}: {error}"
         logger.warning(
             "env %s: expected its open episode to continue after the run was resumed, got %s. The episode is cut, and "
@@ -397,23 +403,35 @@ class EnvGuard(Guard, gym.Wrapper):
         Returns:
             A dict with ``seed``, the last seed passed to :meth:`reset`, and ``number``, the number of resets without a
             seed since then. Both determine the seed of the episode. ``env_state`` is the result of the env's
-            ``get_episode_state()``, a tree of tensors (returned as arrays) and JSON values. If the env has no such
-            method, the dict has ``actions`` instead: arrays ``[t, ...]``, one for each leaf of an action, with the
-            actions so far in the episode, at most the last :data:`MOST_ACTIONS`.
+            ``get_episode_state()``, a tree of tensors (returned as arrays) and JSON values. ``elapsed`` then has the
+            number of steps so far that each ``TimeLimit`` around the env has counted. If the env has no such method,
+            the dict has ``actions`` instead: arrays ``[t, ...]``, one for each leaf of an action, with the actions so
+            far in the episode, at most the last :data:`MOST_ACTIONS`.
         """
         episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
         if self.env.has_wrapper_attr("get_episode_state"):
+            episode["elapsed"] = [limit._elapsed_steps for limit in self._time_limits()]
             return episode | {"env_state": to_send(self.env.get_wrapper_attr("get_episode_state")())}
         return episode | {"actions": to_send(leaves_along(self._actions))}
 
     def _repeat(self, episode: Mapping[str, Any]) -> Any:
         obs, _ = self.env.reset(seed=self._seed)
         if "env_state" in episode:
+            for limit, elapsed in zip(self._time_limits(), episode.get("elapsed", ()), strict=True):
+                limit._elapsed_steps = elapsed
             return self.env.get_wrapper_attr("set_episode_state")(received(episode["env_state"]))
         for action in restored(self.env.action_space, episode["actions"]):
             self._actions.append(action)
             obs, *_ = self.env.step(own(action))
         return obs
+
+    def _time_limits(self) -> Iterator[gym.wrappers.TimeLimit]:
+        """Yield the time limits among the wrappers of the env, the outermost first."""
+        env = self.env
+        while isinstance(env, gym.Wrapper):
+            if isinstance(env, gym.wrappers.TimeLimit):
+                yield env
+            env = env.env
 
     def _look_for_mask(self, info: Mapping[str, Any]) -> None:
         """Log a warning if the env returns an action mask where nothing reads it: in ``info``, or from a method

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
 from rlmodule.envs.pettingzoo import is_known
 from rlmodule.envs.restarting import RestartingEnv
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
+from rlmodule.envs.subprocesses import close_in_time, follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
@@ -103,6 +104,7 @@ def make_vector_env(
 
     def guarded(single: gym.Env, index: int) -> EnvGuard:
         if (own := (single.observation_space, single.action_space)) != spaces:
+            close_in_time(single, f"env {index}")
             raise ValueError(
                 f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {own}. Let "
                 "them depend on nothing that differs between the envs of a run."
@@ -186,12 +188,14 @@ def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode
 
 
 def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
-    made = SyncEnvs(env_fns)
-    if len({id(env.unwrapped) for env in made.envs}) < len(env_fns):
-        made.close()
-        raise ValueError(
-            f"{where}: expected a new env from each call, got the same one. Construct the env inside the factory."
-        )
+    with ExitStack() as closing:  # closes the envs unless all are good
+        envs = [closing.enter_context(env_fn()) for env_fn in env_fns]
+        if len({id(env.unwrapped) for env in envs}) < len(envs):
+            raise ValueError(
+                f"{where}: expected a new env from each call, got the same one. Construct the env inside the factory."
+            )
+        made = SyncEnvs([lambda env=env: env for env in envs])
+        closing.pop_all()
     return made
 
 

@@ -1,6 +1,7 @@
 """RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts implements the
 replacement."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,8 @@ import gymnasium as gym
 from rlmodule.envs.checks import EnvError, EnvGuard
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.seeding import int_seed
+
+logger = logging.getLogger("rlmodule.envs.make")
 
 TRIES = 3
 """The error is raised once this many envs in a row have failed before their first step."""
@@ -26,18 +29,20 @@ class Restarts:
         make: Makes a new env, in a guard.
 
     Attributes:
-        guard: The current env, in its guard.
+        env: The current env, in its guard.
         has_stepped: Whether the current env has completed a step. The caller sets it.
     """
 
+    env: Any
+
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
-        self.guard, self._make = guard, make
+        self.env, self._make = guard, make
         self._seed: int | None = None
         self._num_made = 0  # new envs since the reset with that seed
         self._failures = 0  # in a row
         self.has_stepped = self._failed = False
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the env. If it has failed, replace it with a new env first. Return the results of its ``reset``.
 
         Raises:
@@ -49,26 +54,35 @@ class Restarts:
             try:
                 if self._failed:
                     seed = self._restart()
-                result = self.guard.reset(seed=seed, options=options)
+                return self.env.reset(seed=seed, options=options)
             except RuntimeError as error:  # from the env, or from making one; both texts name the cause
-                self.note(error)
-            else:
-                self._failed = False
-                return result
+                self.note_failure(error)
 
     def get_open_episode(self) -> dict[str, Any]:
         """Return the guard's open episode with an added entry ``restarts``: the last seed that :meth:`reset` got and
         the number of envs made since. The seed of the next replacement derives from both."""
-        return self.guard.get_open_episode() | {"restarts": [self._seed, self._num_made]}
+        return self.env.get_open_episode() | {"restarts": [self._seed, self._num_made]}
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """Return the result of the guard's :meth:`Guard.continue_episode`. The seeds of later replacement envs derive
-        from ``restarts`` in the saved episode of this env, or from the episode's ``seed`` if it has no ``restarts``."""
-        episode = episodes[self.guard.env_index]
-        self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
-        return self.guard.continue_episode(episodes)
+        """Return the result of the guard's :meth:`Guard.continue_episode`. If the env raises, log a warning, and begin
+        a new episode in a new env. The seeds of replacement envs derive from ``restarts`` in the saved episode of this
+        env, or from the episode's ``seed`` if it has no ``restarts``.
 
-    def note(self, error: RuntimeError) -> None:
+        Raises:
+            EnvError: If :data:`TRIES` envs in a row fail before their first step.
+        """
+        episode = episodes[self.env.env_index]
+        self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
+        try:
+            if self._failed:
+                self._restart()
+            return self.env.continue_episode(episodes, restarts=True)
+        except RuntimeError as error:
+            logger.warning("%s. It is restarted, and a new episode begins.", str(error).partition("\n\n")[0])
+            self.note_failure(error)
+        return self.reset()[0], False
+
+    def note_failure(self, error: RuntimeError) -> None:
         """Record that the env failed with ``error``.
 
         Raises:
@@ -77,7 +91,7 @@ class Restarts:
         self._failures = 0 if self.has_stepped else self._failures + 1
         self._failed, self.has_stepped = True, False
         if self._failures >= TRIES:
-            index = self.guard.env_index
+            index = self.env.env_index
             place = error.place if isinstance(error, EnvError) else {"env": index}
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
@@ -86,13 +100,13 @@ class Restarts:
         new env."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
-        close_in_time(self.guard, f"env {self.guard.env_index}")
-        self.guard = self._make()
+        close_in_time(self.env, f"env {self.env.env_index}")
+        self.env, self._failed = self._make(), False
         self._num_made += 1
         return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)
 
 
-class RestartingEnv(gym.Wrapper):
+class RestartingEnv(Restarts, gym.Wrapper):
     """Replaces a guarded env with a new one when it raises.
 
     If the env raises in a step, ``step`` returns None as the observation, a reward of 0, ``truncated=True``, and an
@@ -109,30 +123,15 @@ class RestartingEnv(gym.Wrapper):
     """
 
     def __init__(self, guard: EnvGuard, make: Callable[[], EnvGuard]) -> None:
-        super().__init__(guard)
-        self._restarts = Restarts(guard, make)
+        gym.Wrapper.__init__(self, guard)
+        Restarts.__init__(self, guard, make)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env. If the env raises, end its episode, as the class describes."""
         try:
-            result = self._restarts.guard.step(action)
+            result = self.env.step(action)
         except EnvError as error:
-            self._restarts.note(error)
+            self.note_failure(error)
             return None, 0.0, False, True, {FAULT: str(error)}
-        self._restarts.has_stepped = True
+        self.has_stepped = True
         return result
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env. If it has failed, replace it with a new env first."""
-        try:
-            return self._restarts.reset(seed, options)
-        finally:
-            self.env = self._restarts.guard
-
-    def get_open_episode(self) -> dict[str, Any]:
-        """See :meth:`Restarts.get_open_episode`."""
-        return self._restarts.get_open_episode()
-
-    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
-        """See :meth:`Restarts.continue_episode`."""
-        return self._restarts.continue_episode(episodes)

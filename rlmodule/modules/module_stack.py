@@ -85,8 +85,10 @@ class ModuleStack:
 
 
 def structure_of(module: RLModule) -> Hashable:
-    """Return a key that is equal for modules of the same class whose tensors have the same names, shapes and dtypes."""
-    return type(module), *((name, x.shape, x.dtype) for name, x in module.state_dict().items())
+    """Return a key that is equal for modules of the same class with the same catalog class and settings, whose tensors
+    have the same names, shapes and dtypes."""
+    tensors = ((name, x.shape, x.dtype) for name, x in module.state_dict().items())
+    return type(module), type(module.catalog), repr(module.model_config), *tensors
 
 
 def stack_of(
@@ -104,6 +106,7 @@ def stack_of(
     first = modules[0]
     spaces = [(module.input_space, module.action_space) for module in modules]
     apart = isinstance(first, EpsilonGreedyAPI | NoisyNetAPI) or first.is_stateful()
+    apart |= not first.action_dist_cls.inputs_suffice  # it reads parameters of its own module
     if len(modules) < 2 or any(of != spaces[0] for of in spaces) or apart:
         return None
     obs = _observations(first, len(modules))

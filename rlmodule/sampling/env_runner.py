@@ -174,21 +174,11 @@ class EnvRunner(Accounts):
     def reset(self) -> None:
         """Start a new episode in every env. Each env gets the next seed of its own stream; envs that return tensors
         share one seed."""
-        if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
-            close_vector_env(self.env)
-            with _own_gradients():
-                self._make_env()
         self._seeds, self._saved = self._streams.next_seeds(), {}
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._row = None
-        try:
-            with _own_gradients():
-                obs, info = self.env.reset(seed=seed)
-        except BaseException as error:
-            if (ended := self._ended_process(error)) is not None:
-                raise ended from error
-            raise
+        obs, info = self._begin_episodes(lambda: self.env.reset(seed=seed))
         if self._guard is not None:
             self._guard.check_reset(obs, info)
         if self._has_tensors:
@@ -196,6 +186,20 @@ class EnvRunner(Accounts):
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
         self._totals.begin(self._steps)
         self._own_draws = OwnDraws(self.num_envs, self.device)  # new numbers, which no env has used
+
+    def _begin_episodes(self, begin: Callable[[], Any]) -> Any:
+        """Return ``begin()``, which begins or continues an episode in every env. If the process of an env has ended,
+        make a new vector env first."""
+        with _own_gradients():
+            if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
+                close_vector_env(self.env)
+                self._make_env()
+            try:
+                return begin()
+            except BaseException as error:
+                if (ended := self._ended_process(error)) is not None:
+                    raise ended from error
+                raise
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times, and return the rollout.
@@ -407,7 +411,7 @@ class EnvRunner(Accounts):
         """Return ``found``, the row and slot of the last step of each truncated episode ``[K, 2]``, as a tensor, and
         the true final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
         final_index, final_obs = data.finals(found)
-        if not self._has_tensors:  # on a device, the check would wait for it
+        if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_index, final_obs
 
@@ -476,6 +480,7 @@ class EnvRunner(Accounts):
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
 
         Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
+        If an env raises or its process ends before that, the next call of :meth:`sample` tries again.
         """
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
@@ -495,16 +500,16 @@ class EnvRunner(Accounts):
     def _resume(self) -> None:
         """Bring the envs to the points at which their episodes were saved. In envs without a saved episode, begin a new
         one."""
-        saved, self._saved = self._saved, {}
         indices = range(self._first, self._first + self.num_envs)
-        episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
+        episodes = [self._saved.get(str(index), {}).get("episode", {}) for index in indices]
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         plans: dict[int, dict[str, Any]] = {
             index: to_send(one) if one else {"seed": seed}
             for index, one, seed in zip(indices, episodes, seeds, strict=True)
         }
-        with _own_gradients():
-            obs, goes_on = zip(*self._call("continue_episode", plans), strict=True)
+        self._seeds = [plan["seed"] for plan in plans.values()]
+        obs, goes_on = zip(*self._begin_episodes(lambda: self._call("continue_episode", plans)), strict=True)
+        self._saved = {}
         episodes = [one if same else {} for one, same in zip(episodes, goes_on, strict=True)]
         self._row, self._state = join_rows(self.env, self.module, self._no_obs, episodes, obs)
         self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])

@@ -334,7 +334,8 @@ class TensorStorage(RolloutStorage):
 
     Filling the rows only queues work, so the CPU runs ahead of a GPU and does not wait for it. At the end, a single
     copy brings all that the CPU needs: rewards, terminateds, truncateds, and whether all values are finite and each
-    mask allows an action.
+    mask allows an action. With same-step autoreset, the runner also copies the true final observations of truncated
+    episodes, if there are any, and checks them.
     """
 
     __slots__ = ()

@@ -17,7 +17,8 @@ from algorithms.run.league import League, Matches, Standings
 from rlmodule import RLModuleSpec
 from rlmodule.agents.episode import AgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
-from rlmodule.testing.data import differences
+from rlmodule.testing.data import clone, differences
+from tests.algorithms.dqn.conftest import tiny
 
 SMALL = {"fcnet_hiddens": [8]}
 
@@ -141,6 +142,103 @@ def test_an_evaluation_plays_with_the_policies_that_are_there() -> None:
         assert algo.evaluate(num_episodes=4)["env_runners"]["module_episode_returns_mean"].keys() == {"main", "b"}
 
 
+def acts_as_it_learns(algo: Algorithm, runners: Any, policy_id: str) -> bool:
+    """Whether the runners' module has the nets of the learner's, and its tensors."""
+    acts, learned = runners.module[policy_id], algo.get_module(policy_id)
+    tensors = dict(learned.named_parameters())
+    return acts.model_config == learned.model_config and all(tensors[name] is x for name, x in acts.named_parameters())
+
+
+@pytest.mark.parametrize("nets", [{"fcnet_hiddens": [8, 8]}, {"fcnet_hiddens": [8], "fcnet_activation": "relu"}])
+def test_an_evaluation_plays_with_a_policy_that_was_replaced_before_it(nets: dict[str, Any]) -> None:
+    with config(policies=["main", "other"]).build() as algo:
+        algo.remove_policy("other")
+        algo.add_policy("other", spec=RLModuleSpec(model_config=nets))
+        algo.evaluate(num_episodes=2)
+        assert all(acts_as_it_learns(algo, algo._evaluation.made, name) for name in ("main", "other"))
+
+
+def same_for_all(agent: str, episode: Any) -> str:
+    return episode.policies[-1]
+
+
+@pytest.mark.parametrize("evaluates_before", [False, True])
+def test_no_initial_policy_has_to_stay(evaluates_before: bool, tmp_path: Path) -> None:
+    with config(policy_mapping_fn=same_for_all).build() as algo:
+        if evaluates_before:
+            algo.evaluate(num_episodes=1)
+        algo.add_policy("b", copy_of="main", train=True)
+        algo.remove_policy("main")
+        algo.train()
+        assert [*algo.evaluate(num_episodes=1)["env_runners"]["module_episode_returns_mean"]] == ["b"]
+        path = algo.save(tmp_path / "ck")
+    with Algorithm.from_checkpoint(path, env=Higher, policy_mapping_fn=same_for_all) as loaded:
+        assert [*loaded.train()["learners"]] == [*loaded.policies] == ["b"]
+        assert [*loaded.evaluate(num_episodes=1)["env_runners"]["module_episode_returns_mean"]] == ["b"]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_policy_that_was_replaced_acts_after_the_run_was_resumed(train: bool, tmp_path: Path) -> None:
+    wide = RLModuleSpec(model_config={"fcnet_hiddens": [5]})
+    with config(policies=["main", "copied", "wide"]).build() as algo:
+        algo.train()
+        for policy_id in ("copied", "wide"):
+            algo.remove_policy(policy_id)
+        algo.add_policy("copied", copy_of="main", train=train)
+        algo.add_policy("wide", spec=wide, train=train)
+        path = algo.save(tmp_path / "ck")
+    with Algorithm.from_checkpoint(path, env=Higher, policy_mapping_fn=newest) as loaded:
+        runners = loaded.env_runner_group
+        for policy_id in ("main", "copied", "wide"):
+            assert acts_as_it_learns(loaded, runners, policy_id)
+            assert loaded.policies[policy_id].module is runners.module[policy_id]
+        assert {*loaded.train()["learners"]} == ({"main", "wide"} if train else {"main"})
+        assert acts_as_it_learns(loaded, runners, "wide")
+
+
+def test_an_earlier_state_has_the_policy_that_was_replaced_since() -> None:
+    with config().build() as algo:
+        algo.add_policy("other", copy_of="main")
+        state, expected = clone(algo.get_state()), state_of(algo, "main")
+        algo.remove_policy("other")
+        algo.add_policy("other", spec=RLModuleSpec(model_config={"fcnet_hiddens": [5]}), train=True)
+        algo.train()
+        algo.set_state(state)
+        assert differences(state_of(algo, "other"), expected) == []
+        assert acts_as_it_learns(algo, algo.env_runner_group, "other")
+        assert [*algo.train()["learners"]] == ["main"]
+
+
+@pytest.mark.parametrize("event", ["on_sample_end", "on_episode_end"])
+def test_a_callback_may_change_the_policies_that_train(event: str) -> None:
+    """The rollout in which "other" was removed or replaced has rows of it, from which nothing learns."""
+    changes = {2: "replace", 4: "remove"}
+
+    def change(algorithm: Any, **_: Any) -> None:
+        due = changes.pop(algorithm.metrics.iterations, None)
+        if due is not None:
+            algorithm.remove_policy("other")
+        if due == "replace":
+            algorithm.add_policy("other", spec=RLModuleSpec(model_config={"fcnet_hiddens": [5]}), train=True)
+
+    with config(policies=["main", "other"], **{event: change}).build() as algo:
+        results = [sorted(algo.train()["learners"]) for _ in range(6)]
+    both = ["main", "other"]
+    assert results == [both, both, ["main"], both, ["main"], ["main"]]
+
+
+def test_a_policy_that_was_removed_leaves_the_metrics_though_it_still_plays() -> None:
+    """Episodes have 3 steps and rollouts 8, so one with "a" is open when it is removed."""
+    with config(num_envs_per_env_runner=1, train_batch_size_per_learner=8, minibatch_size=8).build() as algo:
+        algo.add_policy("a", copy_of="main")
+        assert {*algo.train()["env_runners"]["module_episode_returns_mean"]} == {"main", "a"}
+        algo.remove_policy("a")
+        played = algo.train()["env_runners"]
+        assert played["module_episode_returns_mean"].keys() == {"main"}
+        assert played["num_module_steps_sampled_lifetime"] == {"main": 8 + 8 + 7}
+        assert played["num_agent_steps_sampled_lifetime"] == {"x": 16, "y": 16}
+
+
 def test_added_policies_are_in_checkpoints(tmp_path: Path) -> None:
     with config(policies=["main", "spare"]).build() as algo:
         algo.add_policy("copy", copy_of="main")
@@ -248,13 +346,11 @@ def test_chances_prefer_opponents_that_are_hard_to_beat() -> None:
     hard = 0.25 + 0.04 + 0.25
     expected = {"main": 0.1, "a": 0.6 * 0.25 / hard, "b": 0.6 * 0.04 / hard, "c": 0.6 * 0.25 / hard + 0.3}
     assert table.chances() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="a league without opponents"):
-        standings().chances()
 
 
 def test_a_game_is_won_by_the_higher_mean_return() -> None:
     def episode(**returns: list[float]) -> list[AgentEpisode]:
-        return [AgentEpisode("x", policy, one, 1) for policy, values in returns.items() for one in values]
+        return [AgentEpisode(i, policy, one, 1) for policy, values in returns.items() for i, one in enumerate(values)]
 
     table = standings()
     table.games = {"a": (0.0, 0.0), "b": (0.0, 0.0)}
@@ -271,6 +367,44 @@ def test_a_game_is_won_by_the_higher_mean_return() -> None:
     table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": episodes[:2]}))  # type: ignore
     table._count()
     assert table.games == {"a": pytest.approx((2 + 2 * 0.99**2, 1.5 + 1.5 * 0.99**2)), "b": (1.0, 0.0)}
+
+
+def test_an_agent_that_returns_counts_once_with_the_sum_of_its_returns() -> None:
+    """The agent of "main" has 1 + 1 against 1.5, so its mean per agent is higher, and its mean per life lower."""
+    table = standings()
+    table.games = {"a": (0.0, 0.0)}
+    lives = [AgentEpisode("x", "main", 1.0, 1), AgentEpisode("y", "a", 1.5, 2), AgentEpisode("x", "main", 1.0, 1)]
+    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": [lives]}))  # type: ignore
+    table._count()
+    assert table.games == {"a": (1.0, 1.0)}
+
+
+def test_a_callback_may_remove_a_snapshot_that_was_played() -> None:
+    def drop_the_first(algorithm: Any, **_: Any) -> None:
+        if len(algorithm.policies) > 2 and "main_0" in algorithm.policies:
+            algorithm.remove_policy("main_0")
+
+    with league(every=1).callbacks(on_train_result=drop_the_first).build() as algo:
+        results = [algo.train()["league"] for _ in range(3)]
+    assert [[*one["win_rates"]] for one in results] == [["main_0"], ["main_1"], ["main_1", "main_2"]]
+
+
+def test_an_algorithm_with_replay_may_have_a_league(tmp_path: Path) -> None:
+    run: Any = tiny(Higher, num_env_steps_per_iteration=32, policies="shared", league=League(every=1, max_snapshots=2))
+    with run.build() as algo:
+        initial = state_of(algo, "default_policy")
+        results = [algo.train() for _ in range(3)]
+        assert [one["league"]["num_snapshots"] for one in results] == [2, 2, 2]
+        assert [*algo.policies][-1] == "default_policy_3"
+        assert [*algo.replays] == [*results[-1]["learners"]] == ["default_policy"]
+        steps = results[-1]["env_runners"]["num_module_steps_sampled_lifetime"]["default_policy"]
+        assert 96 < steps < 192  # 2 of each env step in games against itself, else 1
+        assert algo.replay.num_envs == 4
+        assert differences(state_of(algo, "default_policy"), initial) != []
+        path = algo.save(tmp_path / "ck")
+        expected = algo.train()["league"]
+    with Algorithm.from_checkpoint(path, env=Higher) as loaded:
+        assert loaded.train()["league"] == expected
 
 
 def test_matches_depend_on_seed_env_and_episode_and_follow_the_chances() -> None:
@@ -348,6 +482,14 @@ def test_a_win_rate_is_a_reason_for_a_snapshot() -> None:
 def test_leagues_that_cannot_be(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_run_without_a_league_gets_none_from_a_checkpoint(tmp_path: Path) -> None:
+    with config(policy_mapping_fn=None).build() as algo:
+        path = algo.save(tmp_path / "ck")
+    with pytest.raises(ValueError, match=r"^from_checkpoint\(league=\): expected None, since the saved run has no lea"):
+        Algorithm.from_checkpoint(path, env=Higher, league=League())
+    Algorithm.from_checkpoint(path, env=Higher, league=None).stop()
 
 
 def test_a_league_may_be_a_dict_of_settings() -> None:

@@ -290,3 +290,9 @@ def test_a_stack_clips_as_the_parts_of_its_modules_say() -> None:
     ((_, group),) = learner._groups.divide([*IDS], stacks=True)
     assert group is not None
     assert group._compute.grad.norm(dim=1).tolist() == pytest.approx([1e-6] * 3, rel=1e-2)  # type: ignore[attr-defined]
+
+
+def test_modules_whose_distributions_have_parameters_learn_one_by_one() -> None:
+    learner = make(actions=spaces.MultiDiscrete([2, 3]), model={"autoregressive_actions": True})
+    learner.update_from_episodes(data_for(learner), env_steps=0)
+    assert learner._groups.divide([*IDS], stacks=True) == [((one,), None) for one in IDS]

@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -275,7 +275,9 @@ def test_state_restores_streams_and_episodes_by_env_in_other_groups_of_runners(t
         part.set_state(state)
     for steps in (20, 17):
         assert_close(sample_all([whole], steps), sample_all(parts, steps))
-    numbers = [[(one.id, one.length) for one in runner.episodes] for runner in (whole, *parts)]
+    numbers = [
+        [(one.env_index, one.number, one.length) for one in runner._episode_of.values()] for runner in (whole, *parts)
+    ]
     assert numbers[0] == numbers[1] + numbers[2]
     states = [runner.get_state() for runner in (whole, *parts)]
     for state in states:
@@ -362,7 +364,7 @@ def test_errors_name_env_step_and_agent_and_every_step_is_counted(
     assert runner.num_env_steps_lost == {"fragment": lost - len(raised), **raised}
     assert runner.sample(6).num_env_steps == 12
     assert runner.step_counter.count == done + lost + 12
-    assert {one.length for one in runner.episodes} == {1}
+    assert {one.length for one in runner._episode_of.values()} == {1}
 
 
 class Interrupted(torch.inference_mode):
@@ -429,6 +431,15 @@ def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[
         assert differences(got["p"].columns, expected["p"].columns) == []
         for name in ("agent_steps", "module_steps", "agent_episodes", "episode_agents"):
             assert got.stats[name] == expected.stats[name], name
+
+
+def test_an_error_of_a_module_that_is_not_trained_names_the_step() -> None:
+    """Its rows are dropped after every 64 steps; the mask of step 64 is in its first row after that."""
+
+    runner = agent_runner(lambda _: Fails("mask", 64), module_for, num_envs=2)
+    runner.set_policies([], None)
+    with pytest.raises(ValueError, match=r"^env 1, step 64, agent 'cart_1', obs\['action_mask'\]"):
+        runner.sample(100)
 
 
 def test_a_module_whose_spaces_differ_is_an_error() -> None:
@@ -499,3 +510,31 @@ def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(mode
     assert lost > 6
     assert alone.step_counter.count == agents.step_counter.count == 3 * 48
     assert [env.env_index for env in agents.envs] == [0, 1, 2]
+
+
+def test_an_env_that_raises_while_its_episode_is_continued_is_restarted() -> None:
+    class Raises(CartPoles):
+        faults: ClassVar[list[str]] = []
+
+        def step(self, actions: dict[AgentID, Any]) -> Any:
+            if self.faults:
+                raise OSError(self.faults.pop())
+            return super().step(actions)
+
+    def runner_of_two() -> AgentRunner:
+        settings = Settings(env=lambda _: Raises(2), num_envs_per_env_runner=2, restart_failed_sub_environments=True)
+        runner = AgentRunner(settings, run_seed=1)
+        module = module_for(runner.observation_space["cart_0"], runner.action_space["cart_0"])
+        runner.set_module(MultiRLModule({"p": module}), PolicyMap(runner.agents, ["p"]))
+        return runner
+
+    before, after = runner_of_two(), runner_of_two()
+    before.sample(4)
+    after.set_state(before.get_state())
+    first, second = after.envs
+    Raises.faults = ["no port"]
+    after.sample(1)
+    assert [after._episode_of[e].length for e in range(2)] == [1, 5]
+    assert after.envs[0] is not first
+    assert after.envs[1] is second
+    assert after.envs[0].env_index == 0

@@ -166,7 +166,7 @@ def test_mapping_functions_see_the_episode_and_are_asked_once_in_it() -> None:
     asked = []
 
     def mapping(agent: AgentID, episode: MultiAgentEpisode) -> str:
-        asked.append((agent, episode.id, episode.length, episode.agents, episode.returns))
+        asked.append((agent, episode.number, episode.length, episode.agents, episode.returns))
         return "q" if agent == "c" and episode.policy_of("a") == "p" else "p"
 
     runner = AgentRunner(Settings(env=lambda _: ScriptedEnv([script]), num_envs_per_env_runner=1), run_seed=3)
@@ -176,11 +176,11 @@ def test_mapping_functions_see_the_episode_and_are_asked_once_in_it() -> None:
     rollout = runner.sample(6)
     nothing = {"a": 0.0, "b": 0.0, "c": 0.0}
     once = [("a", 0, [], nothing), ("b", 0, ["a"], nothing), ("c", 2, ["b", "a"], {"a": 2.0, "b": 2.0, "c": 0.0})]
-    expected = [(agent, f"0-{n}", *rest) for n in range(3) for agent, *rest in once]
+    expected = [(agent, n, *rest) for n in range(3) for agent, *rest in once]
     assert asked == expected[:-1]  # the third one has just begun
     assert {name: slots.tolist() for name, slots in rollout.slots.items()} == {"p": [[0, 0], [0, 1]], "q": [[0, 2]]}
-    assert runner.episodes[0].id == "0-2"
-    assert runner.episodes[0].agents == ["a", "b"]
+    (current,) = runner._episode_of.values()
+    assert (current.env_index, current.number, current.agents) == (0, 2, ["a", "b"])
 
 
 def test_rewards_before_acting_are_reported(caplog: pytest.LogCaptureFixture) -> None:

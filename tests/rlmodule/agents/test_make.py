@@ -97,6 +97,16 @@ def test_the_envs_of_a_run_have_the_same_agents_and_spaces(attribute: str, value
     assert (Differs.made, Differs.opened) == (2, 0)
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_env_that_is_refused_is_closed(index: int) -> None:
+    """Its action spaces lack agent "c"."""
+    Differs.made, Differs.opened = 1 - index, 0
+    spaces_of_two = dict.fromkeys("ab", spaces.Discrete(3))
+    with pytest.raises(ValueError, match=rf"^env {index}, action_spaces: expected a space for agent 'c'"):
+        make_agent_envs(Differs, {"attribute": "action_spaces", "value": spaces_of_two}, 2)
+    assert (Differs.made, Differs.opened) == (2, 0)
+
+
 def test_a_factory_that_returns_the_same_env_is_refused() -> None:
     env = CartPoles(1)
     with pytest.raises(ValueError, match=r"expected a new env from each call, got the same one\. Construct the env"):

@@ -57,3 +57,26 @@ def test_what_has_no_masks_is_refused() -> None:
         AgentMasksFromInfo(Masks(dict_obs=True), mask_key="place")
     with pytest.raises(ValueError, match=r"^action space of agent 'cart_0': expected a Discrete space, got Box"):
         AgentMasksFromInfo(CartPoles(1, env_id="Pendulum-v1"))
+
+
+class Stateful(Masks):
+    """Begins alike at each reset, and hands out a state, from which it cannot return infos."""
+
+    def reset(self, **_: Any) -> Any:
+        self._episode = -1
+        return super().reset()
+
+    def get_episode_state(self) -> Any:
+        return {"step": self._step}
+
+    def set_episode_state(self, state: Any) -> Any:
+        raise AssertionError
+
+
+def test_an_open_episode_is_repeated_since_a_state_has_no_masks() -> None:
+    saved, other = (AgentEnvGuard(AgentMasksFromInfo(Stateful())) for _ in range(2))
+    saved.reset(seed=1)
+    saved.step({"a": 0})
+    _, goes_on = other.continue_episode({0: saved.get_open_episode()})
+    assert goes_on
+    assert other.step({"b": 0})[0]["b"]["action_mask"].tolist() == [0, 0, 1]

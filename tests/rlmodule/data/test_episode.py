@@ -101,6 +101,15 @@ def test_dtypes_grow_with_the_values() -> None:
     assert episode.total_reward == 3.5
 
 
+def test_tensors_with_a_gradient_are_converted() -> None:
+    values = torch.tensor([[1.0], [2.0], [4.0]], requires_grad=True)
+    episode = Episode(values, values[1:], values[1:, 0])
+    assert episode.get_observations().tolist() == [[1.0], [2.0], [4.0]]
+    assert episode.get_actions().tolist() == [[2.0], [4.0]]
+    assert episode.get_rewards().tolist() == [2.0, 4.0]
+    assert episode.total_reward == 6.0
+
+
 def test_lists_of_observations_may_be_nested() -> None:
     observations = [{"a": [t, t], "b": (t,)} for t in range(3)]
     episode = Episode(observations, [(0, 1.0), (1, 2.0)], (0.0, 1.0))

@@ -265,3 +265,10 @@ def test_concat_shifts_the_slots_of_final_observations() -> None:
     expected = [part.split_values(part.rows_to_value()["x"]) for part in parts]
     for got, one, two in zip(joined.split_values(joined.rows_to_value()["x"]), *expected, strict=True):
         torch.testing.assert_close(got, torch.cat([one, two], 1))
+
+
+def test_concat_keeps_the_stats_of_a_single_rollout_only() -> None:
+    rollout = random_rollout(1, 5, 2)
+    rollout.stats["episode_returns"] = np.ones(3)
+    assert Rollout.concat([rollout]) is rollout
+    assert Rollout.concat([rollout, rollout]).stats == {}

@@ -303,6 +303,60 @@ def test_replay_goes_through_no_fault(n_step: int) -> None:
         assert found[20] == (1.75, 50.0, 0.125)
 
 
+CONTINUED: dict[str, dict[str, Any]] = {
+    "first reset": {"resets": {1: {1: "plain"}}},
+    "second reset": {"resets": {1: {2: "plain"}}},
+    "step": {"steps": {1: {3: "plain"}}},
+    "step, exit": {"steps": {1: {3: "sys.exit"}}},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", CONTINUED)
+def test_an_env_that_raises_while_its_episode_is_continued_is_restarted_and_the_others_continue(
+    folders: Any, mode: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = runner_for(next(folders), mean_length=1e9)
+    last = before.sample(5).last_obs
+    runner = runner_for(folder := next(folders), mode, mends=True, mean_length=1e9, **CONTINUED[where])
+    runner.set_state(before.get_state())
+    rollout = runner.sample(4)
+    runner.stop()
+    assert rollout[Columns.STARTS].nonzero().tolist() == [[0, 1]]
+    assert rollout.valid.all()
+    assert torch.equal(rollout[Columns.OBS][0, [0, 2, 3]], last[[0, 2, 3]])
+    assert num_lives(folder) == N + 1 + (mode == "async")
+    seed = int_seed(1, "env", 1, 0)
+    assert [int_seed(seed, "mended_env", 1)] in seeds_of_lives(folder)
+    if mode == "sync":  # processes log on their own
+        assert "env 1 raised" in caplog.text
+        assert "It is restarted, and a new episode begins." in caplog.text
+
+
+def test_a_saved_episode_waits_for_an_env_that_does_not_raise(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three envs raise in their first reset; the fourth continues the episode."""
+    faults, reset = ["no port"] * 3, FaultEnv.reset
+
+    def reset_or_raise(self: FaultEnv, **options: Any) -> Any:
+        if faults:
+            raise OSError(faults.pop())
+        return reset(self, **options)
+
+    before = runner_for(next(folders), num_envs=1, mends=True, mean_length=1e9)
+    last, state = before.sample(5).last_obs, before.get_state()
+    monkeypatch.setattr(FaultEnv, "reset", reset_or_raise)
+    monkeypatch.setattr("rlmodule.envs.restarting.time.sleep", lambda seconds: None)
+    runner = runner_for(folder := next(folders), num_envs=1, mends=True, mean_length=1e9)
+    runner.set_state(state)
+    with pytest.raises(EnvError, match=r"env 0 failed in 3 tries, each with a new env: .*no port"):
+        runner.sample(3)
+    assert num_lives(folder) == 3
+    rollout = runner.sample(3)
+    assert num_lives(folder) == 4
+    assert torch.equal(rollout[Columns.OBS][0], last)
+    assert not rollout[Columns.STARTS].any()
+
+
 # --------------------------------------------------------------------------------------------------------- giving up
 
 
@@ -458,6 +512,46 @@ def test_how_the_process_of_an_env_ended_is_told_and_the_next_call_goes_on(folde
     assert runner.env is not before
     assert isinstance(before, AsyncVectorEnv)
     assert not any(process.is_alive() for process in before.processes)
+    runner.stop()
+
+
+def test_saved_episodes_continue_in_new_processes_if_one_has_ended(folders: Any) -> None:
+    faults = {"steps": {1: {8: "kill"}}, "mean_length": 1e9}
+    runner = runner_for(next(folders), "async", num_envs=2, **faults)
+    last, state = runner.sample(5).last_obs, runner.get_state()
+    with pytest.raises(EnvError, match=r"env 1: .*ended .*SIGKILL"):
+        runner.sample(5)
+    runner.set_state(state)
+    rollout = runner.sample(2)
+    assert not rollout[Columns.STARTS].any()
+    assert torch.equal(rollout[Columns.OBS][0], last)
+    runner.stop()
+    other = runner_for(next(folders), "async", num_envs=2, **faults)  # whose envs were never reset with a new seed
+    other.set_state(state)
+    other.sample(2)
+    with pytest.raises(EnvError, match=rf"env 1: .*ended .*SIGKILL \(last seed {int_seed(1, 'env', 1, 0)}\)"):
+        other.sample(1)
+    other.stop()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_saved_episodes_that_an_error_kept_from_continuing_continue_in_the_next_call(folders: Any, mode: str) -> None:
+    before = runner_for(next(folders), num_envs=2, mean_length=1e9)
+    last = before.sample(5).last_obs
+    kind = "plain" if mode == "sync" else "kill"
+    runner = runner_for(next(folders), mode, num_envs=2, mean_length=1e9, resets={1: {1: kind}})
+    runner.set_state(before.get_state())
+    match = r"env 1 raised ZeroDivisionError in reset" if mode == "sync" else r"env 1: .*ended .*SIGKILL"
+    with pytest.raises(EnvError, match=match):
+        runner.sample(2)
+    assert [*runner.get_state()["1"]["episode"]["actions"][0].shape] == [5]
+    if mode == "sync":
+        rollout = runner.sample(2)
+        assert not rollout[Columns.STARTS].any()
+        assert torch.equal(rollout[Columns.OBS][0], last)
+    else:  # a new process ends there, too
+        with pytest.raises(EnvError, match=match):
+            runner.sample(2)
     runner.stop()
 
 

@@ -318,6 +318,23 @@ def test_an_env_with_a_space_of_its_own_is_named(mode: Any, tmp_path: Path) -> N
         make_vector_env(make, {}, 3, mode, first_env_index=10)
 
 
+@pytest.mark.parametrize("kind", ["cannot be made", "other space", "the same env"])
+def test_envs_are_closed_if_a_later_one_is_refused(kind: str) -> None:
+    made: list[Toy] = []
+
+    def make(config: Any) -> Toy:
+        if len(made) == 2 and kind == "cannot be made":
+            raise OSError("no port")
+        if len(made) == 2 and kind == "the same env":
+            return made[0]
+        made.append(Toy(spaces.Box(-1, 1, (3 if len(made) == 2 else 2,), np.float32)))
+        return made[-1]
+
+    with pytest.raises((RuntimeError, ValueError), match=r"no port|env 2, spaces|got the same one"):
+        make_vector_env(make, {}, 3)
+    assert [env.closed for env in made] == {"cannot be made": [1, 1], "other space": [1, 1, 1]}.get(kind, [2, 1])
+
+
 # Autoreset mode.
 
 

@@ -106,6 +106,18 @@ def test_the_state_comes_back(followed: Any) -> None:
     assert differences(other.get_state(), targets.get_state()) == []
 
 
+def test_a_state_of_other_nets_restores_those_that_are_here() -> None:
+    (targets, modules), (other, _) = make(ids=("a", "b")), make(ids=("b", "c"))
+    shift(modules["b"])
+    for module_id in ("a", "b"):
+        targets.update(module_id, env_steps=30, every=0, tau=0.5)
+    before, state = clone(other.nets["c"].get_state()), clone(targets.get_state())
+    other.set_state(state)
+    assert differences(other.nets["b"].get_state(), state["target"]["b"]) == []
+    assert differences(other.nets["c"].get_state(), before) == []
+    assert (other.last_update, other.num_updates) == ({"b": 30, "c": 0}, {"b": 1, "c": 0})
+
+
 def test_a_removed_net_is_gone() -> None:
     targets, _ = make(ids=("a", "b"))
     targets.remove("a")

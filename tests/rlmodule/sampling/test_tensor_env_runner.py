@@ -380,13 +380,17 @@ def test_nothing_is_read_between_the_first_step_and_the_last(
     assert watch.reads == []
 
 
-def test_the_end_of_a_fragment_copies_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = tensor_runner(cartpoles())
+@pytest.mark.parametrize("truncates", [False, True])
+def test_the_end_of_a_fragment_copies_once(truncates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if it truncated episodes, their final observations, which are checked."""
+    runner = tensor_runner(cartpoles(max_steps=9 if truncates else 500))
     runner.sample(100)
     watch = Watch(monkeypatch)
     watch.on = True
-    runner.sample(50)
-    assert watch.reads == ["cpu", "numpy"]
+    rollout = runner.sample(50)
+    watch.on = False
+    assert bool(len(rollout.final_index)) == truncates
+    assert watch.reads == ["cpu", "numpy"] * (1 + truncates)
 
 
 class Nowhere(VectorEnv):
@@ -539,6 +543,34 @@ def test_what_is_not_finite_is_named(where: str) -> None:
     with pytest.raises(ValueError, match=rf"env 1, step 14, {where}: expected finite numbers, got nan"):
         runner.sample(10)
     assert runner.sample(5)[Columns.STARTS][0].all()  # new episodes
+
+
+@pytest.mark.parametrize("model", [{}, {"use_lstm": True, "lstm_use_prev_reward": True}], ids=str)
+def test_a_final_observation_that_is_not_finite_is_named(model: dict[str, Any]) -> None:
+    """Env 1 is truncated in its steps 6, 12 and so on; NaN in the entries of the others, which continue, is ignored."""
+
+    class Cuts(TensorCartPole):
+        steps, last_good = 0, 12
+
+        def step(self, actions: Any) -> Any:
+            obs, rewards, terminateds, truncateds, _ = super().step(actions)
+            self.steps += 1
+            terminateds[:], truncateds[:] = False, False
+            truncateds[1] = self.steps % 6 == 0
+            finals = torch.full_like(obs, torch.nan)
+            finals[1] = self.steps
+            finals[1, 2:3] *= torch.nan if self.steps > self.last_good else 1
+            return obs, rewards, terminateds, truncateds, {"final_obs": finals}
+
+    module_class = PPOModule if model else Small
+    runner = tensor_runner(lambda config: Cuts(3), module_class, first=10, model=model)
+    rollout = runner.sample(14)
+    assert rollout.final_index.tolist() == [[5, 1], [11, 1]]
+    final_obs = rollout.final_obs[Columns.OBS] if model else rollout.final_obs
+    assert final_obs.tolist() == [[6.0] * 4, [12.0] * 4]
+    with pytest.raises(ValueError, match=r"^env 11, step 18, obs: expected finite numbers, got nan at index \(2,\)"):
+        runner.sample(5)
+    assert runner.sample(4)[Columns.STARTS][0].all()  # new episodes
 
 
 @pytest.mark.parametrize("mode", MODES)
