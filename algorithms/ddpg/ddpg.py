@@ -1,6 +1,5 @@
 """DDPG, as settings of TD3."""
 
-from algorithms.td3.presets import DDPG_PRESETS
 from algorithms.td3.td3 import TD3, TD3Config
 
 
@@ -8,7 +7,6 @@ class DDPGConfig(TD3Config):
     """Settings of :class:`DDPG`: those of TD3, with one critic, a policy update in every gradient step, and no noise on
     target actions."""
 
-    presets = DDPG_PRESETS
     twin_q = False
     policy_delay = 1
     target_noise = 0.0

@@ -38,18 +38,21 @@ class DQNLearner(ReplayLearner):
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        self.choosing.add(module_id, spec.build().to(self.device))
         super()._register_module(module_id, spec)
+        if module_id not in self.parameters:  # a module that is not trained chooses no targets
+            return
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:
             check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
         if settings.noisy:
             check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
+        self.choosing.add(module_id, spec.build().to(self.device))
         self.choosing[module_id].share_tensors_of(module)
 
     def _forget_module(self, module_id: str) -> None:
         super()._forget_module(module_id)
-        self.choosing.remove(module_id)
+        if module_id in self.choosing:
+            self.choosing.remove(module_id)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -119,12 +122,11 @@ class DQNLearner(ReplayLearner):
             preferences = choosing.compute_q_values(chosen_from, chosen_from.get(Columns.EMBEDDINGS))
         best = preferences.argmax(-1, keepdim=True)
         rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
+        if target.action_mask is not None:  # no reward can follow where no action is allowed
+            discounts = discounts.masked_fill(values.amax(-1) <= MASKED, 0.0)
         if self.settings.num_atoms > 1:
             assert isinstance(target, DistributionalQNetAPI)
             logits = target.compute_q_logits(seen, embeddings)
             probs = logits.take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
             return project_onto_support(probs, rewards, discounts, target.q_support())
-        value = values.gather(-1, best).squeeze(-1)
-        if self.module[module_id].action_mask is not None:
-            value = value.masked_fill(value <= MASKED, 0.0)  # no action is allowed, so no reward can follow
-        return torch.addcmul(rewards, discounts, value)
+        return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))

@@ -15,7 +15,7 @@ from rlmodule.learning.flat_optimizer import FlatAdam, Part
 from rlmodule.learning.schedules import value_at
 from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.modules.spec import MultiRLModuleSpec
 
 
 class ActionCriticLearner(ReplayLearner):
@@ -30,17 +30,7 @@ class ActionCriticLearner(ReplayLearner):
         # gets its state in each step, since a new one would take longer
         self._rng = np.random.Generator(np.random.PCG64(0))
         self._rng_state = self._rng.bit_generator.state
-        self._noise_width: dict[str, int] = {}
         super().__init__(settings, spec, run_seed=run_seed)
-
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super()._register_module(module_id, spec)
-        module = self.module[module_id]
-        self._noise_width[module_id] = module.action_dist_cls.required_input_dim(module.action_space)
-
-    def _forget_module(self, module_id: str) -> None:
-        super()._forget_module(module_id)
-        self._noise_width.pop(module_id, None)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-8)
@@ -69,6 +59,7 @@ class ActionCriticLearner(ReplayLearner):
         if stop - first != own:  # a batch of another size than that of the settings
             first, total = rank * own, size * own
         shape = (num_actions, *steps, total)
-        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), self._noise_width[module_id])
+        width = module.action_dist_cls.required_input_dim(module.action_space)
+        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), width)
         assert noise is not None  # the catalog checks it
         return moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)

@@ -204,7 +204,7 @@ class ReplayAlgorithm(Algorithm):
                     history.append(self._update(module_id, seconds))
             seconds["replay"] += perf_counter() - start
         seconds["replay"] -= seconds["update"]  # the time measured as replay includes the updates
-        learned = self.learner_group.summarize_updates(history)
+        learned = self.learner_group.summarize_updates([one for one in history if one.keys() <= self.configs.keys()])
         for module_id, numbers in learned.items():
             if (config := self.configs[module_id]).prioritized_replay:
                 numbers["prioritized_replay_beta"] = value_at(config.prioritized_replay_beta, self.env_steps)
@@ -262,11 +262,10 @@ class ReplayAlgorithm(Algorithm):
         """Return the number of batches that a module has to learn from now, after ``sampled`` new steps, as counted by
         :meth:`_store`. Call this once per sampling, since it keeps the rest that fills no batch for the next call."""
         config, replay = self.configs[module_id], self.replays[module_id]
-        # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
-        if replay.num_transitions < config.num_steps_sampled_before_learning_starts and not replay.is_full:
-            return 0
-        # Agents may act so rarely that one column is full, or holds sequences, long before the others.
-        if config.is_multi_agent and replay.num_drawable < config.train_batch_size:
+        starts = config.num_steps_sampled_before_learning_starts
+        # A full buffer may hold fewer transitions than that: it has invalid rows, or columns of agents that rarely act.
+        waits = replay.num_transitions < starts and not (replay.is_full and self.metrics.steps_of(module_id) >= starts)
+        if waits or not replay.num_drawable:  # several agents may act that often before one has a complete sequence
             return 0
         if config.training_intensity is None:
             return 1

@@ -120,6 +120,8 @@ class ReplayLearner(BatchLearner):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
+        for module_id in set(self.target) - state["target"].keys():  # not trained when the state was saved
+            self.targets.copy_weights(module_id, self.module[module_id])
         self.targets.set_state(state)
 
 

@@ -333,7 +333,7 @@ class ReplayBuffer:
 
         Args:
             batch_size: Number of steps to draw: ``B`` rows, or ``B·L`` steps in ``B`` sequences. For sequences, this is
-                rounded down to whole sequences, but to one at least.
+                rounded down to whole sequences, but to one at least. It may exceed the number of steps stored.
             beta: Exponent of the importance weights of prioritized draws. 0 corrects none of the bias, 1 all of it.
 
         Returns:
@@ -342,21 +342,17 @@ class ReplayBuffer:
             that are not trained on.
 
         Raises:
-            ValueError: If ``batch_size`` is below 1, or above the number of steps that can be drawn.
+            ValueError: If ``batch_size`` is below 1, or nothing can be drawn.
         """
         length, there = self._layout.row_unit, self._candidates.num
-        num = max(1, batch_size // length)
-        if batch_size < 1 or num > there:
-            what = "" if self._anchors is None else f" in {there} complete sequences of {length}"
+        if batch_size < 1 or not there:
+            what = "transition" if self._anchors is None else f"complete sequence of {length} steps"
             raise ValueError(
-                "ReplayBuffer.sample(batch_size): expected at least 1 step, and at most the "
-                f"{self.num_drawable} that can be drawn{what}, got {batch_size} ({self.num_transitions} "
-                f"are stored, capacity {self._layout.capacity}). Raise "
-                "num_steps_sampled_before_learning_starts or replay_capacity, or lower "
-                "train_batch_size_per_learner."
+                f"ReplayBuffer.sample(batch_size): expected at least 1, and at least one {what} to draw from, got "
+                f"{batch_size}, and {there} to draw from ({self.num_transitions} steps are stored). Add rollouts first."
             )
         rows_in_use = -(-self._rows_in_use // length)
-        drawn, weights = self._candidates.sample(num, beta, rows_in_use, self._rng)
+        drawn, weights = self._candidates.sample(max(1, batch_size // length), beta, rows_in_use, self._rng)
         if self._anchors is None:
             batch, owners = self.gather_rows(drawn), None
             if weights is not None:

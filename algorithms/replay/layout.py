@@ -162,7 +162,7 @@ class ReplayLayout:
             level, text = logging.WARNING, f"{size / 1e9:.1f} GB"
         logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, each)
         if size > (limit := memory_limit()):
-            rows = limit * self.rows // size
+            rows = limit * self.rows // size // self.row_unit * self.row_unit
             largest = max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
             raise MemoryError(
                 f"a replay buffer of {steps} transitions: expected at most {limit:,} bytes, the "

@@ -76,6 +76,8 @@ class SACLearner(ActionCriticLearner):
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super()._register_module(module_id, spec)
+        if module_id not in self.parameters:  # a module that is not trained has no temperature to adapt
+            return
         module = self.module[module_id]
         goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy
         self._target_entropy[module_id] = entropy = TargetEntropy(module, goal).to(self.device)
@@ -164,7 +166,8 @@ class SACLearner(ActionCriticLearner):
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
         """
-        # the target net only copies the critics: its policy is the one in training
+        # The target net only copies the critics: its policy is the one in training. If policy and critics share an
+        # encoder, the target's copy of it belongs to the critics, and this policy reads that copy.
         target, module = self.target[module_id], self.module[module_id]
         assert isinstance(target, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)

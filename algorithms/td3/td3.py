@@ -12,7 +12,6 @@ from catalog.distributions.deterministic import SCALE
 from catalog.settings import Section, setting, settings_of
 from rlmodule.learning.schedules import value_at
 from rlmodule.modules.apis import ExplorationNoiseAPI
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import RLModuleSpec
 
 
@@ -51,7 +50,7 @@ class TD3Config(TD3Training, ReplayConfig):
     def algo_class(self) -> type["TD3"]:
         return TD3
 
-    def noise_at(self, env_steps: int, sampled: int | None = None) -> float:
+    def noise_at(self, env_steps: int, sampled: int) -> float:
         """Return the standard deviation of a policy's exploration noise after ``env_steps`` env steps of the run.
 
         If ``exploration_noise`` is set, the result is its value at ``env_steps``, and ``sampled`` is ignored. If it is
@@ -60,11 +59,10 @@ class TD3Config(TD3Training, ReplayConfig):
 
         Args:
             env_steps: Number of env steps in the run so far.
-            sampled: Number of steps in which the policy acted; None takes ``env_steps``.
+            sampled: Number of steps in which the policy acted.
         """
-        acted = env_steps if sampled is None else sampled
         if self.exploration_noise is None:
-            return 1.0 if acted < self.num_steps_sampled_before_learning_starts else SCALE
+            return 1.0 if sampled < self.num_steps_sampled_before_learning_starts else SCALE
         return value_at(self.exploration_noise, env_steps)
 
     def default_learner_class(self) -> type[TD3Learner]:
@@ -98,14 +96,14 @@ class TD3(ReplayAlgorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         result = super().training_step()
-        for module_id in self.configs:
-            noise = self._noise[module_id]
-            self._set_noise(noise, module_id)  # the state from learners in other processes has replaced it
+        for module_id in self.configs.keys() & self._noise:  # a callback may have changed the policies
+            # the state from learners in other processes has replaced it
+            self._set_noise(self._noise[module_id], module_id)
             if module_id in result["learners"]:
-                result["learners"][module_id]["exploration_noise"] = noise
+                result["learners"][module_id]["exploration_noise"] = self._noise[module_id]
         return result
 
-    def _set_noise(self, scale: float, module_id: str = DEFAULT_MODULE_ID) -> None:
+    def _set_noise(self, scale: float, module_id: str) -> None:
         module = self.get_module(module_id)
         assert isinstance(module, ExplorationNoiseAPI)  # the learner requires this API
         module.set_exploration_noise(scale)

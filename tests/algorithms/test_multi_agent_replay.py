@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -210,20 +212,41 @@ def test_policies_that_do_not_train_have_no_replay_and_act_greedily() -> None:
         assert float(algo.get_module("pair").epsilon) == 0
 
 
+def acting_as(agent: AgentID) -> RLModuleSpec:
+    return RLModuleSpec(None, Tags().observation_spaces[agent], Tags().action_spaces[agent])
+
+
 def test_columns_are_the_agents_that_may_act_with_a_policy() -> None:
     with tags().build() as algo:
         assert {name: replay.num_envs for name, replay in algo.replays.items()} == {"pair": 4, "late": 2}
         with pytest.raises(AttributeError, match=r"DQN\.replay: expected a run that trains one policy, got 'pair', 'l"):
             algo.replay  # noqa: B018
-    specs = {
-        name: RLModuleSpec(None, Tags().observation_spaces[agent], Tags().action_spaces[agent])
-        for name, agent in (("pair", "b"), ("late", "late"), ("spare", 1))
-    }
+    specs = {"pair": acting_as("b"), "late": acting_as("late"), "spare": acting_as(1)}
     with tags(policies=specs, policy_mapping_fn=mapping_fn).build() as algo:
         assert {name: replay.num_envs for name, replay in algo.replays.items()} == {"pair": 4, "late": 2, "spare": 4}
         assert {*algo.train()["learners"]} == {"pair", "late"}  # nobody acted with "spare"
     with tags(policies=specs).build() as algo:
         assert [*algo.replays] == ["pair", "late"]
+
+
+def test_a_policy_learns_from_fewer_sequences_than_a_batch_has() -> None:
+    """A ring of 18 rows has at most three complete sequences of 5, and a batch 16 steps."""
+    run: Any = tiny(lambda _: OneAgent("CartPole-v1"), policies="own", num_envs_per_env_runner=1, replay_capacity=18)
+    run.training(num_steps_sampled_before_learning_starts=16)
+    run.rl_module(model_config={"fcnet_hiddens": [8], "use_gru": True, "lstm_cell_size": 4, "max_seq_len": 5})
+    with run.build() as algo:
+        assert [*algo.train()["learners"]] == ["agent"]
+
+
+def test_a_policy_waits_for_its_steps_though_the_columns_it_uses_are_full() -> None:
+    """Agent 1 could act with "pair", so agent "b" has half of its 64 places, but never does."""
+    specs = {"pair": acting_as("b"), "late": acting_as("late"), "spare": acting_as(1)}
+    run = tags(policies=specs, policy_mapping_fn=lambda agent, episode: "spare" if agent == 1 else MAPPING[agent])
+    run.training(num_steps_sampled_before_learning_starts=60).replay(replay_capacity=64)
+    with run.reporting(num_env_steps_per_iteration=200).build() as algo:
+        algo.train()
+        assert algo.replays["pair"].num_transitions == 32
+        assert algo.learner_group.learner.num_gradient_steps["pair"] == pytest.approx((200 - 60) / 2, abs=2)
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
@@ -283,6 +306,24 @@ def test_a_saved_run_continues_with_its_buffers(tmp_path: Path) -> None:
         assert [replay.num_transitions for replay in loaded.replays.values()] == [0, 0]
 
 
+def test_a_resumed_run_may_train_other_policies(tmp_path: Path) -> None:
+    with tags(policies_to_train=["late"]).build() as algo:
+        algo.train()
+        learner: Any = algo.learner_group.learner
+        learner.load_module_state("pair", {name: x * 0 + 0.5 for name, x in learner.module["pair"].get_state().items()})
+        late, path = clone(learner.target["late"].get_state()), algo.save(tmp_path / "late")
+    with Algorithm.from_checkpoint(path, env=Tags, policies_to_train=None) as both:
+        learner = both.learner_group.learner
+        assert {float(x.detach().mean()) for x in learner.target["pair"].parameters()} == {0.5}
+        assert differences(learner.target["late"].get_state(), late) == []
+        assert {*both.train()["learners"]} == {"pair", "late"}
+        pair, path = clone(learner.target["pair"].get_state()), both.save(tmp_path / "both")
+    with Algorithm.from_checkpoint(path, env=Tags, policies_to_train=["pair"]) as fewer:
+        learner = fewer.learner_group.learner
+        assert differences(learner.target["pair"].get_state(), pair) == []
+        assert {*fewer.train()["learners"]} == {*learner.get_state()["num_target_updates"]} == {"pair"}
+
+
 def newest_for_the_second(agent: AgentID, episode: Any) -> str:
     return "main" if agent == CART[0] else episode.policies[-1]
 
@@ -307,6 +348,71 @@ def test_policies_that_come_and_go_have_buffers_while_they_learn(tmp_path: Path)
         assert {name: replay.num_transitions for name, replay in loaded.replays.items()} == stored
         loaded.train()
         assert {*loaded.train()["learners"]} == {"main", "second"}
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_callbacks_may_add_and_remove_policies_that_learn(name: str) -> None:
+    """An iteration has 32 rollouts, and "second" has a row in each of them. It comes with the last rollout of the first
+    iteration, and goes with one of the fourth, in which it has learned already."""
+    calls = itertools.count(1)
+
+    def change(algorithm: Any, rollout: Any) -> None:
+        call = next(calls)
+        if call == 32:
+            algorithm.add_policy("second", copy_of="main", train=True)
+        elif call == 3 * 32 + 16:
+            assert {*rollout} == {"main", "second"}
+            algorithm.remove_policy("second")
+
+    run: Any = SINGLE[name]()
+    env = run.env
+    run.environment(lambda _: OneAgent(gym.make(env, max_episode_steps=4))).callbacks(on_sample_end=change)
+    run.multi_agent(policies=["main"], policy_mapping_fn=newest_in_the_second_env)
+    with run.build() as algo:
+        results = [sorted(algo.train()["learners"]) for _ in range(5)]
+        assert results == [["main"], ["main"], ["main", "second"], ["main"], ["main"]]
+        assert [*algo.replays] == ["main"]
+
+
+def newest_in_the_second_env(agent: AgentID, episode: Any) -> str:
+    return episode.policies[-1] if episode.env_index else "main"
+
+
+def test_a_policy_that_took_the_id_of_another_is_resumed_with_its_own_buffer(tmp_path: Path) -> None:
+    specs = {"pair": acting_as("b"), "late": acting_as("late"), "spare": acting_as("b")}
+    with tags(policies=specs, policy_mapping_fn=mapping_fn).build() as algo:
+        algo.remove_policy("spare")
+        algo.add_policy("spare", spec=acting_as("late"), train=True)
+        algo.train()
+        path = algo.save(tmp_path / "ck")
+    with Algorithm.from_checkpoint(path, allow=["tests"]) as loaded:
+        assert isinstance(loaded, DQN)
+        assert {name: replay.num_envs for name, replay in loaded.replays.items()} == {"pair": 4, "late": 2, "spare": 2}
+        assert {*loaded.train()["learners"]} == {"pair", "late"}
+
+
+def test_a_policy_whose_buffer_cannot_be_is_not_added() -> None:
+    run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies=["main"], rollout_fragment_length=4)
+    memory = RLModuleSpec(model_config={"fcnet_hiddens": [8], "use_gru": True, "max_seq_len": 4})
+    with run.multi_agent(policy_mapping_fn=newest_for_the_second).build() as algo:
+        with pytest.raises(ValueError, match="rollout_fragment_length: expected 1 for policy 'second', which has a m"):
+            algo.add_policy("second", spec=memory, train=True)
+        assert [*algo.policies] == [*algo.learner_group.module] == ["main"]
+        assert [*algo.train()["learners"]] == ["main"]
+        algo.add_policy("second", copy_of="main", train=True)
+        algo.train()
+        assert [*algo.train()["replay_buffer"]] == ["main", "second"]
+
+
+def test_a_policy_that_learns_may_be_added_next_to_a_shared_one() -> None:
+    """All agents stay mapped to the shared one, so the new one has nothing to learn from."""
+    run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies="shared")
+    with run.build() as algo:
+        algo.add_policy("second", copy_of=ID, train=True)
+        assert [*algo.policies] == [ID, "second"]
+        assert [*algo.train()["replay_buffer"]] == [*algo.replays] == [ID]
+        algo.remove_policy("second")
+        assert [*algo.policies] == [ID]
 
 
 def test_a_shared_policy_continues_with_another_number_of_agents(tmp_path: Path) -> None:

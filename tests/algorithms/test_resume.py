@@ -436,6 +436,65 @@ def test_what_an_env_does_to_its_actions_is_not_repeated() -> None:
         assert differences(runner.sample(9).columns, other.sample(9).columns) == []
 
 
+class Clock(gym.Env):
+    """Observes its number of steps, and hands it out as its state."""
+
+    observation_space, action_space = spaces.Box(0, 99, (1,), np.float32), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.time = 0
+        return self._obs(), {}
+
+    def _obs(self) -> Any:
+        return np.array([self.time], np.float32)
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return self._obs(), 1.0, False, False, {}
+
+    def get_episode_state(self) -> int:
+        return self.time
+
+    def set_episode_state(self, state: int) -> Any:
+        self.time = state
+        return self._obs()
+
+
+class Twice(gym.Wrapper):
+    def step(self, action: Any) -> Any:
+        self.env.step(action)
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(10, 99), (99, 5)])
+def test_time_limits_count_on_in_an_episode_that_continues_from_a_state(
+    inner: int, outer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Either limit ends the episode at step 5, which are 10 steps of the innermost env."""
+
+    def guard() -> EnvGuard:
+        return EnvGuard(gym.wrappers.TimeLimit(Twice(gym.wrappers.TimeLimit(Clock(), inner)), outer), 3)
+
+    def truncated(guard: EnvGuard, steps: int) -> list[bool]:
+        return [guard.step(0)[3] for _ in range(steps)]
+
+    first, second, third = guard(), guard(), guard()
+    first.reset(seed=1)
+    assert truncated(first, 3) == [False, False, False]
+    episode = first.get_open_episode()
+    assert episode == {"seed": 1, "number": 0, "env_state": 6, "elapsed": [3, 6]}
+    episode["obs"] = [np.array([6], np.float32)]
+    obs, goes_on = second.continue_episode({3: episode})
+    assert (obs.tolist(), goes_on) == ([6.0], True)
+    assert second.get_open_episode()["elapsed"] == [3, 6]
+    assert truncated(second, 2) == truncated(first, 2) == [False, True]
+    second.reset()
+    assert truncated(second, 5) == [False] * 4 + [True]
+    del episode["elapsed"]  # the limits cannot be as they were
+    assert third.continue_episode({3: episode})[1] is False
+    assert "env 3: expected its open episode to continue" in caplog.text
+
+
 def test_every_episode_has_another_seed_that_follows_from_the_first() -> None:
     class Noting(Walker):
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -164,6 +164,16 @@ def test_a_constant_epsilon_survives_states_that_learners_in_other_processes_sen
     assert {*seen} == {0.5}
 
 
+def test_batches_go_on_with_fewer_sequences_than_they_have() -> None:
+    """A full ring of 13 rows has two or three complete sequences, and a batch has three."""
+    memory = {"fcnet_hiddens": [8], "use_gru": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    config = tiny(num_envs_per_env_runner=1, n_step=2, train_batch_size_per_learner=12, replay_capacity=13)
+    config.training(num_steps_sampled_before_learning_starts=13)
+    with config.rl_module(model_config=memory).build() as algorithm:
+        algorithm.train()
+        assert algorithm.learner_group.num_updates == 64 - 13 + 1
+
+
 class Choice(gym.Env[np.ndarray, np.int64]):
     """Each step shows two numbers; to name the greater one gives 1. Truncated after ``length`` steps."""
 

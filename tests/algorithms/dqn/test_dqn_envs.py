@@ -130,14 +130,15 @@ def next_step(num: int) -> Any:
     return lambda config: SyncVectorEnv([Lockstep] * num, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-@pytest.mark.parametrize("starts", [60, 48])
-def test_learning_begins_and_goes_on_with_a_replay_that_has_rows_of_resets(starts: int) -> None:
+@pytest.mark.parametrize(("starts", "batch"), [(90, 16), (60, 60), (48, 16)])
+def test_learning_begins_and_goes_on_with_a_replay_that_has_rows_of_resets(starts: int, batch: int) -> None:
     config = DQNConfig(env=next_step(2), num_envs_per_env_runner=2, replay_capacity=60, num_env_steps_per_iteration=100)
-    config = config.training(num_steps_sampled_before_learning_starts=starts, train_batch_size_per_learner=16)
+    config = config.training(num_steps_sampled_before_learning_starts=starts, train_batch_size_per_learner=batch)
     config.training_intensity = None  # one batch for each rollout, of one step
     with config.build() as algorithm:
         algorithm.train()
         before = algorithm.learner_group.num_updates
+        assert before == pytest.approx((100 - starts) / 2 * 6 / 5, abs=2)
         algorithm.train()  # a sixth of the rows is no transition, so there are never 60
         vector_steps = 100 / 2 * 6 / 5
         assert algorithm.learner_group.num_updates - before == pytest.approx(vector_steps, abs=2)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from algorithms.dqn import DQNConfig, DQNLearner
 from catalog.actions.masks import MASKED
-from rlmodule import Columns, RLModuleSpec
+from rlmodule import Columns, MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences
 from rlmodule.testing.learner_contract import LearnerContract
 from tests.algorithms.dqn.conftest import SPACES, tiny
@@ -104,19 +104,23 @@ def test_targets_are_those_worked_out_row_by_row(double_q: bool) -> None:
         assert float(got[row]) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("atoms", [{}, {"num_atoms": 5, "v_min": -4.0, "v_max": 4.0}], ids=["mean", "atoms"])
 @pytest.mark.parametrize("double_q", [True, False])
-def test_what_allows_nothing_any_more_is_worth_nothing(double_q: bool) -> None:
+def test_what_allows_nothing_any_more_is_worth_nothing(double_q: bool, atoms: dict[str, Any]) -> None:
     space = spaces.Dict(x=SPACES[0], action_mask=spaces.MultiBinary(NUM_ACTIONS))
-    config = tiny(double_q=double_q)
+    config = tiny(double_q=double_q, **atoms)
     learner = DQNLearner(config, config.get_rl_module_spec(space, SPACES[1]).as_multi(), run_seed=1)
+    stirred(learner)
     data = batch(2)
     allowed = torch.ones(2, NUM_ACTIONS, dtype=torch.int8)
     data |= {name: {"x": data[name], "action_mask": allowed} for name in (Columns.OBS, Columns.NEXT_OBS)}
     data[Columns.DISCOUNTS] = torch.full((2,), 0.5)
     free = learner.compute_targets(ID, data)
     data[Columns.NEXT_OBS] = data[Columns.NEXT_OBS] | {"action_mask": allowed * torch.tensor([[1], [0]])}
-    targets = learner.compute_targets(ID, data)
-    assert torch.equal(targets, torch.stack([free[0], data[Columns.REWARDS][1]]))
+    targets = learner.compute_targets(ID, data).detach()
+    assert torch.equal(targets[0], free[0])
+    value = targets[1] @ online(learner).q_support() if atoms else targets[1]  # the atoms lie two apart
+    assert float(value) == pytest.approx(float(data[Columns.REWARDS][1]), abs=1e-6)
 
 
 def test_double_and_plain_targets_differ_where_the_nets_do() -> None:
@@ -314,6 +318,22 @@ def test_a_module_without_values_of_actions_is_refused() -> None:
     spec = RLModuleSpec(module_class=Small)
     with pytest.raises(TypeError, match=r"DQNLearner.*implements QNetAPI \(compute_q_values\), EpsilonGreedyAPI"):
         DQNLearner(DQNConfig(), tiny(rl_module_spec=spec).get_rl_module_spec(*SPACES).as_multi(), run_seed=0)
+
+
+def test_a_module_that_does_not_train_needs_no_values_atoms_or_noise() -> None:
+    from tests.rlmodule.toys import Small
+
+    config = tiny(num_atoms=5, v_min=-4.0, v_max=4.0, noisy=True).multi_agent(policies_to_train=[ID])
+    fixed = RLModuleSpec(Small, *SPACES, {"fcnet_hiddens": [8]})
+    specs = MultiRLModuleSpec({ID: config.get_rl_module_spec(*SPACES), "fixed": fixed})
+    learner = DQNLearner(config.freeze(), specs, run_seed=1)
+    learner.add_module("later", fixed, train=False)
+    learner.step_on_batch(batch(), env_steps=0)
+    learner.remove_module("later")
+    assert [*learner.choosing] == [*learner.target] == [ID]
+    with pytest.raises(TypeError, match=r"'later': expected a module that implements QNetAPI"):
+        learner.add_module("later", fixed)
+    assert [*learner.module] == [ID, "fixed"]
 
 
 def test_forbidden_actions_are_never_the_best_that_follows() -> None:

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.replay import PrioritizedReplay, ReplayBuffer, replay_bytes
+from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay, replay_bytes
 from algorithms.replay import buffer as buffer_module
 from algorithms.replay import layout as layout_module
 from catalog.base import Tree
@@ -468,15 +468,30 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
     assert held[-1] == held[30]
 
 
+@pytest.mark.parametrize("prioritized", [None, PrioritizedReplay()])
+@pytest.mark.parametrize("length", [None, 2])
+def test_a_batch_may_be_larger_than_what_is_stored(prioritized: PrioritizedReplay | None, length: int | None) -> None:
+    sequences = None if length is None else SequenceReplay(length=length, initial_state=torch.zeros(3))
+    stream = Stream(0, 2)
+    buffer = make(stream, 40, prioritized=prioritized, sequences=sequences)
+    buffer.add(stream.rollout(4))
+    drawn = buffer.sample(100).indices
+    assert len(drawn) == (100 if length is None else 50)
+    assert {*drawn.tolist()} == {*range(8 if length is None else 4)}
+
+
 def test_too_little_memory_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**9)
     with pytest.raises(MemoryError, match=r"1,000,000 transitions: expected at most 1,000,000,000 bytes.*28,2\d\d"):
         ReplayBuffer(ATARI, spaces.Discrete(3), capacity=10**6, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0))
 
 
-def test_the_capacity_named_in_the_error_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [None, 300])
+def test_the_capacity_named_in_the_error_would_fit(length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**8)
     sizes: dict[str, Any] = {"num_envs": 1, "gamma": 0.9, "seed": np.random.SeedSequence(0)}
+    if length is not None:
+        sizes["sequences"] = SequenceReplay(length=length, initial_state=torch.zeros(3))
     with pytest.raises(MemoryError) as raised:
         ReplayBuffer(ATARI, spaces.Discrete(3), capacity=10**6, **sizes)
     fits = int(str(raised.value).split("at most ")[-1].split(", or")[0].replace(",", ""))

@@ -491,16 +491,17 @@ def test_states_of_another_shape_are_explained() -> None:
         buffer.add(rollout)
 
 
-def test_sampling_before_there_are_sequences_enough_is_explained() -> None:
+def test_sampling_before_there_is_a_sequence_is_explained() -> None:
     stream = Stream(0, 2)
     buffer = buffer_for(stream, length=4, capacity=40)
-    text = r"expected .* at most the 8 that can be drawn in 2 complete sequences of 4, got 12 \(8 are stored"
-    buffer.add(stream.rollout(4))
-    assert len(buffer.sample(8).indices) == 2
-    assert len(buffer.sample(1).indices) == 1  # less than a sequence is one
+    buffer.add(stream.rollout(2))
+    text = r"at least one complete sequence of 4 steps to draw from, got 12, and 0 to draw from \(4 steps are stored"
     with pytest.raises(ValueError, match=text):
         buffer.sample(12)
-    with pytest.raises(ValueError, match=r"sample\(batch_size\): .*, got 0 "):
+    buffer.add(stream.rollout(2))
+    assert len(buffer.sample(8).indices) == 2
+    assert len(buffer.sample(1).indices) == 1  # less than a sequence is one
+    with pytest.raises(ValueError, match=r"sample\(batch_size\): expected at least 1, .*, got 0, and 2 to"):
         buffer.sample(0)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from algorithms.sac import SACLearner
 from catalog.distributions.gaussian import SquashedGaussian
-from rlmodule import Columns, RLModuleSpec
+from rlmodule import Columns, MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences
 from rlmodule.testing.learner_contract import LearnerContract
 from tests.algorithms.sac.conftest import ARM, BOX, OBS, tiny
@@ -355,13 +355,16 @@ def test_weights_of_rows_weigh_the_loss_of_the_critics() -> None:
     torch.testing.assert_close(plain["td_error"], errors.abs().mean(0))
 
 
-def test_only_the_critics_have_target_nets() -> None:
-    learner = stirred(make(tau=0.25))
+@pytest.mark.parametrize("share", [False, True])
+def test_only_the_critics_have_target_nets(share: bool) -> None:
+    """An encoder that they share with the policy is one of theirs."""
+    learner = stirred(make(tau=0.25, model_config={"fcnet_hiddens": [16], "vf_share_layers": share}))
+    followed = ("qf.", "encoder.") if share else ("qf.", "encoder.critic_encoder.")
     before = {name: x.clone() for name, x in target(learner).get_state().items()}
     learner.step_on_batch(batch(), env_steps=1)
     mine = online(learner).get_state()
     for name, value in target(learner).get_state().items():
-        expected = 0.75 * before[name] + 0.25 * mine[name] if name.startswith("qf.") else mine[name]
+        expected = 0.75 * before[name] + 0.25 * mine[name] if name.startswith(followed) else mine[name]
         torch.testing.assert_close(value, expected)
 
 
@@ -406,6 +409,14 @@ def test_a_target_entropy_out_of_reach_is_refused(space: gym.Space, most: float)
     with pytest.raises(ValueError, match=rf"SACConfig\.target_entropy: expected less than {most}"):
         make(spaces=(OBS, space), target_entropy=most + 0.01)
     make(spaces=(OBS, space), target_entropy=most - 0.02)
+
+
+def test_a_module_that_does_not_train_has_no_target_entropy_to_reach() -> None:
+    config = tiny(target_entropy=1.2).multi_agent(policies_to_train=[ID])
+    specs = {ID: config.get_rl_module_spec(OBS, BOX), "fixed": config.get_rl_module_spec(OBS, THREE)}
+    learner = SACLearner(config.freeze(), MultiRLModuleSpec(specs), run_seed=1)
+    learner.step_on_batch(batch(), env_steps=0)
+    assert [*learner.target] == [ID]
 
 
 def test_a_module_without_critics_is_refused() -> None:

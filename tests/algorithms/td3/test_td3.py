@@ -80,9 +80,9 @@ def test_defaults_are_those_of_the_papers() -> None:
 
 def test_exploration_noise_is_large_before_learning_starts_and_a_schedule_after_that() -> None:
     config = TD3Config(num_steps_sampled_before_learning_starts=500)
-    assert [config.noise_at(step) for step in (0, 499, 500, 10_000)] == [1, 1, 0.1, 0.1]
+    assert [config.noise_at(9_999, step) for step in (0, 499, 500, 10_000)] == [1, 1, 0.1, 0.1]
     config.training(exploration_noise=[[0, 0.5], [100, 0.1]])
-    assert [config.noise_at(step) for step in (0, 50, 200)] == pytest.approx([0.5, 0.3, 0.1])
+    assert [config.noise_at(step, 0) for step in (0, 50, 200)] == pytest.approx([0.5, 0.3, 0.1])
 
 
 @pytest.mark.parametrize("cls", [TD3Config, DDPGConfig])
@@ -125,7 +125,7 @@ def test_noise_reaches_what_acts_and_evaluation_has_none() -> None:
         inputs = acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS]
         generator = torch.Generator().manual_seed(1)
         assert acting.action_dist_cls.from_logits(inputs).sample(generator).unique().numel() == 1
-        algorithm._set_noise(0.5)
+        algorithm._set_noise(0.5, "default_policy")
         drawn = acting.action_dist_cls.from_logits(inputs).sample(generator)
         assert drawn.unique().numel() > 500
         obs = np.zeros(3, np.float32)
