@@ -29,7 +29,7 @@ from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sealed_folder import StrPath
 from rlmodule.seeding import torch_stream
 
@@ -52,7 +52,7 @@ class Algorithm(metaclass=AlgorithmType):
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
-        self.metrics = self._make_metrics(config.metrics_num_episodes_for_smoothing)
+        self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._callbacks = CallbackCaller(config)
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
@@ -94,22 +94,17 @@ class Algorithm(metaclass=AlgorithmType):
 
     def all_runners(self) -> list[EnvRunnerGroup]:
         """Return the group of env runners for training and, after the first evaluation, also the evaluation's group."""
-        return [self.env_runner_group, *self._evaluation.runners()]
+        return [group for group in (self.env_runner_group, self._evaluation.made) if group is not None]
 
     def _make_changes(self) -> PolicyChanges | None:
+        """Create what only a run with several agents has, and its metrics. Return None for a single-agent run."""
         if not self.config.is_multi_agent:
             return None
+        from algorithms.run.agent_metrics import AgentMetrics
         from algorithms.run.policies import PolicyChanges  # imports much that only several agents need
 
-        assert isinstance(self.module_spec, MultiRLModuleSpec)
-        return PolicyChanges(self, self.module_spec)
-
-    def _make_metrics(self, window: int) -> RunMetrics:
-        if not self.config.is_multi_agent:
-            return RunMetrics(window)
-        from algorithms.run.agent_metrics import AgentMetrics
-
-        return AgentMetrics(window)
+        self.metrics = AgentMetrics(self.config.metrics_num_episodes_for_smoothing)
+        return PolicyChanges(self)
 
     def _make_policies(self) -> Any:
         if not self.config.is_multi_agent:
@@ -140,7 +135,7 @@ class Algorithm(metaclass=AlgorithmType):
                 with self.metrics.timed():
                     result["evaluation"] = self.evaluate()
                 result["time_total_s"] = self.metrics.seconds
-            if self._callbacks.listen_to_results:
+            if self._callbacks.listeners["on_train_result"]:
                 self._callbacks.show_result(self, result)
             self.metrics.add_logged(result)
             if "evaluation" in result:
@@ -170,7 +165,7 @@ class Algorithm(metaclass=AlgorithmType):
         rollouts = self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
-        if self._callbacks.listen_to_rollouts:
+        if self._callbacks.listeners["on_sample_end"] or self._callbacks.listeners["on_episode_end"]:
             self._callbacks.show_rollouts(self, rollouts)
         clip = self.config.clip_rewards
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]

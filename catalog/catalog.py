@@ -337,7 +337,8 @@ class Catalog(Hooks):
             config = config.without_memory()  # outputs with their own trunk have no state
         trunk = self if own else self.for_function(self._trunk_name(function))._trunk
         is_critic = own and function == "value" and bool(config.critic_only_keys)
-        if config == self.model_config and trunk is self and not is_critic:
+        reads_other = is_critic or (alone and self._sees_more)  # than the encoder of the first function
+        if config == self.model_config and trunk is self and not reads_other:
             return self
         view = copy.copy(self)
         view.model_config, view._trunk = config, trunk
@@ -346,7 +347,7 @@ class Catalog(Hooks):
             view.setting_reasons = self.setting_reasons | {"normalize_observations": RAW}
         if alone:
             view.input_space = self.observation_space
-        if is_critic or (own and config.encoder_settings() != self.model_config.encoder_settings()):
+        if reads_other or (own and config.encoder_settings() != self.model_config.encoder_settings()):
             view._trunk, view._is_critic = view, is_critic
             view.encoder_config = view._latent_dims = None
             view._decide()
@@ -640,16 +641,12 @@ class Catalog(Hooks):
         config = self._whole_config
         if not config.critic_only_keys:
             return
-        value, own_net = config.for_function("value"), self.model_config.custom_model
+        value, has_own_net = config.for_function("value"), self.model_config.custom_model is not None
         for is_wrong, what, remedy in (
             (config.vf_share_layers, "shared layers", "Set vf_share_layers=False."),
             (value.is_recurrent, "a value function with a memory", _NO_MEMORY),
             (PREV_OBS in self.past_view.steps, "earlier observations", "Leave one of them out."),
-            (
-                own_net is not None,
-                "a custom_model of the policy, which would read them",
-                "Register an encoder instead.",
-            ),
+            (has_own_net, "a custom_model of the policy, which would read them", "Register an encoder instead."),
         ):
             if is_wrong:
                 got = f"got {what}. {remedy}"

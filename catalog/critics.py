@@ -9,9 +9,11 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, ModelConfig, Tree, as_encoder
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import choice_counts
+from catalog.distributions.nested import at
 from catalog.encoders.dense import DenseEnsemble
 from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers, fcnet_layers, head_layers
 from catalog.encoders.preprocessing import vector_width, vectorizer
@@ -71,9 +73,7 @@ class ActionCode(nn.Module):
         """Map actions ``[..., *shape]`` to ``[..., width]``."""
         parts: list[Tensor] = []
         for leaf, code in zip(self.leaves, self.codes, strict=True):
-            part = actions
-            for key in leaf.keys:
-                part = part[key]
+            part = at(actions, leaf.keys)
             is_code = part.is_floating_point() and isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete)
             parts.append(part if is_code else code(part))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -86,15 +86,14 @@ class ActionCriticConfig(ModelConfig):
     Attributes:
         action_space: The env's action space.
         members: Number of nets in the ensemble.
-        latent_dims: Shape of the latent of an observation.
-        body: Config of the layers over latent and action. The critic replaces its ``input_dims``.
+        body: Config of the layers over latent and action, whose ``input_dims`` are those of the latent of an
+            observation. The critic adds the width of the action.
         head: Config of the layers after the body. The critic replaces its ``input_dims`` and ``output_layer_dim``.
         values_all: Whether one pass predicts the values of all joint actions, from the latent alone.
     """
 
     action_space: Space
     members: int
-    latent_dims: tuple[int, ...]
     body: MLPEncoderConfig
     head: MLPHeadConfig
     values_all: bool = False
@@ -122,7 +121,7 @@ class ActionCritic(nn.Module):
 
     def __init__(self, config: ActionCriticConfig) -> None:
         super().__init__()
-        self.values_all, (latent_dim,) = config.values_all, config.latent_dims
+        self.values_all, (latent_dim,) = config.values_all, config.body.input_dims
         self.code = None if config.values_all else ActionCode(config.action_space)
         width = latent_dim + (0 if self.code is None else self.code.width)
         body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))
@@ -165,9 +164,9 @@ class ActionCritic(nn.Module):
 class ActionCriticCatalog(Catalog):
     """Chooses the nets of algorithms with a policy and critics that predict action values.
 
-    Each critic reads a vector observation together with the action. If the observation is not a vector, or if the nets
-    are recurrent, the critics share an encoder and read its latent together with the action. With ``vf_share_layers``,
-    this encoder is the policy's, for vector observations too.
+    Each critic reads a vector observation together with the action. If the observation is not a vector, if the nets
+    are recurrent, or if a hook chose another encoder, the critics share an encoder and read its latent together with
+    the action. With ``vf_share_layers``, this encoder is the policy's, for vector observations too.
 
     Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
     """
@@ -190,15 +189,21 @@ class ActionCriticCatalog(Catalog):
         this property."""
         return False
 
+    def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
+        config = super().head_config(function, output_dim, output_init)
+        reads_critic = self._trunk_name(function) == "value" and not self.model_config.vf_share_layers
+        return dataclasses.replace(config, input_dims=self._critic_dims) if reads_critic else config
+
     def _build_critic_trunk(self) -> Encoder:
-        """Build the encoder that all critics share. For a vector observation it has no layers, and only converts the
-        observation to floats."""
+        """Build the encoder that all critics share. The dense layers of the ``fcnet_*`` settings, which the tree
+        chooses for vectors, are left out, because the critics have them after the action."""
         view = self.for_function("value")._trunk
-        config = view.encoder_config
-        if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
-            encoder = super()._build_critic_trunk()
-        else:
+        config = None if view.has_custom_encoder else view.encoder_config
+        layers = fcnet_layers(view.model_config)
+        if type(config) is MLPEncoderConfig and config == dataclasses.replace(config, **layers):
             encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=(), hidden_layer_blocks=None).build())
+        else:
+            encoder = super()._build_critic_trunk()
         self._critic_dims = check_encoder(encoder, self.input_space, f"{type(view).__name__}.build_encoder()")
         return encoder
 
@@ -225,14 +230,12 @@ class ActionCriticCatalog(Catalog):
     def critic_config(self) -> ActionCriticConfig:
         """Return the config of the critics, from the ``fcnet_*`` and ``head_*`` settings of ``functions['value']``."""
         assert isinstance(self.model_config, ActionCriticModelConfig)
-        dims = self.latent_dims if self.model_config.vf_share_layers else self._critic_dims
-        config = self.for_function("value").model_config
+        config, head = self.for_function("value").model_config, self.head_config("value", 1)
         return ActionCriticConfig(
             action_space=self.action_space,
             members=2 if self.model_config.twin_q else 1,
-            latent_dims=dims,
-            body=MLPEncoderConfig(input_dims=dims, **fcnet_layers(config)),
-            head=self.head_config("value", 1),
+            body=MLPEncoderConfig(input_dims=head.input_dims, **fcnet_layers(config)),
+            head=head,
             values_all=self.values_all,
         )
 

@@ -48,7 +48,7 @@ class Node(Generic[T]):
 
     Attributes:
         space: The space to decide about.
-        model_config: The settings for this space, with its ``leaf_overrides``.
+        model_config: The settings for this space, with its ``leaf_overrides`` and what a hook changed in them.
         root: Name of the whole space in error messages, such as ``"observation_space"``.
         decide: Function that decides a node and returns the result. It asks the hook of a catalog or only a table.
         keys: Path from the whole space to this space: keys of Dicts and indices of Tuples.
@@ -167,13 +167,14 @@ class RuleTable(Generic[T]):
         )
 
     def resolve(self, space: Space, model_config: DefaultModelConfig, node: Node[T]) -> T:
-        """Return the result of the rule that applies to ``space``. Record in ``node`` that rule and the rules that were
-        asked before.
+        """Return the result of the rule that applies to ``space``. Record in ``node`` that rule, the rules that were
+        asked before, and ``model_config``, which its parts inherit.
 
         Raises:
             ValueError: If no rule applies to the space or to a part of it; names the path.
         """
         node.rule, node.passed = self.find(space, model_config, node.path)
+        node.model_config = model_config  # a hook may have changed it
         node.children.clear()  # a hook may ask twice: keep only the last record
         return node.rule.build(space, model_config, node)
 

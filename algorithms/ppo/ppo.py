@@ -102,8 +102,7 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def training_step(self) -> dict[str, dict[str, Any]]:
-        rollout = self.sample()
-        while rollout.num_env_steps == 0:  # all rows are the reset steps of next-step autoreset envs
-            rollout = self.sample()
+        while not (rollout := self.sample()).num_env_steps:
+            pass  # all rows are the reset steps of next-step autoreset envs
         learned = self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)
         return {"timers": learned.pop("timers"), "learners": learned}

@@ -24,6 +24,7 @@ class AgentMetrics(RunMetrics):
         super().__init__(window)
         self._steps_of = {kind: Counter[Any]() for kind in KINDS}
         self._returns_of = {kind: defaultdict[Any, deque[float]](lambda: deque(maxlen=window)) for kind in KINDS}
+        self._kept: Container[str] | None = None  # ids of the modules to count; None counts all
 
     def add_rollout(self, rollout: Any) -> None:
         super().add_rollout(rollout)
@@ -32,6 +33,8 @@ class AgentMetrics(RunMetrics):
         for one in rollout.stats["agent_episodes"]:
             self._returns_of["agent"][one.agent].append(one.episode_return)
             self._returns_of["module"][one.policy].append(one.episode_return)
+        if self._kept is not None:
+            self.keep_modules(self._kept)
 
     def steps_of(self, module_id: str) -> int:
         return self._steps_of["module"][module_id]
@@ -46,7 +49,9 @@ class AgentMetrics(RunMetrics):
         return result
 
     def keep_modules(self, module_ids: Container[str]) -> None:
-        """Drop the counters of all modules that are not in ``module_ids``."""
+        """Drop the counters of all modules that are not in ``module_ids``, now and after each rollout, in which open
+        episodes with modules that were removed may have ended."""
+        self._kept = module_ids
         for numbers in (self._steps_of["module"], self._returns_of["module"]):
             for module_id in [name for name in numbers if name not in module_ids]:
                 del numbers[module_id]

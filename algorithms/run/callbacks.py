@@ -42,11 +42,12 @@ class FinishedEpisode:
     Attributes:
         episode_return: Sum of the rewards.
         length: Number of steps.
-        env_index: Index of the environment that played it.
+        env_index: Index of the environment that played it, among all of the run or of the evaluation.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
         agent_episodes: In a multi-agent env, the agents' own episodes within this episode, each an
-            :class:`AgentEpisode`. ``episode_return`` is the sum of their returns, and ``info`` has the infos by agent.
+            :class:`AgentEpisode`. ``episode_return`` also counts rewards of agents that did not act, which have no
+            episode, and ``info`` has the infos by agent.
     """
 
     episode_return: float
@@ -58,7 +59,7 @@ class FinishedEpisode:
 
     @property
     def agent_returns(self) -> dict[Any, float]:
-        """Sum of each agent's rewards, by agent; empty in a single-agent env."""
+        """Sum of the returns of each agent's own episodes, by agent; empty in a single-agent env."""
         totals = dict[Any, float]()
         for one in self.agent_episodes:
             totals[one.agent] = totals.get(one.agent, 0.0) + one.episode_return
@@ -69,11 +70,12 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     """Return the episodes that ended in ``rollout``, in order of time. Their ``info`` is empty if the runner did not
     record it."""
     stats = rollout.stats
-    returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
+    returns, lengths = stats["episode_returns"].tolist(), stats["episode_lengths"].tolist()
+    envs = (stats["episode_slots"] + rollout.first_env_index).tolist()
     infos = stats.get("episode_infos", [{}] * len(returns))
     of_agents = stats.get("episode_agents", [()] * len(returns))
     in_each = [in_evaluation] * len(returns)
-    return [*map(FinishedEpisode, returns, lengths, slots, infos, in_each, of_agents)]
+    return [*map(FinishedEpisode, returns, lengths, envs, infos, in_each, of_agents)]
 
 
 class Callbacks:
@@ -135,8 +137,7 @@ class CallbackCaller:
         config: The settings with the callbacks.
 
     Attributes:
-        listen_to_results: Whether a callback needs the results of iterations.
-        listen_to_rollouts: Whether a callback needs rollouts, or the episodes that ended in them.
+        listeners: The callbacks of each event by its name, each with the setting that added it.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
@@ -146,28 +147,18 @@ class CallbackCaller:
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
                 f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."
             )
-        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
+        self.listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
         self.add(made, "callbacks_class")
         for name in CALLBACKS:
             if (function := getattr(config, name)) is not None:
-                self._listeners[name].append((name, function))
-        self._look()
+                self.listeners[name].append((name, function))
 
     def add(self, callbacks: Callbacks, setting: str) -> None:
         """Also call the methods of ``callbacks`` from now on. Errors name ``setting`` as the setting that added
         them."""
         for name in CALLBACKS:
             if overrides(type(callbacks), name):
-                self._listeners[name].append((setting, getattr(callbacks, name)))
-        self._look()
-
-    def _look(self) -> None:
-        self.listen_to_results = self.listens("on_train_result")
-        self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
-
-    def listens(self, name: str) -> bool:
-        """Return whether the event ``name`` has a callback."""
-        return bool(self._listeners[name])
+                self.listeners[name].append((setting, getattr(callbacks, name)))
 
     def call(self, name: str, **arguments: Any) -> None:
         """Call the callbacks of the event ``name``, first the method of ``callbacks_class``.
@@ -175,10 +166,11 @@ class CallbackCaller:
         Raises:
             RuntimeError: If a callback raises; names the callback, and has its error as the cause.
         """
-        _call_all(name, self._listeners[name], arguments)
+        _call_all(name, self.listeners[name], arguments)
 
-    def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Rollout]) -> None:
-        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it.
+    def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Any]) -> None:
+        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it. Then drop
+        the data of policies that callbacks have removed or replaced.
 
         If a callback raises, these rollouts do not reach the replay buffer. The envs then start new episodes, so that
         the buffer does not join the next rollouts to rollouts before the lost ones.
@@ -186,16 +178,20 @@ class CallbackCaller:
         Raises:
             RuntimeError: See :meth:`call`.
         """
+        before = {*algorithm.learner_group.module.items()}
         try:
             for rollout in rollouts:
                 self.call("on_sample_end", algorithm=algorithm, rollout=rollout)
-                if self.listens("on_episode_end"):
+                if self.listeners["on_episode_end"]:
                     for episode in finished_episodes(rollout, in_evaluation=False):
                         self.call("on_episode_end", algorithm=algorithm, episode=episode)
         except BaseException:
             with suppress(Exception):  # the error of the callback is the one to raise
                 algorithm.env_runner_group.reset()
             raise
+        for module_id, _ in before.difference(algorithm.learner_group.module.items()):
+            for rollout in rollouts:
+                rollout.modules.pop(module_id, None)
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
         """Add the means of the values logged in this iteration to ``result``, and call ``on_train_result`` with it.
@@ -217,7 +213,7 @@ class CallbackCaller:
         callback.
 
         Env runners in other processes call a pickled copy."""
-        listeners = self._listeners["on_environment_created"]
+        listeners = self.listeners["on_environment_created"]
         call = partial(_call_all, "on_environment_created", listeners)
         return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
 

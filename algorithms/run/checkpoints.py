@@ -194,6 +194,9 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         if objects:  # the mistake may be the caller's
             raise
         raise ValueError(f"{where}: {error}") from error
+    if (league := objects.get("league")) and not content["config"].get("league"):
+        expected, remedy = "None, since the saved run has no league", "Begin another run with it."
+        raise ValueError(f"from_checkpoint(league=): expected {expected}, got {league!r}. {remedy}")
     lost = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]

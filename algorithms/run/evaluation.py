@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gymnasium import spaces
 
 from algorithms.run.callbacks import CallbackCaller, FinishedEpisode, finished_episodes
 from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, player_of, record_videos
 from algorithms.run.wrong_calls import already_stopped
+from catalog.explain.explain import short_space
 from catalog.settings import settings_of
+from catalog.spaces import map_spaces
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.sealed_folder import StrPath
 from rlmodule.seeding import int_seed
@@ -81,29 +85,33 @@ class Evaluation:
     Args:
         algorithm: The algorithm whose policy it measures.
         callbacks: Called for new environments and finished episodes.
+
+    Attributes:
+        made: The group of env runners; None before the first evaluation.
     """
 
     def __init__(self, algorithm: Algorithm, callbacks: CallbackCaller) -> None:
         self._algorithm, self._callbacks = algorithm, callbacks
-        self._made: EnvRunnerGroup | None = None
+        self.made: EnvRunnerGroup | None = None
 
     @property
     def _group(self) -> EnvRunnerGroup:
-        if self._made is None:
+        if self.made is None:
             algorithm = self._algorithm
-            with torch.random.fork_rng(devices=[]):
-                self._made = EnvRunnerGroup.create(
+            with torch.random.fork_rng(devices=[]), ExitStack() as undo:
+                made = EnvRunnerGroup.create(
                     algorithm.config.for_evaluation(),
                     run_seed=algorithm.run_seed,
                     role="evaluation_env",
                     on_env=self._callbacks.on_env(in_evaluation=True),
                 )
-                algorithm.build_modules_of(self._made)
-        return self._made
-
-    def runners(self) -> list[EnvRunnerGroup]:
-        """Return the group of env runners in a list, which is empty before the first evaluation."""
-        return [] if self._made is None else [self._made]
+                undo.callback(made.stop)
+                if not algorithm.config.is_multi_agent:  # with several agents, the runner compares those of each
+                    _check_spaces(algorithm.env_runner_group, made)
+                algorithm.build_modules_of(made)
+                undo.pop_all()
+            self.made = made
+        return self.made
 
     def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
         """Record videos and play episodes, as ``config`` asks.
@@ -144,9 +152,8 @@ class Evaluation:
         in_episodes = config.evaluation_duration_unit == "episodes"
         runner, count, explore = self._group.local_runner, config.evaluation_duration, config.evaluation_explore
         counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
-        if self._callbacks.listens("on_episode_end"):
-            for episode in counted:
-                self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
+        for episode in counted:
+            self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
         summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
         by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
         for one in (one for episode in counted for one in episode.agent_episodes):
@@ -158,7 +165,7 @@ class Evaluation:
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the state of the env runners, or None if no evaluation has made them."""
-        return None if self._made is None else self._made.get_state()
+        return None if self.made is None else self.made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
         """Restore a state from :meth:`get_state`, even with a different number of envs. For None, close the env
@@ -167,12 +174,22 @@ class Evaluation:
             self._group.set_state(state)
         else:
             self.stop()
-            self._made = None
+            self.made = None
 
     def stop(self) -> None:
         """Close the envs, if an evaluation has made any."""
-        if self._made is not None:
-            self._made.stop()
+        if self.made is not None:
+            self.made.stop()
+
+
+def _check_spaces(trained: EnvRunnerGroup, made: EnvRunnerGroup) -> None:
+    """Raise ValueError if the envs in ``made`` have other spaces than those in ``trained``, except for bounds."""
+    pairs = [spaces.Tuple((group.observation_space, group.action_space)) for group in (trained, made)]
+    one, other = (map_spaces(lambda x: (x.shape, x.dtype) if isinstance(x, spaces.Box) else x, y) for y in pairs)
+    if one != other:
+        expected, got = map(short_space, pairs)
+        where, remedy = "evaluation_env_config", "Leave out what changes them."
+        raise ValueError(f"{where}: expected an env with the spaces of training, {expected}, got {got}. {remedy}")
 
 
 def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_env_steps: int) -> dict[str, Any]:

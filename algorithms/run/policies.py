@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from algorithms.config import MultiAgentConfig
 
 Spaces = Mapping[AgentID, Space[Any]]
+Weights = Mapping[str, torch.Tensor] | None
+Origin = dict[str, Any] | None
+"""How a policy was added: ``of``, the id of the initial policy with the same nets, or ``spec``, the encoded spec of its
+nets; and ``train``, whether it is trained. None for an initial policy."""
 
 
 def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces: Spaces) -> MultiRLModuleSpec:
@@ -74,12 +78,13 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
     return MultiRLModuleSpec(filled, config.shared_parts)
 
 
-def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentPolicy:
-    """Return the policies of a run, which act with its current weights and draw actions from ``generator``."""
+def policies_of(algorithm: Algorithm, generator: torch.Generator | None, mapping_fn: Any = None) -> MultiAgentPolicy:
+    """Return the policies of a run, which act with its current weights and draw actions from ``generator``; None
+    creates one with seed 0. ``mapping_fn`` replaces the setting ``policy_mapping_fn``; None keeps it."""
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     agents = list(runners.observation_space)
-    policy_map = PolicyMap(agents, [*runners.module], config.policy_mapping_fn)
+    policy_map = PolicyMap(agents, [*runners.module], mapping_fn or config.policy_mapping_fn)
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
 
 
@@ -90,7 +95,7 @@ def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     module, seen, acts = algorithm.get_module(policy_id), runners.observation_space, runners.action_space
-    static = PolicyMap([*seen], [*algorithm.learner_group.module], config.policy_mapping_fn).static
+    static = algorithm.policies.policy_map.static
     own = module.observation_space, module.action_space
     may = [(seen[agent], acts[agent]) == own if static is None else static[agent] == policy_id for agent in seen]
     return np.where(may, np.arange(config.num_envs)[:, None] * sum(may) + np.cumsum(may) - 1, -1)
@@ -100,24 +105,20 @@ class PolicyChanges:
     """Adds policies to a run, and removes them: in learners, env runners, evaluations and ``algorithm.policies``.
 
     Args:
-        algorithm: The run. Its learners must be built already.
-        specs: The specs of its initial policies.
+        algorithm: The run. Its env runners and learners must be built already, with the initial policies.
 
     Attributes:
         league: The standings of the run's league; None if the run has no league.
     """
 
-    def __init__(self, algorithm: Algorithm, specs: MultiRLModuleSpec) -> None:
-        config: Any = algorithm.config
-        runners: Any = algorithm.env_runner_group
-        self._algorithm, self._config, agents = algorithm, config, list(runners.observation_space)
-        self._base: Mapping[str, RLModuleSpec] = specs.rl_module_specs
+    def __init__(self, algorithm: Algorithm) -> None:
+        run: Any = algorithm
+        config, agents = run.config, list(run.env_runner_group.observation_space)
+        self._algorithm, self._config = algorithm, config
+        self._base: Mapping[str, RLModuleSpec] = run.module_spec.rl_module_specs
         self._specs = dict(self._base)
         self._added: dict[str, dict[str, Any]] = {}
         self._trained = [policy_id for policy_id in self._specs if config.is_trained(policy_id)]
-        functions = config.policy_mapping_fn, config.for_evaluation().policy_mapping_fn
-        maps = [PolicyMap(agents, [*self._specs], function).static or {} for function in functions]
-        self._mapped = {policy_id for by_agent in maps for policy_id in by_agent.values()}
         self.league: Standings | None = None
         if config.league is not None:
             if len(self._specs) > 1 or config.policy_mapping_fn is not None:
@@ -129,8 +130,8 @@ class PolicyChanges:
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
         """Build the modules of new ``runners``, so that they act with the current policies."""
-        base = {name: spec for name, spec in self._base.items() if name in self._specs}
-        runners.build_modules(MultiRLModuleSpec(base), self._algorithm.learner_group.module)
+        base = {name: spec for name, spec in self._base.items() if self._specs.get(name) is spec}
+        runners.build_modules(MultiRLModuleSpec(base or dict(self._specs)), self._algorithm.learner_group.module)
         self.show(runners)
 
     def show(self, runners: EnvRunnerGroup) -> None:
@@ -167,16 +168,14 @@ class PolicyChanges:
                 remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."
                 raise ValueError(f"{where}: expected the spaces of an agent, got {got}. {remedy}")
             self._add(policy_id, own, train, {"spec": encode(own), "train": train})
-        self.update()
+        try:
+            self.update()
+        except Exception:
+            self._remove(policy_id)
+            self.update()
+            raise
 
-    def _add(
-        self,
-        policy_id: str,
-        spec: RLModuleSpec,
-        train: bool,
-        origin: dict[str, Any] | None,
-        weights: Mapping[str, torch.Tensor] | None = None,
-    ) -> None:
+    def _add(self, policy_id: str, spec: RLModuleSpec, train: bool, origin: Origin, weights: Weights = None) -> None:
         self._algorithm.learner_group.add_module(policy_id, spec, train, weights)
         self._specs[policy_id] = spec
         self._added |= {} if origin is None else {policy_id: origin}
@@ -187,7 +186,8 @@ class PolicyChanges:
         where = f"remove_policy({policy_id!r})"
         if policy_id not in self._specs:
             raise unknown(where, "policies", self._specs, policy_id, "Name a policy that exists.")
-        if policy_id in self._mapped:
+        maps = self._algorithm.policies.policy_map.static, self._config.evaluation_policy_mapping_fn
+        if any(isinstance(by_agent, Mapping) and policy_id in by_agent.values() for by_agent in maps):
             raise ValueError(
                 f"{where}: expected a policy that no agent is mapped to, got one that policy_mapping_fn names. Map by "
                 "a function, which may return others later."
@@ -237,10 +237,11 @@ class PolicyChanges:
             allow: Import paths that specs in ``state`` may use; None allows all.
         """
         base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
-        wanted: dict[str, Any] = {name: None for name in base if name not in state["removed"]} | state["added"]
+        wanted: dict[str, Origin] = {name: None for name in base if name not in state["removed"]} | state["added"]
         for policy_id in [*self._specs]:
             if policy_id not in wanted or wanted[policy_id] != self._added.get(policy_id):
                 self._remove(policy_id)
+        self.update()  # everything drops what was removed, since another policy may get its id
         for policy_id, origin in wanted.items():
             if policy_id in self._specs:
                 continue

@@ -239,7 +239,7 @@ class RunReport:
                 self._best = self._best if mean is None or best is None else mean
             self._checkpoint_is_last = is_due
             # a callback is called at once, so that runs on one seed are equal whatever it does
-            if not self._in_background or self._callbacks.listens("on_checkpoint"):
+            if not self._in_background or self._callbacks.listeners["on_checkpoint"]:
                 self._finish()
         if self._writer.num_failed:
             result["num_checkpoints_failed"] = self._writer.num_failed

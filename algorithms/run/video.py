@@ -39,12 +39,16 @@ LIMIT = 200_000
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:
-    """Return the policy that plays in the videos of ``algorithm``; in a multi-agent run, a :class:`Team`."""
-    if not algorithm.config.is_multi_agent:
+    """Return the policy that plays in the videos of ``algorithm``; in a multi-agent run, a :class:`Team`, in which
+    ``evaluation_policy_mapping_fn`` maps the agents if it is set."""
+    config: Any = algorithm.config
+    if not config.is_multi_agent:
         return algorithm.policy
     from algorithms.run.agent_video import Team
+    from algorithms.run.policies import policies_of
 
-    return Team(algorithm.policies)
+    mapping_fn = config.evaluation_policy_mapping_fn
+    return Team(policies_of(algorithm, None, mapping_fn) if mapping_fn else algorithm.policies)
 
 
 def record_videos(

@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
@@ -59,14 +58,6 @@ class DeterministicAction(DiagGaussian):
     def for_module(cls, module: nn.Module) -> type["DeterministicAction"]:
         """Return a subclass that uses the exploration noise of ``module``."""
         return subclass(cls, module=module)
-
-    @classmethod
-    def log_std_indices(cls, space: Space) -> tuple[int, ...]:
-        return ()
-
-    @classmethod
-    def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal((steps, input_dim), dtype=np.float32))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions with the gradient of the mean. Numbers that are clipped have no gradient."""

@@ -54,7 +54,7 @@ class DiagGaussian(BoxDistribution):
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
         width = cls.required_input_dim(space)
-        return tuple(range(width // 2, width))
+        return tuple(range(width // cls.inputs_per_entry, width))  # all inputs after the means
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions with the gradient of mean and standard deviation."""
@@ -63,7 +63,7 @@ class DiagGaussian(BoxDistribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal((steps, input_dim // 2), dtype=np.float32))
+        return torch.from_numpy(rng.standard_normal((steps, input_dim // cls.inputs_per_entry), dtype=np.float32))
 
     def sample_from(self, noise: Tensor) -> Tensor:
         return self._shaped(torch.addcmul(self.mean, self.log_std.exp(), noise).detach())

@@ -204,7 +204,6 @@ def at(nested: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def _multi(space: Any, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
-    MultiDistribution.check(space, node.path)
     children = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return MultiDistribution.bind(space, children, path=node.path)
 

@@ -88,8 +88,9 @@ class NoisyHead(DenseStack):
         drawn = numbers.to(like, non_blocking=pinned)
         factors = drawn.sign().mul_(drawn.abs_().sqrt_()).split([size for shape in shapes for size in shape])
         # Write in place, since a captured CUDA graph reads these addresses. Tensors made in inference mode can only be
-        # written there, so a change of mode needs new ones.
-        if not self._noise or self._noise[0][0].is_inference() != torch.is_inference_mode_enabled():
+        # written there, so a change of mode needs new ones, and so does a move to another device.
+        kept = self._noise[0][0] if self._noise else None
+        if kept is None or kept.device != like.device or kept.is_inference() != torch.is_inference_mode_enabled():
             self._noise = [(torch.empty_like(w["weight"]), torch.empty_like(w["bias"])) for w in means]
         for (weight, bias), of_outputs, of_inputs in zip(self._noise, factors[::2], factors[1::2], strict=True):
             torch.outer(of_outputs, of_inputs, out=weight)

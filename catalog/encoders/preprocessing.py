@@ -20,7 +20,8 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
-    return sum(_leaf_width(leaf) for leaf in array_leaves(space, path))
+    leaves = array_leaves(space, path)
+    return sum(int(_choices(x.space)[0].sum()) if _is_categorical(x) else math.prod(x.shape) for x in leaves)
 
 
 def is_byte_box(space: Space) -> bool:
@@ -110,10 +111,6 @@ def _choices(space: Any) -> np.ndarray:
     """Return the number of values and the first value of each part of a Discrete or MultiDiscrete, ``[2, parts]``."""
     counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
     return np.stack([np.reshape(counts, -1), np.reshape(space.start, -1)]).astype(np.int64)
-
-
-def _leaf_width(leaf: Leaf) -> int:
-    return int(_choices(leaf.space)[0].sum()) if _is_categorical(leaf) else math.prod(leaf.shape)
 
 
 class RunningMoments(nn.Module):

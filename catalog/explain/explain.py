@@ -341,8 +341,9 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
         return shown
     if value != getattr(catalog.model_config, name):
         paths = [path for path, given in catalog.model_config.leaf_overrides.items() if name in given]
-        leaf = max((path for path in paths if f"{node.name}.".startswith(f"{path}.")), key=len)  # the innermost
-        return f"{shown} (set at {leaf!r})"
+        above = (path for path in paths if f"{node.name}.".startswith(f"{path}."))
+        leaf = max(above, key=len, default=None)  # the innermost
+        return f"{shown} (set by a hook)" if leaf is None else f"{shown} (set at {leaf!r})"
     return f"{shown} (set)"
 
 

@@ -110,7 +110,7 @@ def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
     if not _decides_all(view):
         read -= config.encoder_settings().keys()
         read |= {*memory_settings(config), *MEMORIES, "leaf_overrides", *_named_by_rules(view.encoder_node.walk())}
-        if view.past_view.steps and not config.is_recurrent:
+        if view._sees_more and not config.is_recurrent:
             read |= {*FUSION}
     read |= {*view.further_settings}
     if not any(_decides_all(v) or v.model_config.is_recurrent or v.model_config.has_custom_model for v in views):

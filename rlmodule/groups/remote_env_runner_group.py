@@ -132,19 +132,12 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             sent["policies_to_train"] = settings_sent.is_trained
         for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
+        make = functools.partial(runner_class_for(settings), settings_sent, run_seed=run_seed, role=role, on_env=on_env)
+        prefix, host = self._counter_prefix, socket.gethostname()
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(
-                _RunnerActor,
-                functools.partial(
-                    runner_class_for(settings), settings_sent, run_seed=run_seed, role=role, on_env=on_env
-                ),
-                settings.num_envs_per_env_runner,
-                env_spec,
-                self._counter_prefix,
-                socket.gethostname(),
-            ),
+            functools.partial(_RunnerActor, make, settings.num_envs_per_env_runner, env_spec, prefix, host),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
@@ -178,11 +171,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             name: (one, 0 if name in now.trained else sum(x._version for x in one.state_dict().values()))
             for name, one in self.module.items()
         }
-        lacks = {
-            name
-            for name, (one, _) in versions.items()
-            if name not in known.modules or known.modules[name][0] is not one
-        }
+        lacks = {name for name, (one, _) in versions.items() if known.modules.get(name, (None, 0))[0] is not one}
         stale = [name for name, one in versions.items() if name not in now.trained and known.modules.get(name) != one]
         removed = [name for name in known.modules if name not in versions or name in lacks]
         known.modules = versions

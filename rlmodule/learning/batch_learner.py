@@ -72,11 +72,10 @@ class BatchLearner(Learner):
         check_batch(batch, where)
         try:
             with self._together:
-                after = self._steps_after(num_rows(batch) if batch else 0)
-                if after == self.env_steps:
+                now = self._steps_after(num_rows(batch) if batch else 0)
+                if now == self.env_steps:
                     raise no_data("no row")
-                after = after if env_steps is None else env_steps
-                step = self.step_on_batch(batch, env_steps=after, module_id=module_id)
+                step = self.step_on_batch(batch, env_steps=now if env_steps is None else env_steps, module_id=module_id)
                 joined = self._joined(module_id, [step[module_id]])
         except KeyError as error:
             explain_missing_column(error, where, batch or {})

@@ -165,8 +165,7 @@ class Family(Group):
                 part.flat.grad.copy_(grad)
         by = [learner.run_settings.grad_clip_by] * len(shared)
         by += [learner.settings_of(module_id).grad_clip_by for module_id, those in own.items() for _ in those]
-        clips = zip(parts, by, strict=True)
-        norms = torch.stack([part.flat.clip(part.part.grad_clip, kind) for part, kind in clips])
+        norms = torch.stack([x.flat.clip(x.part.grad_clip, how) for x, how in zip(parts, by, strict=True)])
         both = norms.sum() + losses.sum()
         skip = both.sub_(both).ne_(0).float()
         for part in parts:

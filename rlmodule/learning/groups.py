@@ -10,18 +10,11 @@ from rlmodule.learning.families import Family, Group
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
 from rlmodule.learning.stacks import Stack, stack_key, stacked_pass
 from rlmodule.modules.shared_parts import places_of, tensors_at
-from rlmodule.settings import LearnerSettings
 
 if TYPE_CHECKING:
     from rlmodule.learning.learner import EpisodeLearner
 
 Divided = list[tuple[tuple[str, ...], Group | None]]
-
-
-def _wraps(settings: LearnerSettings) -> bool:
-    """Return whether the settings ask for a loss that is compiled, captured in a CUDA graph, or computed in
-    bfloat16."""
-    return bool(settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
 
 
 class Groups:
@@ -52,10 +45,11 @@ class Groups:
         """
         learner, shared, names = self._learner, set[int](), list[str]()
         modules, settings = learner.module, learner.run_settings
+        is_plain = not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
         for name, places in places_of(modules.shared_parts, modules).items():
             if module_id not in places:
                 continue
-            if name in modules or _wraps(settings):
+            if name in modules or not is_plain:
                 raise ValueError(
                     f"shared_parts[{name!r}]: expected a name that no policy has, and a loss that is neither compiled, "
                     f"captured nor in bfloat16, got policies {', '.join(modules)} and torch_compile_learner="

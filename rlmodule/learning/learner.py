@@ -536,8 +536,9 @@ class Learner(Hooks, ABC):
         """Set the count of env steps sampled in the run, and update the learning rates that follow a schedule."""
         self.env_steps = env_steps
         for _, each in self._named_parts():
-            for group in () if isinstance(each.part.lr, int | float) else each.optimizer.param_groups:
-                group["lr"] = scaled(group["initial_lr"], each.part.lr, env_steps)
+            if not isinstance(schedule := each.part.lr, int | float):
+                for group in each.optimizer.param_groups:
+                    group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the numbers to report, by name, from the ``metrics`` of all minibatches: tensors ``[M]`` with an entry

@@ -245,7 +245,8 @@ def _traced(graph: ActingGraph) -> torch.export.ExportedProgram:
             # a copy: tracing leaves stand-ins of tensors where a net refers to the parameters of its layers
             return torch.export.export(copy.deepcopy(graph), flat, dynamic_shapes=(tuple({0: batch} for _ in flat),))
     except Exception as error:  # torch.export raises many types
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_of_torch(frame.filename)]
+        not_theirs = str(Path(torch.__file__).parent), __file__
+        frames = [x for x in traceback.extract_tb(error.__traceback__) if not x.filename.startswith(not_theirs)]
         at = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
         raise _not_exported(graph, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{at}") from error
 
@@ -349,10 +350,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
-
-
-def _is_of_torch(file: str) -> bool:
-    return file.startswith(str(Path(torch.__file__).parent)) or file == __file__
 
 
 def _not_exported(graph: ActingGraph, got: str) -> ValueError:

@@ -86,10 +86,9 @@ def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mappi
     return target
 
 
-def load_module(path: StrPath, module_id: str | None, allow: Sequence[str], where: str | None = None) -> RLModule:
-    """Build an inference-only module from the folder of a policy, a checkpoint or a run; see :meth:`Policy.load`. Error
-    messages begin with ``where``; None names the call of ``Policy.load``."""
-    where = where or f"Policy.load({str(path)!r})"
+def load_module(path: StrPath, module_id: str | None, allow: Sequence[str]) -> RLModule:
+    """Build an inference-only module from the folder of a policy, a checkpoint or a run; see :meth:`Policy.load`."""
+    where = f"Policy.load({str(path)!r})"
     content = read_policies(path, where)
     modules = content["modules"]
     if module_id is None and len(modules) == 1:

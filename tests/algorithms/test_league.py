@@ -155,7 +155,7 @@ def test_an_evaluation_plays_with_a_policy_that_was_replaced_before_it(nets: dic
         algo.remove_policy("other")
         algo.add_policy("other", spec=RLModuleSpec(model_config=nets))
         algo.evaluate(num_episodes=2)
-        assert all(acts_as_it_learns(algo, algo._evaluation.made, name) for name in ("main", "other"))
+        assert all(acts_as_it_learns(algo, algo.all_runners()[1], name) for name in ("main", "other"))
 
 
 def same_for_all(agent: str, episode: Any) -> str:

@@ -14,6 +14,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from algorithms.run.callbacks import FinishedEpisode
+from algorithms.run.video import player_of
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.testing.data import differences
@@ -343,6 +344,16 @@ def test_an_evaluation_has_its_own_mapping() -> None:
         assert {*seen} >= {(agent, env) for agent in CART for env in range(4)}
 
 
+def test_an_evaluation_refuses_agents_with_other_spaces_each_time() -> None:
+    with tags(evaluation_env_config={"width": 4}).build() as algo:
+        for _ in range(2):
+            with pytest.raises(
+                ValueError, match=r"^agent 'late': expected a module with its spaces, Box\(4\) .*'late'"
+            ):
+                algo.evaluate(num_episodes=1)
+        assert {*algo.train()["learners"]} == {"pair", "late"}
+
+
 def test_policies_act_for_all_agents_as_the_modules_do() -> None:
     env = Tags()
     obs, _ = env.reset()
@@ -417,6 +428,15 @@ def test_agents_play_for_films(tmp_path: Path) -> None:
         result = algo.evaluate(num_episodes=1, num_videos=1, video_dir=tmp_path)
         assert [(one["episode_return"], one["episode_len"]) for one in result["videos"]] == [(355.0, 5)]
         assert result["env_runners"]["episode_return_mean"] == 355.0
+
+
+def test_videos_have_the_mapping_of_evaluations() -> None:
+    obs = {agent: np.ones(4, np.float32) for agent in CART}
+    run = config(policies=["a", "b"], policy_mapping_fn=dict.fromkeys(CART, "a"))
+    for of_evaluation, expected in ((None, "a"), (dict.fromkeys(CART, "b"), "b")):
+        with run.multi_agent(evaluation_policy_mapping_fn=of_evaluation).build() as algo:
+            state: Any = player_of(algo).act((obs, {}, []))[1]
+        assert {agent: policy_id for agent, (policy_id, _) in state.items()} == dict.fromkeys(CART, expected)
 
 
 # --- checkpoints, workers ---------------------------------------------------------------------------------------------

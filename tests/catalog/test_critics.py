@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from catalog.activations import Init
 from catalog.critics import ActionCode, ActionCriticCatalog, num_joint_actions
 from catalog.encoders.dense import DenseEnsemble, DenseStack
+from catalog.encoders.mlp import MLPEncoderConfig
+from catalog.spaces import zero_batch
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
@@ -193,6 +196,59 @@ def test_vectors_are_read_with_the_action_and_all_else_is_encoded_first(
         assert not [*encoder.critic_encoder.parameters()]
     assert "critics" in catalog.explain()
     assert "without effect" not in catalog.explain()
+
+
+@pytest.mark.parametrize(
+    ("space", "settings", "expected"),
+    [
+        (VECTOR, {}, (3, 2)),
+        (spaces.Discrete(4), {}, (4, 2)),
+        (VECTOR, {"vf_share_layers": True, "fcnet_hiddens": [8]}, (8, 2)),
+        (IMAGE, {"conv_dense_dim": 6}, (6, 2)),
+    ],
+    ids=str,
+)
+def test_a_further_output_on_the_trunk_of_the_critics_is_as_wide_as_it(
+    space: spaces.Space, settings: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    given = settings | {"functions": {"risk": {"output_dim": 2, "trunk": "value"}}}
+    catalog = ActionCriticCatalog(space, spaces.Box(-1, 1, (2,), np.float32), given)
+    latents = catalog.build_actor_critic_encoder()(zero_batch(space, (5,)))
+    extra = catalog.build_extra_outputs()
+    assert extra is not None
+    assert linears(extra) == [expected]
+    assert extra(None, {"value": latents.critic})["risk"].shape == (5, 2)
+
+
+class Returned(ActionCriticCatalog):
+    """Returns a config of its own."""
+
+    def _get_encoder_config(self, observation_space: spaces.Space, model_config: Any) -> MLPEncoderConfig:
+        return MLPEncoderConfig(input_space=observation_space, hidden_layer_dims=(6,))
+
+
+class Changed(ActionCriticCatalog):
+    """Changes the config that the tree chose."""
+
+    def _get_encoder_config(self, observation_space: spaces.Space, model_config: Any) -> Any:
+        config: Any = super()._get_encoder_config(observation_space, model_config)
+        return dataclasses.replace(config, hidden_layer_dims=(6,))
+
+
+class Narrowed(ActionCriticCatalog):
+    """Asks the tree with other settings."""
+
+    def _get_encoder_config(self, observation_space: spaces.Space, model_config: Any) -> Any:
+        return super()._get_encoder_config(observation_space, dataclasses.replace(model_config, fcnet_hiddens=(6,)))
+
+
+@pytest.mark.parametrize("cls", [Returned, Changed, Narrowed])
+def test_dense_layers_that_a_hook_chose_come_before_the_action(cls: type[ActionCriticCatalog]) -> None:
+    catalog = cls(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"fcnet_hiddens": [8]})
+    encoder, critics = catalog.build_actor_critic_encoder(), catalog.build_qf()
+    assert encoder.critic_encoder is not None
+    assert linears(encoder.actor_encoder) == linears(encoder.critic_encoder) == [(3, 6)]
+    assert linears(critics) == [(8, 8), (8, 1)]
 
 
 @pytest.mark.parametrize(("blocks", "wide"), [("simba", 32), ("bro", 8)])

@@ -155,6 +155,20 @@ def test_an_own_encoder_beside_a_recurrent_net_has_no_state() -> None:
     assert net.forward_train(batch)[Columns.EXTRA_OUTPUTS]["x"].shape == (5, 2, 3)
 
 
+@pytest.mark.parametrize("settings", [{}, {"head_fcnet_hiddens": [4]}], ids=["plain", "another head"])
+def test_an_own_encoder_sees_no_earlier_steps(settings: dict[str, Any]) -> None:
+    functions = {"x": {"output_dim": 3, "trunk": "own", **settings}}
+    net = module(functions, lstm_use_prev_action=True, lstm_use_prev_reward=True)
+    obs = {"obs": torch.randn(5, 4), "prev_action": torch.tensor([0, 1, 1, 0, 1]), "prev_reward": torch.randn(5)}
+    out = net.forward_train({Columns.OBS: obs})[Columns.EXTRA_OUTPUTS]["x"]
+    assert net.extra_outputs is not None
+    parts = net.extra_outputs.parts()
+    encoder, head = parts["'x' encoder"], parts["'x' head"]
+    assert widths(encoder) == [(4, 16)]
+    assert torch.equal(out, head(encoder(obs["obs"]).latent))
+    assert "for x Box of rank 0 or 1 → MLP" in re.sub(r"\s+", " ", net.explain())
+
+
 class SingleProcess(nn.Module):
     """Of observations [B, 4], and of no others, latents that do not depend on the rest of the batch."""
 

@@ -1,5 +1,6 @@
 """The tables: the newest rule that knows a space wins, and a missing one is explained."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -104,6 +105,20 @@ def test_whoever_decides_the_root_decides_the_parts() -> None:
         return "mine" if node.name == "a.b" else rules.resolve(node.space, node.model_config, node)
 
     assert Node(NESTED, CONFIG, "obs", hook).run() == "mine a.c:64 d.0:64 d.1:64"
+
+
+def test_settings_that_a_hook_passes_on_reach_the_parts() -> None:
+    rules = words()
+
+    def hook(node: Node[str]) -> str:
+        config = node.model_config
+        widths = (*config.fcnet_hiddens[:1], 2) if node.keys else (7,)
+        return rules.resolve(node.space, dataclasses.replace(config, fcnet_hiddens=widths), node)
+
+    config = DefaultModelConfig(leaf_overrides={"a.c": {"fcnet_hiddens": [4]}})
+    root = Node(NESTED, config, "obs", hook)
+    assert root.run() == "a.b:7 a.c:4 d.0:7 d.1:7"
+    assert [node.model_config.fcnet_hiddens for node in root.walk()][:3] == [(7,), (7, 2), (7, 2)]
 
 
 def test_a_space_without_a_branch_names_path_table_and_rules() -> None:

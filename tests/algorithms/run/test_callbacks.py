@@ -26,10 +26,11 @@ from algorithms.run.callbacks import (
     CallbackCaller,
     Callbacks,
     FinishedEpisode,
+    finished_episodes,
 )
 from catalog.migration import REMEDIES
 from catalog.settings import settings_of
-from rlmodule import Rollout
+from rlmodule import EnvRunner, Rollout
 from rlmodule.testing.data import differences
 
 
@@ -136,6 +137,18 @@ def test_episodes_come_with_their_last_info_in_order_of_time() -> None:
         (0, 2, {"won": True}),
     ]
     assert all(e.in_evaluation for e in episodes)
+
+
+def test_episodes_have_the_index_of_their_env_in_the_run() -> None:
+    """Runners of two envs each: those of the third have the indices 4 and 5."""
+    with config_for(Lengths).build() as algorithm:
+        runner = EnvRunner(algorithm.config, run_seed=3, first_env_index=4)
+        runner.set_module(algorithm.env_runner_group.module)
+        rollout = runner.sample(3)
+        runner.stop()
+    assert [(e.env_index, e.length) for e in finished_episodes(rollout, in_evaluation=False)] == [
+        (4, 1), (5, 1), (4, 2), (5, 2),
+    ]  # fmt: skip
 
 
 def test_one_object_is_made_for_a_run_when_it_is_built() -> None:

@@ -225,6 +225,46 @@ def test_another_gravity_is_another_env() -> None:
     assert gravities == [10.0, 10.0, 1.5, 1.5]
 
 
+class Sized(Lengths):
+    """Its spaces depend on its config."""
+
+    def __init__(self, obs: int = 2, high: float = 1.0, actions: int = 2) -> None:
+        super().__init__()
+        self.num_obs = obs
+        self.observation_space = spaces.Dict({"seen": spaces.Box(-1, high, (obs,), np.float32)})
+        self.action_space = spaces.Discrete(actions)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.wide(super().reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        return self.wide(super().step(action))
+
+    def wide(self, result: tuple[Any, ...]) -> Any:
+        return {"seen": np.zeros(self.num_obs, np.float32)}, *result[1:]
+
+
+@pytest.mark.parametrize(
+    ("env_config", "got"),
+    [({"obs": 3}, r"got Tuple\(Dict\(seen: Box\(3\) .*, Discrete\(2\)\)"), ({"actions": 5}, r"got .*Discrete\(5\)\)")],
+)
+def test_an_env_with_other_spaces_is_refused_and_closed_each_time(env_config: dict[str, int], got: str) -> None:
+    sized: Any = type("Sized", (Sized,), {"made": 0, "closed": 0, "lengths": (3,)})
+    with build(sized, evaluation_env_config=env_config, evaluation_duration=2) as algorithm:
+        for number in (1, 2):
+            with pytest.raises(ValueError, match=rf"^evaluation_env_config: expected an env with the spaces .*, {got}"):
+                algorithm.evaluate()
+            assert (sized.made, sized.closed) == (2 + 2 * number, 2 * number)
+        assert algorithm.get_state()["evaluation"] is None
+        algorithm.train()
+
+
+def test_the_bounds_of_observations_may_differ() -> None:
+    sized: Any = type("Sized", (Sized,), {"made": 0, "closed": 0, "lengths": (3,)})
+    with build(sized, evaluation_env_config={"high": 9.0}) as algorithm:
+        assert algorithm.evaluate(num_episodes=2)["env_runners"]["episode_len_mean"] == 3
+
+
 @pytest.mark.parametrize("explore", [True, False])
 def test_it_is_greedy_unless_told(explore: bool) -> None:
     lengths = new_lengths(20)

@@ -148,6 +148,14 @@ def test_double_precision_is_kept() -> None:
     assert net(LATENT.double()).dtype == torch.float64
 
 
+def test_a_moved_head_draws_its_noise_where_its_weights_are() -> None:
+    net = head()
+    net.resample_noise(generator())
+    moved = copy.deepcopy(net).to("meta")
+    moved.resample_noise(generator())
+    assert moved(LATENT.to("meta")).device.type == "meta"
+
+
 def test_a_head_reads_one_width() -> None:
     with pytest.raises(ValueError, match=r"NoisyHeadConfig\.input_dims: expected one positive width"):
         NoisyHeadConfig(input_dims=(), output_layer_dim=4)

@@ -1,6 +1,7 @@
 """explain() says which way the tree went, and why."""
 
 import copy
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -223,6 +224,31 @@ def test_a_hook_for_a_space_without_a_rule_is_explained_too() -> None:
 def test_the_parts_of_a_space_are_told_once_even_if_a_hook_asks_twice() -> None:
     lines = Twice(spaces.Dict(a=VECTOR, b=TWO), TWO).explain().splitlines()
     assert [line.split()[0] for line in lines if line.startswith("      ") and line.split()[0] in "ab"] == ["a", "b"]
+
+
+class Narrow(PPOCatalog):
+    """Its tokenizers have other widths than the settings say."""
+
+    def get_tokenizer_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+        return super().get_tokenizer_config(observation_space, dataclasses.replace(model_config, fcnet_hiddens=(7,)))
+
+
+@pytest.mark.parametrize(
+    ("space", "shown", "parts"),
+    [(VECTOR, 1, [[(4, 7)]]), (spaces.Dict(a=VECTOR, b=TWO, c=TWO), 2, [[(4, 7)], [(2, 7)], [(2, 9)]])],
+    ids=["vector", "dict"],
+)
+def test_settings_that_a_hook_passes_to_the_tree_are_those_of_all_parts_and_shown(
+    space: Space, shown: int, parts: list[list[tuple[int, int]]]
+) -> None:
+    overrides = {"c": {"fcnet_hiddens": [9]}} if isinstance(space, spaces.Dict) else {}
+    catalog = Narrow(space, TWO, {"use_gru": True, "leaf_overrides": overrides})
+    tokenizer: Any = catalog.build_trunk().parts()[0]
+    nets = tokenizer.parts() or [tokenizer]
+    assert [[(layer.in_features, layer.out_features) for layer in net.linears] for net in nets] == parts
+    text = catalog.explain()
+    assert text.count("fcnet_hiddens = (7,) (set by a hook)") == shown
+    assert text.count("fcnet_hiddens = (9,) (set at 'c')") == len(overrides)
 
 
 def test_nothing_is_said_twice_and_lines_stay_short() -> None:
