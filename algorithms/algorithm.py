@@ -320,8 +320,8 @@ class Algorithm(metaclass=AlgorithmType):
         return self.learner_group.module.explain(format)
 
     def save(self, path: StrPath) -> Path:
-        """Write a checkpoint to the folder ``path``, call ``on_checkpoint``, and return the path. The first time, warn
-        if loading the checkpoint needs code from the running script.
+        """Write a checkpoint to the folder ``path``, call ``on_checkpoint``, and return the path. An earlier checkpoint
+        there is replaced in one step. The first time, warn if loading needs code from the running script.
 
         Raises:
             ValueError: If a weight is NaN or infinite.

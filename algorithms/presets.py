@@ -30,8 +30,8 @@ class Preset:
 
 
 def find_preset(presets: Mapping[str, Preset], env: object) -> Preset | None:
-    """Return the preset for an env id, which may have a ``module:`` prefix. An exact key wins over a pattern. Return
-    None if no key matches, or if ``env`` is not an id."""
+    """Return the preset for the env id ``env``. A key that equals it wins over patterns such as ``ALE/*``, which ignore
+    a ``module:`` prefix, and of which the first wins. Return None if no key matches, or if ``env`` is not an id."""
     if not isinstance(env, str):
         return None
     if env in presets:

@@ -179,6 +179,7 @@ class RuleTable(Generic[T]):
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
-        """Return the undecided root of a decision tree for ``space``, which error messages call ``name``. Only this
-        table decides the nodes of the tree; no hook of a catalog is asked."""
+        """Return the root of a decision tree for ``space``, which error messages call ``name``. It has no result yet:
+        :meth:`resolve` decides it. The nodes of the parts of ``space`` are decided by this table alone, without the
+        hooks of a catalog."""
         return Node(space, model_config, name, lambda node: self.resolve(node.space, node.model_config, node))

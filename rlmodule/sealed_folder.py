@@ -353,14 +353,15 @@ def _verified(
 def _content(
     folder: Path, name: str, size: int | None = None, *, keep: bool = True, read: bool = True
 ) -> tuple[bytearray, str]:
-    """Return the content (empty unless ``keep``) and the SHA-256 of a file.
+    """Return the content (empty unless ``keep``) and the SHA-256 of a file. Raise DamagedFolder if it has another size
+    or is no regular file.
 
     Args:
         folder: The folder of the file.
         name: Its name.
         size: The size that it must have; None for at most :data:`MOST_BYTES_OF_MANIFEST`.
         keep: Whether to return the content.
-        read: Whether to read it; else only compare the size.
+        read: Whether to read it; else only compare the size, and return the SHA-256 of nothing.
     """
     most, digest, at = MOST_BYTES_OF_MANIFEST if size is None else size, hashlib.sha256(), 0
     try:

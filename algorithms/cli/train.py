@@ -114,9 +114,9 @@ def _to_resume(flags: TrainFlags) -> Path | None:
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
-    """Return the preset for ``env`` that the flag ``--preset`` selects, and a text that describes it. ``chosen`` is the
-    flag's value. The preset is None if the run begins with the defaults. Raise ``UsageError`` if ``chosen`` names no
-    preset."""
+    """Return the preset that the flag ``--preset`` selects, and a text that describes it. ``chosen`` is the flag's
+    value: the name of a preset, "auto" for that of ``env`` if there is one, or "none". Without a preset, return None
+    and a text on the defaults. Raise ``UsageError`` if ``chosen`` names no preset."""
     defaults = f"the defaults of {algo().algo_class.__name__}"
     env_id = env if chosen == "auto" else chosen
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)

@@ -230,9 +230,17 @@ class ObservationRows(TreeRows):
         return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """Return one leaf at ``places`` ``[B]``, as ``[B, *leaf.shape]``, from its entries ``flat`` of the ring,
-        ``[R * N, *kept_shape]``. Frames from before the start of a stack, which earlier rows do not hold, are taken
-        from ``older``, the leaf's table of the older frames that were stored with that start.
+        """Return one leaf's observations at the flat indices ``places`` ``[B]`` of the ring, as ``[B, *leaf.shape]``.
+
+        If the leaf stacks frames, the ring keeps only the newest frame of each observation, and the others are those of
+        the rows before it. But the first observation of an episode begins a stack with frames that no row holds.
+
+        Args:
+            places: ``row * N + column`` of each observation.
+            leaf: How the leaf is stored.
+            flat: The leaf's entries in the ring, ``[R * N, *kept_shape]``.
+            older: The older frames of each first observation, ``[entries, num_frames - 1, ...]``. ``self.older.index``
+                has the entry of each place, or -1.
         """
         if leaf.axis is None:
             return flat.take(places, 0)

@@ -29,11 +29,12 @@ class PrioritizedReplay(Settings):
 class Priorities:
     """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion to their priorities.
 
-    A leaf is an index: the place of a row in a ring, or the number of an anchor.
+    A leaf is an index: the place of a row in a ring or, if sequences are drawn, the number of a place where one may
+    start.
 
     Args:
-        settings: ``alpha`` and ``eps``.
-        num_leaves: Number of leaves. None can be drawn before :meth:`insert`.
+        settings: ``alpha`` and ``eps``: the priority of a leaf is ``(|error| + eps) ** alpha``.
+        num_leaves: Number of leaves. No leaf can be drawn until :meth:`insert` has added it.
     """
 
     def __init__(self, settings: PrioritizedReplay, num_leaves: int) -> None:

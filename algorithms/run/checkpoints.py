@@ -345,9 +345,9 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
 
 
 def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
-    """Return the config class of a checkpoint: the class that is registered for its algorithm, or an unregistered class
-    that ``allow`` permits to import. If the algorithm is unknown, import the modules in ``allow``, which may register
-    it.
+    """Return the config class of a checkpoint with ``content``: the class that is registered for its algorithm, or an
+    unregistered class that ``allow``, a list of modules or of paths such as ``my_algos:MyConfig``, permits to import.
+    If the algorithm is unknown, import the modules in ``allow``, which may register it.
 
     Raises:
         ValueError: If the algorithm is unknown, or its class or module cannot or may not be imported.

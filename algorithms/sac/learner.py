@@ -42,7 +42,8 @@ class Actions(NamedTuple):
     @classmethod
     def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
         """Return the actions of the distributions of ``module`` with the inputs ``inputs`` ``[B, W]``. Draw one
-        action per row from ``noise``. If ``noise`` is None, take all joint actions; the space must be discrete."""
+        action per row, with a gradient, from ``noise`` ``[B, ...]``, which :meth:`Distribution.draw_noise` returned.
+        If ``noise`` is None, take all joint actions; the space must be discrete."""
         dist = module.action_dist_cls.from_logits(inputs)
         if noise is not None:
             return cls(*dist.rsample_with_logp(noise))

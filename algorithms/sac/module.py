@@ -32,7 +32,7 @@ class SACCatalog(ActionCriticCatalog):
     """Chooses SAC's nets: a policy and critics. Actions of a bounded Box have a :class:`SquashedGaussian`.
 
     The critics predict the values of all joint actions of a Discrete or MultiDiscrete at once, if there are at most
-    256 of them.
+    256 of them. All other critics get the action as an input.
 
     Override points: those of :class:`ActionCriticCatalog`.
 

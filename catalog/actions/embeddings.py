@@ -71,7 +71,8 @@ def find_action_embeddings(
 
 
 def _misfit(key: str, expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a field ``key`` that does not describe the actions. The other arguments are its texts."""
+    """Return the error for a field ``key`` of the observation that does not describe the actions as it should: what was
+    ``expected``, ``got``, and the ``remedy``; ``hint`` ends the text."""
     ordinary = "or set action_embeddings_key=None to treat it as an ordinary observation."
     return ValueError(f"observation_space[{key!r}]: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 

@@ -113,7 +113,8 @@ class MADE(ActionModel):
     def of(
         cls, dist_cls: type[AutoregressiveDistribution], action_space: Space, model_config: DefaultModelConfig
     ) -> MADE:
-        """Build the net that the settings ``autoregressive_hiddens`` and ``head_fcnet_*`` describe.
+        """Build the net for actions of ``action_space``, which ``dist_cls`` splits into parts. The settings
+        ``autoregressive_hiddens`` and ``head_fcnet_*`` give its hidden layers.
 
         Log standard deviations depend on earlier parts only if they also depend on the state (``free_log_std=False``).
         """

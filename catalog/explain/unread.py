@@ -102,9 +102,9 @@ def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """Return the names of the settings that affect what ``view`` builds: a catalog, or its copy for one function, see
-    :meth:`Catalog.for_function`. ``max_seq_len`` is one of them if any catalog in ``views`` has a net with a memory, or
-    may have one because custom code builds its encoder."""
+    """Return the names of the settings that affect what ``view`` builds, which is a catalog, or its copy for one
+    function (see :meth:`Catalog.for_function`). ``max_seq_len`` is one of them if any of ``views``, the catalog and all
+    its copies, has a net with a memory, or may have one because custom code builds its encoder."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):

@@ -86,7 +86,8 @@ class _Stack:
     def act(
         self, ready: Sequence[AgentColumns], explore: bool
     ) -> Iterator[tuple[AgentColumns, list[int], Sequence[Any]]]:
-        """Choose actions with the ``ready`` modules. Yield the same as :meth:`ActingStacks.act`."""
+        """Choose the actions of the agents in ``ready``, which are those of ``columns`` in which agents wait for an
+        action. Yield the same as :meth:`ActingStacks.act`."""
         module, counts = self.modules.module, [len(one.ready) for one in ready]
         for one, count in zip(ready, counts, strict=True):
             write_row(self._obs, (self._places[id(one)], slice(count)), one.observed())

@@ -138,7 +138,7 @@ class Episode:
 
     @property
     def is_reset(self) -> bool:
-        """Whether the episode has its first observation."""
+        """Whether the episode or chunk has an observation to begin with, so that steps can be added."""
         return Columns.OBS in self._columns
 
     @property
@@ -388,8 +388,9 @@ def _same(a: Tree, b: Tree) -> bool:
 
 
 def _continuation(before: Episode, after: Episode) -> Episode:
-    """Return the steps of ``after`` that follow ``before``. Raise ValueError if ``after`` does not continue
-    ``before``."""
+    """Return the steps of ``after`` that follow ``before``, where ``after`` may repeat the last steps of ``before``.
+    Raise ValueError unless both are chunks of one episode, without a gap and with the same observation where they
+    meet."""
     overlap = before.t - after.t_started
     fits = after.is_reset and before.id == after.id and before.t_started <= after.t_started
     if before.is_finished or not fits or not 0 <= overlap <= len(after) - after.is_finished:

@@ -142,7 +142,9 @@ def name_of(env: EnvSource) -> str:
 def _make(
     source: EnvSource | EnvSpec, env_config: Mapping[str, Any], num_envs: int, where: str, vectorize: bool = False
 ) -> Any:
-    """Make a single or vector env from ``source``. ``vectorize`` asks for an id's vector env; errors name ``where``."""
+    """Make a single or vector env from ``source``. An id gives a single env, or with ``vectorize`` a vector env of
+    ``num_envs``. A class or factory gives what it makes; one of vector envs gets ``num_envs``. Errors name ``where``.
+    """
     config = mutable_copy(dict(env_config))
     remedy = "Check env_config against the arguments of the env."
     try:

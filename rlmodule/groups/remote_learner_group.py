@@ -379,5 +379,6 @@ class _LearnerActor:
 
 
 def _merged(batch: Batch, results: list[Any]) -> Any:
-    """Merge the metrics of all learners, by module id, into the metrics that one learner would return for ``batch``."""
+    """Merge ``results``, the metrics by module id that each learner returned for its share of ``batch``, into those
+    that one learner would return for the whole; see :func:`merge_metrics`."""
     return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}

@@ -111,7 +111,7 @@ class FlatParameters:
         views: The parameters of all parts, which are now views of ``tensor``.
         tensor: The flat tensor, part after part.
         grad: The flat gradient, of which each parameter's ``grad`` is a view.
-        parts: The parts, by name.
+        parts: The slice of ``tensor`` and ``grad`` of each part, by the part's name.
 
     Raises:
         ValueError: If no parameter is trainable, or the trainable parameters differ in dtype or device.

@@ -731,8 +731,8 @@ class EpisodeLearner(Learner):
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
-        """Update modules in the order of their ids, each with its own settings, and all with the same ``env_steps``.
-        Update the modules of a :class:`Group` together."""
+        """Do what :meth:`update_from_episodes` documents for modules that have their own settings or are updated with
+        others: update them in the order of their ids, and the modules of a :class:`Group` together."""
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()", module_id)
         data = data if isinstance(data, Mapping) else {module_id: data}
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}

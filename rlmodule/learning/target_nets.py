@@ -95,7 +95,8 @@ class TargetNets:
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
         """If a target net last moved at least ``every`` env steps ago, move its weights towards the weights in training
         by the fraction ``tau`` of their difference, and copy the buffers. If ``every`` is 0, the net moves at each
-        call."""
+        call. ``env_steps`` is the number of env steps in the run so far; before its first move, a net counts as moved
+        when it was added."""
         if env_steps - self.last_update[module_id] < every:
             return
         for theirs, mine in self._pairs[module_id]:

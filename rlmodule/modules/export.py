@@ -219,7 +219,8 @@ def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
 
 
 def _noise_of(dist_cls: type[Distribution], width: int) -> Iterator[dict[str, Any]]:
-    """Yield the noise of each part of a distribution with ``width`` inputs: its ``"kind"`` and size, ``"width"``."""
+    """Yield a dict for each part of a distribution with ``width`` inputs, in the order of the noise: the ``"kind"`` of
+    noise that the part draws (:attr:`Distribution.noise`), and ``"width"``, how many numbers of it."""
     if issubclass(dist_cls, AutoregressiveDistribution):
         yield from _noise_of(dist_cls.independent, dist_cls.width)
     elif issubclass(dist_cls, MultiDistribution):

@@ -317,8 +317,8 @@ class EnvRunner(Accounts):
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """Return the module's forward pass, for exploration or for inference. Call it once for each row of ``data``, in
-        order, because it may also pass on recurrent states and draw new noise for the nets."""
+        """Return a function from the observations of one row to distribution inputs, for exploration or inference. Call
+        it for each row of ``data`` in order, because it passes on recurrent states and draws new noise for the nets."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
@@ -423,7 +423,8 @@ class EnvRunner(Accounts):
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _give_up(self, data: RolloutStorage, error: BaseException, calls_before: int) -> Never:
-        """Drop the fragment that ended in ``error``, count its steps as lost, and raise the cause of ``error``."""
+        """Drop the fragment ``data`` that ``error`` interrupted, and count as lost the env steps since it began, when
+        the step counter was at ``calls_before``. Raise the error that :meth:`_culprit` finds to be the cause."""
         self._row = None  # the envs are ahead of the recorded rows, so start new episodes
         if self._counts_resets:
             data.mark(0, len(data.rewards))
@@ -447,7 +448,7 @@ class EnvRunner(Accounts):
 
     def _ended_process(self, error: BaseException) -> EnvError | None:
         """Return the error to raise instead of ``error`` if the process of an env ended, otherwise None. If ``error``
-        is an interrupt, end all env processes, because a message may have been cut off."""
+        is an interrupt, end all env processes, because a message may have been cut off, and return None."""
         env = self.env.unwrapped
         if not isinstance(env, AsyncVectorEnv):
             return None
