@@ -88,12 +88,12 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
     def validate(self) -> None:
         super().validate()
         unread = [one for one in self.policy_overrides.values() if not one.get("use_kl_loss", self.use_kl_loss)]
-        is_unread = not self.use_kl_loss and len(unread) == len(self.policy_overrides)
-        for name in ("kl_coeff", "kl_target"):
-            is_set = getattr(self, name) != settings_of(type(self))[name].default
-            if (is_set and is_unread) or any(name in one for one in unread):
-                remedy = "Set that to True, or leave this out. target_kl ends the epochs early, without a penalty."
-                raise self._invalid(name, "its default without use_kl_loss, also in policy_overrides", remedy)
+        if not self.use_kl_loss and len(unread) == len(self.policy_overrides):
+            unread.append(vars(self))
+        for one, name in ((one, name) for one in unread for name in ("kl_coeff", "kl_target") if name in one):
+            if one[name] != settings_of(type(self))[name].default:
+                remedy = "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
+                raise self.copy().update({name: one[name]})._invalid(name, "its default without use_kl_loss", remedy)
 
 
 class PPO(Algorithm):

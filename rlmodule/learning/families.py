@@ -67,7 +67,7 @@ class Group(ABC):
         before, steps = perf_counter(), learner.progress
         of_modules = [learner.settings_of(module_id) for module_id in self._ids]
         epochs = [num_epochs or settings.num_epochs for settings in of_modules]
-        sizes = [size or settings.minibatch_size for settings in of_modules]
+        sizes = [settings.minibatch_size if size is None else size for settings in of_modules]
         learner.module.train()
         with learner._module_noise:
             of_each = self._train(batches, shares, epochs, sizes)

@@ -179,7 +179,7 @@ def test_the_penalty_of_one_policy_alone_reads_its_settings() -> None:
         config.validate()
     config.multi_agent(policy_overrides={"a": {"use_kl_loss": True}}).validate()
     config.multi_agent(policy_overrides={"a": {"use_kl_loss": True, "kl_coeff": 1.0}, "b": {"kl_target": 0.1}})
-    with pytest.raises(ValueError, match=r"PPOConfig\.kl_target: expected its default without use_kl_loss, also in"):
+    with pytest.raises(ValueError, match=r"PPOConfig\.kl_target: expected its default .*, got 0\.1\."):
         config.validate()
 
 
