@@ -62,11 +62,15 @@ class Vectorize(nn.Module):
 
 
 def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
-    """Return a function from observations of ``space`` to float32 vectors ``[..., D]``: ``Tensor.float`` if they are
-    vectors of floats already, else a :class:`Vectorize`."""
+    """Return a function from observations of ``space`` to float32 vectors ``[..., D]``: a :class:`Vectorize`, or
+    a plain cast if they are vectors of floats already."""
     if _is_float_box(space) and len(space.shape or ()) == 1:
-        return Tensor.float
+        return _to_float
     return Vectorize(space)
+
+
+def _to_float(vectors: Tensor) -> Tensor:  # torch's compiler does not trace Tensor.float as an attribute before 2.13
+    return vectors.float()
 
 
 class _Numbers(nn.Module):

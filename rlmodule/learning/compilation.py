@@ -3,6 +3,7 @@ compiled or captured in a CUDA graph."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -260,6 +261,7 @@ class _Graph:
         self.values, self._run = values, run
         self._inputs = [x.clone() for x in tree.flatten(batch)]
         self._batch: Any = tree.unflatten_as(batch, self._inputs)
+        gc.collect()  # an attempt to compile leaves cycles behind, whose autograd nodes are bound to another stream
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
         try:

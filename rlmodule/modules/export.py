@@ -104,11 +104,8 @@ class ActingGraph(nn.Module):
 
     def _outputs(self, given: dict[str, Tree]) -> dict[str, Tree]:
         obs = tree.map_structure(_as_kept, given["obs"])
-        starts, rewards, choose = (
-            given.get("starts"),
-            given.get("prev_reward"),
-            partial(_choose, noise=given.get("noise")),
-        )
+        starts, rewards = given.get("starts"), given.get("prev_reward")
+        choose = partial(_choose, noise=given.get("noise"))
         inputs, actions, memory = self._step(obs, given.get("state", {}), starts, rewards, choose, self.explore)
         return {"action": actions, "dist_inputs": inputs} | ({"next_state": memory} if memory else {})
 

@@ -20,7 +20,8 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
     """
     ids, places = list(module_ids), dict[str, dict[str, str]]()
     for name, where in shared_parts.items():
-        found = dict.fromkeys(ids, where) if isinstance(where, str) else dict(_split(place) for place in where)
+        split = (place.split(".", 1) if "." in place else [place, ""] for place in where)
+        found = dict.fromkeys(ids, where) if isinstance(where, str) else dict(split)
         if not all(found.values()) or (not isinstance(where, str) and len(found) < len(where)):
             raise ValueError(
                 f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
@@ -28,11 +29,6 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
             )
         places[name] = {one: found[one] for one in ids if one in found}  # modules added later come last
     return places
-
-
-def _split(place: str) -> tuple[str, str]:
-    module_id, _, path = place.partition(".")
-    return module_id, path
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
