@@ -114,21 +114,22 @@ CONTESTS = {
         bare=None,
         floors={"rllib": 3.0},
     ),
+    # as many steps of both: the better the agents are, the more of them act in an env step
     "agents-shared": Contest(
         "PPO CartPole, 4 agents, one module",
-        _steps(30_000, rllib=6_000),
+        _steps(30_000, rllib=30_000),
         bare=None,
         floors={"rllib": 5.0},
     ),
     "agents-own": Contest(
         "PPO CartPole, 4 agents, 4 modules",
-        _steps(30_000, rllib=6_000),
+        _steps(30_000, rllib=30_000),
         bare=None,
         floors={"rllib": 5.0},
     ),
     "agents-100": Contest(
         "PPO CartPole, 100 agents, one module",
-        _steps(3_000, rllib=600),
+        _steps(3_000, rllib=3_000),
         bare=None,
     ),
     **{

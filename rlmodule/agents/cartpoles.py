@@ -32,8 +32,11 @@ class CartPoles(MultiAgentEnv):
 
     def step(self, actions: dict[str, Any]) -> Any:
         """Step the CartPole of each agent that acts, and return the results by agent."""
-        results = [self.envs[agent].step(action) for agent, action in actions.items()]
-        return tuple(dict(zip(actions, part, strict=True)) for part in zip(*results, strict=True))
+        obs, rewards, terminateds, truncateds, infos = {}, {}, {}, {}, {}
+        for agent, action in actions.items():
+            result = self.envs[agent].step(action)
+            obs[agent], rewards[agent], terminateds[agent], truncateds[agent], infos[agent] = result
+        return obs, rewards, terminateds, truncateds, infos
 
 
 env = CartPoles
