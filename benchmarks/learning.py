@@ -248,6 +248,8 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
+COMPARED = ("central-critic",)
+"""Tables whose second row is compared with the first."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
 Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
@@ -318,6 +320,19 @@ class Row:
             for steps, figure in run.evaluations[:-1]:
                 found.setdefault(steps, []).append(figure)
         return ", ".join(f"{median(figures):,.1f} after {steps:,}" for steps, figures in found.items())
+
+
+def difference(first: Row, second: Row) -> str:
+    """By how much the second goal's mean over the seeds exceeds the first one's, with its 95 % interval by Welch's
+    t-test."""
+    from scipy.stats import ttest_ind
+
+    ours, theirs = ([run.figure for run in row.runs] for row in (second, first))
+    low, high = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    return (
+        f"Means: {fmean(ours):,.1f} with {second.goal.part} and {fmean(theirs):,.1f} with {first.goal.part}; the "
+        f"difference is {fmean(ours) - fmean(theirs):+,.1f}, its 95 % interval (Welch) {low:+,.1f} to {high:+,.1f}."
+    )
 
 
 def _listed(figures: Iterable[float], digits: int) -> str:
@@ -454,6 +469,7 @@ def markdown(rows: list[Row], name: str) -> str:
     stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
     way = [f"- {row.goal.where}: {text}" for row in rows if not row.goal.best and (text := row.along_the_way())]
     stated += "\n\nMedians along the way:\n\n" + "\n".join(way) if way else ""
+    stated += f"\n\n{difference(*rows)}" if name in COMPARED and len(rows) == 2 else ""
     seeds = max(len(row.runs) for row in rows)
     command = f"python -m benchmarks.learning --algo {name} --seeds {seeds}"
     most = "at most " if any(len(row.runs) < seeds for row in rows) else ""

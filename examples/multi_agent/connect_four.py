@@ -1,7 +1,8 @@
 """Connect four of PettingZoo against past selves: one policy in a league, its moves masked, then against random moves.
 
-In the league, the policy that learns has one seat and an earlier version of it the other one, preferably one that is
-hard to beat. With ``--shared`` the policy has both. ``--against DIR`` also plays against the policy of a checkpoint.
+In the league, the policy that learns plays against itself in 80 % of the games. In the others an earlier version of it
+has one seat, preferably one that is hard to beat. With ``--shared`` the policy always has both. ``--against DIR`` also
+plays against the policy of a checkpoint.
 
 Run it as ``python examples/multi_agent/connect_four.py``.
 """
@@ -43,7 +44,7 @@ def greedy(policy: Policy) -> Callable[[Any], Any]:
     return lambda obs: policy.act(obs)[0]
 
 
-league = None if options.shared else League(every=5, max_snapshots=15)
+league = None if options.shared else League(every=5, max_snapshots=15, self_play=0.8, newest=0.0)
 config = PPOConfig.preset("classic/connect_four-v3").multi_agent(league=league).debugging(seed=1)
 opponents: dict[str, Callable[[Any], Any]] = {"random moves": at_random}
 if path := options.against:

@@ -1,5 +1,6 @@
 """The learning tables say what was measured, and each goes where it belongs."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,15 @@ def test_the_figure_is_the_median_of_the_seeds() -> None:
         "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`. "
         "2026-11-20 to 2026-11-22, a machine." in markdown([row(500, 100, 480)], "PPO")
     )
+
+
+def test_two_rows_are_compared_with_an_interval_by_hand() -> None:
+    # means 2 and 5, variances 1 and 4 of 3 seeds each: standard error sqrt(5/3), 50/17 degrees of freedom, t = 3.213
+    text = markdown([row(1, 2, 3, part="own"), row(3, 5, 7, part="central")], "central-critic")
+    assert "Means: 5.0 with central and 2.0 with own; the difference is +3.0, its 95 % interval (Welch)" in text
+    low, high = (float(x) for x in re.search(r"\(Welch\) (\S+) to (\S+)\.\n", text).groups())  # type: ignore[union-attr]
+    assert low == pytest.approx(3 - 3.213 * (5 / 3) ** 0.5, abs=0.06)
+    assert high == pytest.approx(3 + 3.213 * (5 / 3) ** 0.5, abs=0.06)
 
 
 def test_where_the_best_evaluation_counts_the_last_one_stands_beside_it() -> None:
