@@ -1,8 +1,7 @@
 """Connect four of PettingZoo against past selves: one policy in a league, its moves masked, then against random moves.
 
-In the league, the policy that learns plays against itself in 80 % of the games. In the others an earlier version of it
-has one seat, preferably one that is hard to beat. With ``--shared`` the policy always has both. ``--against DIR`` also
-plays against the policy of a checkpoint.
+In 80 % of the league's games the policy that learns has both seats. In the others an earlier version of it has one,
+preferably one that is hard to beat. ``--shared`` trains without. ``--against DIR`` also plays against a checkpoint.
 
 Run it as ``python examples/multi_agent/connect_four.py``.
 """
