@@ -137,8 +137,7 @@ class Standings(Callbacks):
         self.games[name] = (0.0, 0.0)
         algorithm.add_policy(name, copy_of=self._learner)
         if len(self.games) > self._settings.max_snapshots:
-            chances = self.chances()
-            algorithm.remove_policy(min([*self.games][:-1], key=chances.__getitem__))
+            algorithm.remove_policy(min([*self.games][:-1], key=self.chances().__getitem__))
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Any) -> None:
         for episode in rollout.stats["episode_agents"]:

@@ -32,11 +32,10 @@ class CartPoles(MultiAgentEnv):
 
     def step(self, actions: dict[str, Any]) -> Any:
         """Step the CartPole of each agent that acts, and return the results by agent."""
-        obs, rewards, terminateds, truncateds, infos = {}, {}, {}, {}, {}
+        obs, reward, terminated, truncated, info = {}, {}, {}, {}, {}
         for agent, action in actions.items():
-            result = self.envs[agent].step(action)
-            obs[agent], rewards[agent], terminateds[agent], truncateds[agent], infos[agent] = result
-        return obs, rewards, terminateds, truncateds, infos
+            obs[agent], reward[agent], terminated[agent], truncated[agent], info[agent] = self.envs[agent].step(action)
+        return obs, reward, terminated, truncated, info
 
 
 env = CartPoles

@@ -80,7 +80,6 @@ class AgentColumns:
         self.column_of = {slot: column for column, slot in enumerate(slots.tolist())}
         num, converter = len(slots), module.action_converter
         self._convert = None if converter.is_identity else converter.forward
-        self._lists_actions = isinstance(module.action_space, spaces.Discrete)
         self._is_stateful = module.is_stateful()
         noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
         self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
@@ -259,8 +258,7 @@ class AgentColumns:
 
     def converted(self, action: Tree) -> Sequence[Any]:
         """Convert a tree of sampled actions ``[k, ...]`` to ``k`` actions as the env expects them."""
-        sent = map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action))
-        return sent.tolist() if self._lists_actions else unbind_rows(sent)
+        return unbind_rows(map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action)))
 
     def record(self, action: Tree, logits: np.ndarray) -> list[int]:
         """Write the actions of the ``k`` agents that are ready into their current rows, and return the indices of their

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import tree
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 
 from rlmodule.agents.errors import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
@@ -161,8 +161,7 @@ class AgentEnvGuard(Guard):
         else:
             of = dict[AgentID, Iterator[Any]]()
             for (agent, space), leaves in zip(self.action_spaces.items(), episode["actions"], strict=True):
-                actions = restored(space, leaves)
-                of[agent] = map(int, actions) if isinstance(space, Discrete) else actions
+                of[agent] = restored(space, leaves)
             for _ in range(episode["steps"]):
                 actions = self._kept({agent: next(of[agent]) for agent in self.acting})
                 obs, _, terminateds, truncateds, _ = self.env.step(actions)
@@ -174,7 +173,7 @@ class AgentEnvGuard(Guard):
         """Store a copy of ``actions``, to repeat the episode when the run is resumed. Return ``actions`` in the order
         in which the agents observed."""
         in_order = {agent: actions[agent] for agent in self.acting}
-        self._actions.append({agent: x if type(x) is int else own(x) for agent, x in in_order.items()})
+        self._actions.append({agent: own(x) for agent, x in in_order.items()})
         return in_order
 
     def step(self, actions: dict[Any, Any]) -> Step:
