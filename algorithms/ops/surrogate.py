@@ -9,7 +9,8 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 
     ``ratio`` is the action's probability under the current policy, divided by that under the policy that acted.
     """
-    return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    surrogate, clipped = ratio * advantages, ratio.detach().clamp(1 - clip, 1 + clip) * advantages
+    return torch.where(clipped < surrogate, clipped, surrogate)  # the clipped term, where it is less, is constant
 
 
 def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:

@@ -62,20 +62,18 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (policy, value, entropy, optional KL terms; Schulman et al. 2017, eq. 7-9) and metrics."""
+        """Return the loss (policy, value, entropy, optional KL terms; Schulman et al. 2017, eq. 7-9) and its terms."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
         log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
-        policy_loss = -self.mean(self.compute_policy_objective(log_ratio.exp(), batch))
+        objective = self.compute_policy_objective(log_ratio.exp(), batch)
+        vf_loss, entropy = self._value_error(module, batch, fwd_out), dist.entropy()
 
-        vf_loss = self.mean(self._value_error(module, batch, fwd_out))
-        entropy = self.mean(dist.entropy())
-
-        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff[module_id] * entropy
+        loss = self.mean(config.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy)
         if config.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
-        return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+        return loss, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
 
     def can_stack(self, module_id: str) -> bool:
         own = type(self).compute_loss_for_module, type(self).compute_policy_objective

@@ -315,8 +315,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each side (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="keep the figures, and write the table and the picture")
     args = parser.parse_args()
-    if args.repeats < 1 or (args.write and (args.repeats < 5 or set(args.peers) != set(PEERS))):
-        parser.error("--repeats must be at least 1; --write takes all peers and at least 5 repeats")
+    sides = {side for job in args.jobs for side in CONTESTS[job].steps}
+    if args.repeats < 1 or (args.write and (args.repeats < 5 or not sides & set(PEERS) <= set(args.peers))):
+        parser.error("--repeats must be at least 1; --write takes all peers of the jobs and at least 5 repeats")
     console = Console()
     pythons = {peer: python for peer in args.peers if (python := python_of(peer, console)) is not None}
     kept: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}

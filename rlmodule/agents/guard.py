@@ -219,7 +219,7 @@ class AgentEnvGuard(Guard):
         for name, part in zip(names, result, strict=True):
             if not isinstance(part, dict):
                 raise TypeError(f"{where}, {name}: expected a dict by agent, got {describe(part)}. Return one.")
-            if not part.keys() <= self._allowed[name]:
+            if not self._allowed[name].issuperset(part):
                 agent = next(agent for agent in part if agent not in self._allowed[name])
                 remedy = "Add it there, or return nothing for it."
                 raise unknown(f"{where}, {name}", "possible_agents", self.possible_agents, agent, remedy)

@@ -47,7 +47,6 @@ _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | s
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
-_INT64 = np.int64
 PLAIN = (float, int, np.float64, np.float32)
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -343,7 +342,7 @@ class EnvGuard(Guard, gym.Wrapper):
         """Step the env. Check the observation if a check is due, and the other results in every step."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
-        self._actions.append(action if type(action) is _INT64 else own(action))
+        self._actions.append(own(action))
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -472,7 +471,9 @@ def _warn_of_mask(env_name: str, found: str, first: str) -> None:
 
 def own(value: Any) -> Any:
     """Copy an observation or action, since the env may change the original later."""
-    return value.copy() if isinstance(value, np.ndarray | np.generic) else copy.deepcopy(value)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value if isinstance(value, np.number) else copy.deepcopy(value)  # a NumPy number cannot change
 
 
 def leaves_along(actions: Iterable[Any]) -> list[Tensor]:

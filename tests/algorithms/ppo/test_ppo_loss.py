@@ -77,7 +77,7 @@ def test_policy_loss_is_the_clipped_surrogate() -> None:
     learner, module = table_learner()
     loss, metrics = loss_of(learner)
     assert loss.item() == pytest.approx(0.3)
-    assert metrics["policy_loss"].item() == pytest.approx(0.3)
+    assert metrics["policy_loss"].mean().item() == pytest.approx(0.3)
     torch.testing.assert_close(metrics["log_ratio"], torch.tensor([1.5, 1.5, 0.5, 0.5]).log())
     (gradient,) = torch.autograd.grad(loss, module.logits)
     assert not gradient[[0, 3]].any()
@@ -98,7 +98,7 @@ def test_value_error() -> None:
     # errors -1, 0, -2, 4: squares 1, 0, 4, 16, mean 5.25
     learner, module = table_learner(vf_loss_coeff=0.5)
     loss, metrics = loss_of(learner)
-    assert metrics["vf_loss"].item() == pytest.approx(5.25)
+    assert metrics["vf_loss"].mean().item() == pytest.approx(5.25)
     assert loss.item() == pytest.approx(0.3 + 0.5 * 5.25)
     gradient = torch.autograd.grad(loss, module.values)[0]
     torch.testing.assert_close(gradient, 0.5 * 2 * torch.tensor([-1.0, 0.0, -2.0, 4.0]) / 4)
@@ -108,7 +108,7 @@ def test_value_error_is_in_units_of_the_value_scale() -> None:
     learner, module = table_learner(vf_loss_coeff=0.5)
     module.scale = 2.0
     loss, metrics = loss_of(learner)
-    assert metrics["vf_loss"].item() == pytest.approx(5.25 / 4)
+    assert metrics["vf_loss"].mean().item() == pytest.approx(5.25 / 4)
     assert loss.item() == pytest.approx(0.3 + 0.5 * 5.25 / 4)
 
 
@@ -119,7 +119,7 @@ def test_value_clipping_is_in_units_of_the_value_scale(scale: float) -> None:
     learner, module = table_learner(vf_loss_coeff=1.0, vf_clip_param=1.0 / scale)
     module.scale = scale
     loss, metrics = loss_of(learner)
-    assert metrics["vf_loss"].item() == pytest.approx(5.5 / scale**2)
+    assert metrics["vf_loss"].mean().item() == pytest.approx(5.5 / scale**2)
     assert loss.item() == pytest.approx(0.3 + 5.5 / scale**2)
     assert torch.autograd.grad(loss, module.values)[0][1] == 0  # row 1 moved from 4 to its target 2 too fast
 
@@ -133,7 +133,7 @@ def test_large_value_errors_count_linearly(scale: float, clip: float | None) -> 
     )
     module.scale = scale
     loss, metrics = loss_of(learner)
-    assert metrics["vf_loss"].item() == pytest.approx((14.5 if clip is None else 15.5) / 4 / scale**2)
+    assert metrics["vf_loss"].mean().item() == pytest.approx((14.5 if clip is None else 15.5) / 4 / scale**2)
     gradient = torch.autograd.grad(loss, module.values)[0]
     torch.testing.assert_close(gradient, torch.tensor([-2.0, 0.0, -3.0, 3.0]) / 4 / scale**2)
 
@@ -141,7 +141,7 @@ def test_large_value_errors_count_linearly(scale: float, clip: float | None) -> 
 def test_entropy_is_a_bonus() -> None:
     learner, _ = table_learner(entropy_coeff=0.1)
     loss, metrics = loss_of(learner)
-    assert metrics["entropy"].item() == pytest.approx(ENTROPY)
+    assert metrics["entropy"].mean().item() == pytest.approx(ENTROPY)
     assert loss.item() == pytest.approx(0.3 - 0.1 * ENTROPY)
 
 
