@@ -1,13 +1,18 @@
 """Learning curves of ours beside Stable-Baselines3's at equal settings: speed is nothing where the score is another.
 
     python -m benchmarks.peers.scores [--jobs cartpole pendulum cheetah] [--seeds 5] [--workers 2] [--write]
+    python -m benchmarks.peers.scores --jobs sac-pendulum sac-cheetah --write
     python -m benchmarks.peers.scores --one ours cartpole 0     # one run: one line of JSON
 
 PPO with the same nets, batches, minibatches, epochs and coefficients on both sides, actions clipped to their bounds and
-nothing standardised but advantages: theirs per minibatch, ours over the batch. A curve is the mean return of the last
-100 training episodes after each iteration. Every run is a process of its own with one torch thread. The score of a run
-is the mean of its curve over the second half of the budget; two sides are alike if the means of their scores differ by
-no more than two standard errors (Welch's). `--write` puts the table into `benchmarks/README.md` and draws the picture.
+nothing standardised but advantages: theirs per minibatch, ours over the batch. SAC with the published settings on both
+sides. A curve is the mean return of the last 100 training episodes after each iteration. Every run is a process of its
+own with one torch thread. The score of a run is the mean of its curve over the second half of the budget; two sides are
+alike if the means of their scores differ by no more than two standard errors (Welch's). `--write` puts the tables whose
+jobs are all chosen into `benchmarks/README.md` and draws their pictures.
+
+Each run that ends is added to `benchmarks/peers/curves.jsonl`, and is not repeated. After a change that can alter the
+results, delete its lines.
 """
 
 import argparse
@@ -16,7 +21,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -24,20 +29,22 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.jobs import JOBS, Job
+from benchmarks.jobs import JOBS, SAC_JOBS, Job, SACJob
 from benchmarks.peers.run import OURS, PEERS, python_of
 from benchmarks.run import README, ROOT, child, machine, write
 
-PICTURE = ROOT / "docs" / "pictures" / "scores.png"
+RUNS_KEPT = ROOT / "benchmarks" / "peers" / "curves.jsonl"
+"""Every run that has ended, a line of JSON each: what it depends on, its curve, and where it ran."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A job to learn, and for how many env steps."""
+    """A job to learn, for how many env steps, and with how many seeds at most."""
 
     title: str
-    job: Job
+    job: Job | SACJob
     budget: int
+    most_seeds: int = 5
 
 
 COURSES = {
@@ -48,7 +55,18 @@ COURSES = {
         200_000,
     ),
     "cheetah": Course("HalfCheetah-v5", JOBS["cheetah"], 400_000),
+    "sac-pendulum": Course("Pendulum-v1", replace(SAC_JOBS["sac-pendulum-1"], capacity=1_000_000), 20_000),
+    "sac-cheetah": Course(
+        "HalfCheetah-v5",
+        replace(SAC_JOBS["sac-cheetah-1"], capacity=1_000_000, learning_starts=10_000),
+        100_000,
+        most_seeds=2,
+    ),
 }
+TABLES = {"scores": ("cartpole", "pendulum", "cheetah"), "scores-sac": ("sac-pendulum", "sac-cheetah")}
+"""Table and picture → its jobs."""
+POINT = 500
+"""Env steps between two points of a curve, at least."""
 
 Curve = tuple[list[int], list[float]]
 """Env steps, and the mean return of the last 100 episodes then."""
@@ -56,10 +74,11 @@ Curve = tuple[list[int], list[float]]
 
 def ours(course: Course, seed: int) -> Curve:
     """One run of ours."""
-    from benchmarks.ours_ppo import config
+    from benchmarks import ours_ppo, ours_sac
 
-    steps, returns = list[int](), list[float]()
-    with config(course.job, seed).build() as algorithm:
+    steps, returns, job = list[int](), list[float](), course.job
+    config = ours_sac.config(job, seed) if isinstance(job, SACJob) else ours_ppo.config(job, seed)
+    with config.build() as algorithm:
         while algorithm.env_steps < course.budget:
             result = algorithm.train()
             told = result["env_runners"].get("episode_return_mean")
@@ -75,13 +94,16 @@ def sb3(course: Course, seed: int) -> Curve:
 
     import torch
 
-    from benchmarks.peers.sb3 import ppo
+    from benchmarks.peers.sb3 import ppo, sac_or_td3
 
     torch.set_num_threads(1)
+    job = course.job
     steps, returns = list[int](), list[float]()
 
     class Noted(import_module("stable_baselines3.common.callbacks").BaseCallback):
         def _on_rollout_end(self) -> None:
+            if self.num_timesteps - (steps or [0])[-1] < POINT:  # SAC's rollouts are a step each
+                return
             if episodes := [float(episode["r"]) for episode in self.model.ep_info_buffer]:
                 steps.append(self.num_timesteps)
                 returns.append(mean(episodes))
@@ -89,7 +111,8 @@ def sb3(course: Course, seed: int) -> Curve:
         def _on_step(self) -> bool:
             return True
 
-    ppo(course.job, seed).learn(course.budget, callback=Noted())
+    model = sac_or_td3(job, seed) if isinstance(job, SACJob) else ppo(job, seed)
+    model.learn(course.budget, callback=Noted())
     return steps, returns
 
 
@@ -125,8 +148,8 @@ class Verdict:
         return abs(self.difference) <= 2 * self.standard_error
 
 
-def table(curves: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
-    """The scores of all jobs, by side and seed."""
+def table(curves: Mapping[str, Mapping[str, Sequence[Curve]]], where: str) -> str:
+    """The scores of all jobs, by side and seed, and `where` they ran."""
     lines = ["| env | env steps | ours | SB3 | difference | within noise |", "| --- | --- | --- | --- | --- | --- |"]
     for job, sides in curves.items():
         course = COURSES[job]
@@ -136,10 +159,10 @@ def table(curves: Mapping[str, Mapping[str, Sequence[Curve]]]) -> str:
         cells = [course.title, f"{course.budget:,}", *told]
         cells += [f"{verdict.difference:+,.0f} ± {verdict.standard_error:,.0f}", "yes" if verdict.alike else "no"]
         lines.append("| " + " | ".join(cells) + " |")
-    seeds = min(len(of) for sides in curves.values() for of in sides.values())
+    seeds = sorted({len(of) for sides in curves.values() for of in sides.values()})
     return "\n".join(lines) + (
-        f"\n\nMean return over the second half of the steps: mean and standard deviation of {seeds} seeds; of the "
-        f"difference the standard error. {machine()}."
+        f"\n\nMean return over the second half of the steps: mean and standard deviation of "
+        f"{' or '.join(map(str, seeds))} seeds; of the difference the standard error. {where}."
     )
 
 
@@ -171,25 +194,49 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Curve]]], path: Path) -> Non
     plt.close(fig)
 
 
-def measure(jobs: Sequence[str], seeds: int, workers: int, python: str, report: Callable[[], None]) -> dict[str, Any]:
-    """The curves of all runs, by job and side; `python` is that of their environment."""
-    pythons = {OURS: sys.executable, "sb3": python}
+def _key(job: str, side: str, seed: int) -> str:
+    """All that a run depends on, as text."""
+    course = COURSES[job]
+    return json.dumps([asdict(course.job), course.budget, side, seed])
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The runs that have ended, by key."""
+    lines = RUNS_KEPT.read_text(encoding="utf-8").splitlines() if RUNS_KEPT.exists() else []
+    return {json.dumps(run.pop("of")): run for run in map(json.loads, lines)}
+
+
+def measure(
+    jobs: Sequence[str], seeds: int, workers: int, python: str, report: Callable[[], None]
+) -> dict[str, dict[str, list[Curve]]]:
+    """The curves of all runs, by job and side, of which those that are kept are not repeated; `python` is that of their
+    environment."""
+    pythons, known = {OURS: sys.executable, "sb3": python}, kept()
 
     def run(job: str, side: str, seed: int) -> Curve:
-        told = child("-m", "benchmarks.peers.scores", "--one", side, job, str(seed), python=pythons[side])
+        if (key := _key(job, side, seed)) not in known:
+            told = child("-m", "benchmarks.peers.scores", "--one", side, job, str(seed), python=pythons[side])
+            known[key] = told | {"machine": machine()}
+            with RUNS_KEPT.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"of": json.loads(key), **known[key]}) + "\n")
         report()
-        return told["steps"], told["returns"]
+        return known[key]["steps"], known[key]["returns"]
 
     with ThreadPoolExecutor(workers) as pool:
         runs = {
-            (job, side, seed): pool.submit(run, job, side, seed)
+            job: {
+                side: [pool.submit(run, job, side, seed) for seed in range(min(seeds, COURSES[job].most_seeds))]
+                for side in SIDES
+            }
             for job in jobs
-            for seed in range(seeds)
-            for side in SIDES
         }
-        return {
-            job: {side: [runs[job, side, seed].result() for seed in range(seeds)] for side in SIDES} for job in jobs
-        }
+        return {job: {side: [one.result() for one in of] for side, of in sides.items()} for job, sides in runs.items()}
+
+
+def machines(jobs: Sequence[str]) -> str:
+    """Where the kept runs of some jobs ran."""
+    of_jobs = {_key(job, side, seed) for job in jobs for side in SIDES for seed in range(COURSES[job].most_seeds)}
+    return "; ".join(sorted({run["machine"] for key, run in kept().items() if key in of_jobs}))
 
 
 def main() -> None:
@@ -206,21 +253,23 @@ def main() -> None:
         steps, returns = RUNS[side](COURSES[job], int(seed))
         print(json.dumps({"steps": steps, "returns": [round(told, 2) for told in returns]}))
         return
-    if args.seeds < 2 or (args.write and (args.seeds < 5 or set(args.jobs) != set(COURSES))):
-        parser.error("--seeds must be at least 2; --write takes all jobs and at least 5 seeds")
+    tables = {name: jobs for name, jobs in TABLES.items() if set(jobs) <= set(args.jobs)}
+    if args.seeds < 2 or (args.write and (args.seeds < 5 or not tables)):
+        parser.error("--seeds must be at least 2; --write takes all jobs of a table and at least 5 seeds")
     console = Console()
     python = python_of("sb3", console)
     if python is None:
         raise SystemExit("without Stable-Baselines3 there is nothing to compare with")
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=2 * args.seeds * len(args.jobs))
+        task = progress.add_task("", total=2 * sum(min(args.seeds, COURSES[job].most_seeds) for job in args.jobs))
         curves = measure(args.jobs, args.seeds, args.workers, python, lambda: progress.advance(task))
-    console.print(table(curves), highlight=False, markup=False, soft_wrap=True)
-    if args.write:
-        write(table(curves), README, "scores")
-        draw(curves, PICTURE)
-        console.print(f"written to {README} and {PICTURE}", highlight=False)
+    console.print(table(curves, machines(args.jobs)), highlight=False, markup=False, soft_wrap=True)
+    for name, jobs in tables.items() if args.write else ():
+        chosen, picture = {job: curves[job] for job in jobs}, ROOT / "docs" / "pictures" / f"{name}.png"
+        write(table(chosen, machines(jobs)), README, name)
+        draw(chosen, picture)
+        console.print(f"written to {README} and {picture}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import scores
+from benchmarks.run import machine
 
 
 def test_a_score_is_the_mean_of_the_second_half() -> None:
@@ -27,13 +28,15 @@ def curves(offset: float) -> list[scores.Curve]:
 
 def test_the_table_and_the_picture_tell_of_all_jobs(tmp_path: Path) -> None:
     kept = {"cheetah": {"ours": curves(100.0), "sb3": curves(500.0)}}
-    row = scores.table(kept).splitlines()[2]
+    row = scores.table(kept, "here").splitlines()[2]
     assert row == "| HalfCheetah-v5 | 400,000 | 101 ± 1 | 501 ± 1 | -400 ± 1 | no |"
     scores.draw(kept, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").stat().st_size > 5000
 
 
-def test_every_run_of_both_sides_is_made_in_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_of_both_sides_is_made_once_in_its_own_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     called: list[tuple[str, ...]] = []
 
     def child(*args: str, python: str) -> dict[str, Any]:
@@ -41,11 +44,16 @@ def test_every_run_of_both_sides_is_made_in_its_own_environment(monkeypatch: pyt
         return {"steps": [1, 2], "returns": [float(args[-1]), 0.0]}
 
     monkeypatch.setattr(scores, "child", child)
+    monkeypatch.setattr(scores, "RUNS_KEPT", tmp_path / "curves.jsonl")
     found = scores.measure(["cartpole"], 2, 1, "/theirs", lambda: None)
     theirs = [args[1:] for args in called if args[0] == "/theirs"]
     assert theirs == [("sb3", "cartpole", "0"), ("sb3", "cartpole", "1")]
     assert len(called) == 4
     assert found["cartpole"]["sb3"][1] == ([1, 2], [1.0, 0.0])
+    assert scores.measure(["cartpole"], 2, 1, "/theirs", lambda: None) == found
+    assert len(called) == 4
+    assert scores.machines(["cartpole"]) == machine()
+    assert not scores.machines(["pendulum"])
 
 
 def test_a_run_of_ours_notes_the_mean_return_of_every_iteration() -> None:
