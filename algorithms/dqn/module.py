@@ -239,8 +239,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         self.greedy_bonus.fill_(min(math.log1p(self.num_actions * odds), ALWAYS_GREEDY))
 
     def resample_noise(self, generator: torch.Generator) -> None:
-        for head in (self.af_head, self.vf_head):
-            if isinstance(head, NoisyHead):
+        for name in ("af_head", "vf_head"):
+            if isinstance(head := self._modules.get(name), NoisyHead):  # self.af_head would search three dicts
                 head.resample_noise(generator)
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:

@@ -1,8 +1,8 @@
 """Values that change with the number of env steps sampled in the run."""
 
+import itertools
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +13,10 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
     value."""
     if isinstance(schedule, int | float):
         return float(schedule)
-    steps, values = zip(*schedule, strict=True)
-    return float(np.interp(env_steps, steps, values))
+    for (before, low), (after, high) in itertools.pairwise(schedule):
+        if env_steps < after:
+            return low + (high - low) * (env_steps - before) / (after - before)
+    return float(schedule[-1][1])
 
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
