@@ -50,17 +50,18 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
         for policy_id in ids:
             if policy_id not in specs:
                 raise unknown(f"{where}.{name}", "policies", specs, policy_id, "Name a policy that exists.")
-    if not any(map(config.is_trained, specs)):
-        raise ValueError(
-            f"{where}.policies_to_train: expected at least one of {', '.join(specs)}, got none. Train one, or call "
-            "evaluate() of an algorithm that was trained."
-        )
     for name, where_it_is in config.shared_parts.items():
         for place in where_it_is if isinstance(where_it_is, list) else ():
             if (policy_id := place.partition(".")[0]) not in specs:
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
-    functions = config.policy_mapping_fn, config.for_evaluation().policy_mapping_fn
-    maps = [PolicyMap(agents, [*specs], function).static for function in functions]
+    maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn).static]
+    if not any(map(config.is_trained, acting := {*maps[0].values()} if maps[0] else [*specs])):
+        expected = f"at least one policy that agents act with ({', '.join(acting)})"
+        got = "none. Train one, or call evaluate() of an algorithm that was trained."
+        raise ValueError(f"{where}.policies_to_train: expected {expected}, got {got}")
+    if config.evaluation_policy_mapping_fn is not None:
+        name = "evaluation_policy_mapping_fn"
+        maps.append(PolicyMap(agents, [*specs], config.evaluation_policy_mapping_fn, name).static)
     filled = {}
     for policy_id, spec in specs.items():
         mapped = [agent for agent in agents if any(map_ and map_[agent] == policy_id for map_ in maps)]
@@ -188,16 +189,13 @@ class PolicyChanges:
             raise unknown(where, "policies", self._specs, policy_id, "Name a policy that exists.")
         maps = self._algorithm.policies.policy_map.static, self._config.evaluation_policy_mapping_fn
         if any(isinstance(by_agent, Mapping) and policy_id in by_agent.values() for by_agent in maps):
-            raise ValueError(
-                f"{where}: expected a policy that no agent is mapped to, got one that policy_mapping_fn names. Map by "
-                "a function, which may return others later."
-            )
+            got = "one that policy_mapping_fn names. Map by a function, which may return others later."
+            raise ValueError(f"{where}: expected a policy that no agent is mapped to, got {got}")
         if self._trained == [policy_id]:
             raise ValueError(f"{where}: expected another policy that is trained, got the last one. Add one before.")
         if self.league is not None and [*self.league.games] == [policy_id]:
-            raise ValueError(
-                f"{where}: expected another snapshot, got the last one: a league without opponents. Keep it."
-            )
+            got = "the last one: a league without opponents. Keep it."
+            raise ValueError(f"{where}: expected another snapshot, got {got}")
         self._remove(policy_id)
         self.update()
 

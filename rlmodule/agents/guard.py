@@ -25,10 +25,12 @@ from rlmodule.envs.checks import (
     describe,
     is_due,
     leaves_along,
+    may_have_mask,
     own,
     real_number,
     restored,
     to_array,
+    warn_of_mask,
 )
 from rlmodule.envs.shared_counter import SharedCounter
 
@@ -125,6 +127,9 @@ class AgentEnvGuard(Guard):
             remedy = "Return the observations of the agents that act first."
             raise ValueError(f"{where}, obs: expected that of at least one agent, got none. {remedy}")
         self._check_possible(where)
+        for agent, info in infos.items():
+            if "action_mask" in info and not may_have_mask(self.observation_spaces[agent]):
+                warn_of_mask(type(self.env).__name__, "infos", wrapper="rlmodule.agents.AgentMasksFromInfo")
         if is_due(self._resets):
             self.check_last()
         self._begin(obs)
@@ -201,10 +206,9 @@ class AgentEnvGuard(Guard):
                 rewards = {**rewards, agent: number}  # a new dict, since the env may keep its own
         for agent in self._gone:
             if agent not in obs and rewards.get(agent, 0):
-                raise ValueError(
-                    f"{where}, rewards: expected none for agent {agent!r}, which ended at step {self._gone[agent]}, "
-                    f"got {rewards[agent]}. Add it to the rewards of the step in which the agent ends."
-                )
+                ended = f"{agent!r}, which ended at step {self._gone[agent]}"
+                got = f"{rewards[agent]}. Add it to the rewards of the step in which the agent ends."
+                raise ValueError(f"{where}, rewards: expected none for agent {ended}, got {got}")
         self._update_agents(where, obs, terminateds, truncateds)
         if self.ended:
             obs = {agent: copy.deepcopy(value) if agent in self.ended else value for agent, value in obs.items()}
@@ -262,10 +266,9 @@ class AgentEnvGuard(Guard):
             return
         for agent in flagged:
             if agent in self._gone:
-                raise ValueError(
-                    f"{where}: expected nothing of agent {agent!r}, which ended at step {self._gone[agent]}, got "
-                    "another flag. Leave it out of all dicts; an observation without a flag lets it return."
-                )
+                expected = f"nothing of agent {agent!r}, which ended at step {self._gone[agent]}"
+                got = "another flag. Leave it out of all dicts; an observation without a flag lets it return."
+                raise ValueError(f"{where}: expected {expected}, got {got}")
         if ALL in flagged:
             flagged += [*obs, *self._in_play]
         ending = dict.fromkeys(agent for agent in flagged if agent != ALL)

@@ -75,10 +75,8 @@ class _Adapter(AgentEnvWrapper):
         except (KeyError, AttributeError, NotImplementedError) as error:
             space = error
         if not isinstance(space, Space):
-            raise ValueError(
-                f"{self._name}.{method}({agent!r}): expected a space, got {space!r}. Return one for each of "
-                f"possible_agents, {[*self.possible_agents]}."
-            )
+            got = f"{space!r}. Return one for each of possible_agents, {[*self.possible_agents]}."
+            raise ValueError(f"{self._name}.{method}({agent!r}): expected a space, got {got}")
         return space
 
     def get_episode_state(self) -> None:
@@ -92,7 +90,7 @@ class _Adapter(AgentEnvWrapper):
 class ParallelAdapter(_Adapter):
     """Adapts a parallel env of PettingZoo. All agents in ``env.agents`` act in each step.
 
-    Entries that belong to no agent, such as ``infos["common"]``, are dropped.
+    Infos that belong to no agent, such as ``infos["common"]``, are dropped.
 
     Raises:
         TypeError: If `env` is an AEC env.
@@ -103,7 +101,7 @@ class ParallelAdapter(_Adapter):
     def __init__(self, env: Any) -> None:
         if "agent_iter" in dir(env):
             got = f"an AEC env ({type(env).__name__}), whose agents act one after the other"
-            raise TypeError(f"ParallelAdapter: expected a parallel env, got {got}. Use AECAdapter, or adapted().")
+            raise TypeError(f"ParallelAdapter: expected a parallel env, got {got}. Use AECAdapter.")
         super().__init__(env)
         self._live: list[AgentID] = []
 
@@ -126,16 +124,16 @@ class ParallelAdapter(_Adapter):
                 "Correct the flags, or remove it in that step."
             )
         self._live = now
-        return self._of([*now, *ended], obs), self._known(rewards), terminated, truncated, self._known(infos)
+        return self._of([*now, *ended], obs), rewards, terminated, truncated, self._known(infos)
 
     def _of(self, agents: Iterable[AgentID], obs: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
         try:
-            return {agent: obs[agent] for agent in agents}
+            # the guard refuses those of unknown agents
+            return {agent: obs[agent] for agent in [*agents, *(obs.keys() - self.observation_spaces.keys())]}
         except KeyError as error:
-            raise ValueError(
-                f"{self._name}, observations: expected one of each agent in env.agents and of each that ended in the "
-                f"step, got none for {error}. Return the final observation of an agent on the step of its end."
-            ) from None
+            expected = "one of each agent in env.agents and of each that ended in the step"
+            got = f"none for {error}. Return the final observation of an agent on the step of its end."
+            raise ValueError(f"{self._name}, observations: expected {expected}, got {got}") from None
 
 
 class AECAdapter(_Adapter):
@@ -153,7 +151,7 @@ class AECAdapter(_Adapter):
 
     def __init__(self, env: Any) -> None:
         if "agent_iter" not in dir(env):
-            got = f"{type(env).__name__}. Use ParallelAdapter, or adapted()."
+            got = f"{type(env).__name__}. Use ParallelAdapter."
             raise TypeError(f"AECAdapter: expected an AEC env, with agent_iter(), got {got}")
         super().__init__(env)
         self._ended: set[AgentID] = set()
@@ -187,9 +185,7 @@ class AECAdapter(_Adapter):
             num_agents = len(env.agents)
             env.step(None)
             if len(env.agents) >= num_agents:
-                raise ValueError(
-                    f"{self._name}.step(None): expected it to remove {selected!r}, which ended, got the agents "
-                    f"{env.agents}. Call _was_dead_step(action) in step(), as PettingZoo requires."
-                )
+                got = f"the agents {env.agents}. Call _was_dead_step(action) in step(), as PettingZoo requires."
+                raise ValueError(f"{self._name}.step(None): expected it to remove {selected!r}, which ended, got {got}")
             self._ended.discard(selected)
         return obs, rewards, terminated, truncated, infos

@@ -24,6 +24,7 @@ class PolicyMap:
         mapping_fn: A function of agent and episode that returns a module id, called once for each agent of an episode;
             or a dict of module ids by agent. With None, all agents use the only module, or each agent uses the module
             that has its name.
+        where: The setting, for error texts.
 
     Attributes:
         ids: Ids of the modules.
@@ -39,19 +40,19 @@ class PolicyMap:
         agents: Sequence[AgentID],
         policy_ids: Sequence[str],
         mapping_fn: PolicyMappingFn | Mapping[Any, str] | None = None,
+        where: str = "policy_mapping_fn",
     ) -> None:
-        self.ids = list(policy_ids)
+        self.ids, self._where = list(policy_ids), where
         self.static: dict[AgentID, str] | None = None
         self.mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
             return
         for agent in mapping_fn:
             if agent not in agents:
-                raise unknown("policy_mapping_fn", "agents", agents, agent, "Name agents of the env.")
+                raise unknown(where, "agents", agents, agent, "Name agents of the env.")
         if missing := [agent for agent in agents if agent not in mapping_fn]:
-            raise ValueError(
-                f"policy_mapping_fn: expected a policy for each agent, got none for {missing}. Add them to the dict."
-            )
+            got = f"none for {missing}. Add them to the dict."
+            raise ValueError(f"{where}: expected a policy for each agent, got {got}")
         self.static = {agent: self._checked(agent, mapping_fn[agent]) for agent in agents}
 
     def _by_name(self, agents: Sequence[AgentID]) -> dict[AgentID, str]:
@@ -70,10 +71,16 @@ class PolicyMap:
         """Return the id of the module that ``agent`` acts with in ``episode``.
 
         Raises:
-            ValueError: If the mapping function returns an unknown id.
+            ValueError: If the mapping function returns an unknown id, or raises.
         """
-        mapping = self.mapping_fn
-        return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
+        if isinstance(mapping := self.mapping_fn, Mapping):
+            return mapping[agent]
+        try:
+            policy_id = mapping(agent, episode)
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}. Write it as policy_mapping_fn(agent, episode), for all agents."
+            raise ValueError(f"{self._where}, agent {agent!r}: expected the id of a policy, got {got}") from error
+        return self._checked(agent, policy_id)
 
     def update(self, policy_ids: Sequence[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Map agents to the modules ``policy_ids`` from now on. A ``mapping_fn`` replaces the current mapping; None
@@ -84,6 +91,6 @@ class PolicyMap:
 
     def _checked(self, agent: AgentID, policy_id: str) -> str:
         if policy_id not in self.ids:
-            where = f"policy_mapping_fn, agent {agent!r}"
+            where = f"{self._where}, agent {agent!r}"
             raise unknown(where, "policies", self.ids, policy_id, "Return the id of a policy.")
         return policy_id

@@ -392,7 +392,7 @@ class EnvGuard(Guard, gym.Wrapper):
             check_info(where, result[1])
         if is_due(self._resets):
             self._check_obs(*self._last_reset)
-        if self._resets == 1 and self.env_index == 0:
+        if self._resets == 1 and self.env_index == 0 and not may_have_mask(self.env.observation_space):
             self._look_for_mask(result[1])
         return result
 
@@ -435,14 +435,11 @@ class EnvGuard(Guard, gym.Wrapper):
     def _look_for_mask(self, info: Mapping[str, Any]) -> None:
         """Log a warning if the env returns an action mask where nothing reads it: in ``info``, or from a method
         ``action_masks()`` as for Stable-Baselines3."""
-        space = self.env.observation_space
-        if isinstance(space, spaces.Dict) and any("mask" in str(key) for key in space):
-            return
         if "action_mask" in info:
-            _warn_of_mask(type(self.env.unwrapped).__name__, "info['action_mask']", "")
+            warn_of_mask(type(self.env.unwrapped).__name__, "info['action_mask']")
         elif self.env.has_wrapper_attr("action_masks"):
             first = "return it in info['action_mask'] of reset() and step(), and "
-            _warn_of_mask(type(self.env.unwrapped).__name__, "action_masks()", first)
+            warn_of_mask(type(self.env.unwrapped).__name__, "action_masks()", first)
 
     def check_last(self) -> None:
         """Check the last results of the env even if no check was due. Call it after code that used these results
@@ -458,15 +455,17 @@ class EnvGuard(Guard, gym.Wrapper):
         check_member(self.env.observation_space, obs, lambda _: where, steps=self._steps)
 
 
+def may_have_mask(space: spaces.Space) -> bool:
+    """Return whether ``space`` is a Dict with a field whose name says that it is a mask."""
+    return isinstance(space, spaces.Dict) and any("mask" in str(key) for key in space)
+
+
 @functools.cache  # a process makes an env several times
-def _warn_of_mask(env_name: str, found: str, first: str) -> None:
-    logger.warning(
-        "%s: nothing reads the mask in %s, so every action may be taken. To forbid actions, %swrap the env in "
-        "rlmodule.ActionMaskFromInfo.",
-        env_name,
-        found,
-        first,
-    )
+def warn_of_mask(env_name: str, found: str, first: str = "", wrapper: str = "rlmodule.ActionMaskFromInfo") -> None:
+    """Log a warning that nothing reads the action mask that an env returns in ``found``, and name the ``wrapper`` that
+    does, after what is to be done ``first``."""
+    text = "%s: nothing reads the mask in %s, so every action may be taken. To forbid actions, %swrap the env in %s."
+    logger.warning(text, env_name, found, first, wrapper)
 
 
 def own(value: Any) -> Any:

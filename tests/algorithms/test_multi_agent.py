@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unknown policy in evaluations": (
         lambda: tags(evaluation_policy_mapping_fn=dict.fromkeys(MAPPING, "pear")).build(),
-        r"expected one of the policies \['pair', 'late'\], got 'pear'",
+        r"^evaluation_policy_mapping_fn, agent .*: expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
     "other spaces": (
         lambda: tags(policy_mapping_fn=dict.fromkeys(MAPPING, "pair")).build(),
@@ -182,7 +182,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "nobody trained": (
         lambda: tags(policies_to_train=lambda policy_id: False).build(),
-        "policies_to_train: expected at least one of pair, late, got none",
+        "policies_to_train: expected at least one policy that agents act with .*, got none",
+    ),
+    "nobody trained that acts": (
+        lambda: config(
+            policies=["x", "y"], policy_mapping_fn=dict.fromkeys(CART, "x"), policies_to_train=["y"]
+        ).build(),
+        r"policies_to_train: expected at least one policy that agents act with \(x\), got none",
     ),
     "unknown policy trained": (
         lambda: tags(policies_to_train=["pear"]).build(),

@@ -42,6 +42,11 @@ def acts_alike(one: MultiAgentPolicy, other: MultiAgentPolicy) -> None:
         assert all(differences([*state[agent]], [*others[agent]]) == [] for agent in OBS)
 
 
+def test_observations_come_by_agent() -> None:
+    with pytest.raises(TypeError, match=r"MultiAgentPolicy\.act\(obs\): expected a dict by agent, got shape"):
+        team().act(OBS[1])
+
+
 @pytest.mark.parametrize("mapping", [MAPPING, mapping_fn])
 def test_all_policies_are_in_one_folder(mapping: Any, tmp_path: Path) -> None:
     policies = team(mapping, use_gru=True, lstm_cell_size=8)

@@ -33,6 +33,15 @@ class Masks(ScriptedEnv):
         return (obs, *outcome, infos)
 
 
+def test_masks_that_nothing_reads_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    AgentEnvGuard(AgentMasksFromInfo(Masks())).reset()
+    assert not caplog.messages
+    for _ in range(2):
+        AgentEnvGuard(Masks()).reset()
+    text = "Masks: nothing reads the mask in infos, so every action may be taken. To forbid actions, wrap the env in "
+    assert caplog.messages == [text + "rlmodule.agents.AgentMasksFromInfo."]
+
+
 @pytest.mark.parametrize(("dict_obs", "field"), [(False, "observations"), (True, "place")])
 def test_masks_become_a_field_of_the_observation(dict_obs: bool, field: str) -> None:
     guard = AgentEnvGuard(AgentMasksFromInfo(Masks(dict_obs)))

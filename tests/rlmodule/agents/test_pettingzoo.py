@@ -149,12 +149,41 @@ def test_both_forms_of_simple_spread_give_the_same_transitions() -> None:
     )
 
 
+class Back(Spaces, ParallelEnv[str, np.ndarray, int]):
+    """A multi-agent env of ours as a parallel env of PettingZoo."""
+
+    def __init__(self, env: MultiAgentEnv) -> None:
+        self.env, self.possible_agents = env, [*env.possible_agents]
+        self._observations, self._actions = env.observation_spaces, env.action_spaces
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, infos = self.env.reset(seed=seed)
+        self.agents = [*obs]
+        return obs, {agent: infos.get(agent, {}) for agent in obs}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        obs, *parts = self.env.step({agent: actions[agent] for agent in self.agents})
+        defaults = 0.0, False, False, {}
+        filled = [{a: part.get(a, none) for a in obs} for part, none in zip(parts, defaults, strict=True)]
+        self.agents = [agent for agent in obs if not (filled[1][agent] or filled[2][agent])]
+        return obs, *filled
+
+
+ROUND_TRIPS: dict[str, Callable[[], Any]] = {
+    "the env of these tests": Lives,
+    "parallel": lambda: Back(ParallelAdapter(Lives())),
+    "parallel, twice": lambda: Back(ParallelAdapter(Back(ParallelAdapter(Lives())))),
+    "simple_spread": lambda: Back(ParallelAdapter(simple_spread_v3.parallel_env(max_cycles=5))),
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_the_parallel_env_of_these_tests_follows_the_api() -> None:
+@pytest.mark.parametrize("case", ROUND_TRIPS)
+def test_envs_follow_the_api_after_a_round_trip(case: str) -> None:
     from pettingzoo.test import api_test, parallel_api_test  # warns when it is imported
 
-    parallel_api_test(Lives(), num_cycles=20)
-    api_test(parallel_to_aec(Lives()), num_cycles=20)
+    parallel_api_test(ROUND_TRIPS[case](), num_cycles=20)
+    api_test(parallel_to_aec(ROUND_TRIPS[case]()), num_cycles=20)
 
 
 def test_parallel_final_observations_come_on_the_step_of_death() -> None:
@@ -173,15 +202,32 @@ def test_parallel_final_observations_come_on_the_step_of_death() -> None:
     ]
 
 
-def test_parallel_entries_of_no_agent_are_left_out() -> None:
-    class Common(BaseParallelWrapper[str, np.ndarray, int]):
-        def reset(self, *args: Any, **kwargs: Any) -> Any:
-            return tuple({**part, "common": {}} for part in super().reset(*args, **kwargs))
+class Common(BaseParallelWrapper[str, np.ndarray, int]):
+    """Adds an entry that belongs to no agent to some of the results."""
 
-        def step(self, actions: Any) -> Any:
-            return tuple({**part, "common": {}} for part in super().step(actions))
+    def __init__(self, env: Any, *places: int) -> None:
+        super().__init__(env)
+        self.places = places
 
-    assert_same(rows_by_agent(adapted(Common(Lives())), 1), rows_by_agent(adapted(Lives()), 1))
+    def _with_common(self, result: tuple[Any, ...]) -> Any:
+        places = {place % len(result) for place in self.places}
+        return tuple({**part, "common": 1.0} if i in places else part for i, part in enumerate(result))
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        return self._with_common(super().reset(*args, **kwargs))
+
+    def step(self, actions: Any) -> Any:
+        return self._with_common(super().step(actions))
+
+
+def test_parallel_infos_of_no_agent_are_left_out() -> None:
+    assert_same(rows_by_agent(adapted(Common(Lives(), -1)), 1), rows_by_agent(adapted(Lives()), 1))
+
+
+@pytest.mark.parametrize(("places", "name"), [((0, -1), "obs"), ((1, -1), "rewards")])
+def test_parallel_observations_and_rewards_of_no_agent_are_refused(places: tuple[int, ...], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: expected one of the possible_agents .*, got 'common'"):
+        rows_by_agent(adapted(Common(Lives(), *places)), 1)
 
 
 class Relay(Spaces, AECEnv[str, np.ndarray, int]):

@@ -36,6 +36,20 @@ def test_a_function_is_asked_each_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mapping", "got"),
+    [
+        (lambda agent, episode: {"b": "p"}[agent], "KeyError: 'a'"),
+        (lambda agent: "p", "TypeError: "),
+        (lambda agent, episode, worker: "p", "TypeError: "),
+    ],
+)
+def test_a_function_that_raises_is_named(mapping: Any, got: str) -> None:
+    text = f"evaluations, agent 'a': expected the id of a policy, got {got}"
+    with pytest.raises(ValueError, match=re.escape(text) + r".*Write it as policy_mapping_fn\(agent, episode\)"):
+        PolicyMap(["a"], ["p"], mapping, "evaluations").policy_of("a", EPISODE)
+
+
+@pytest.mark.parametrize(
     ("ids", "mapping", "text"),
     [
         (["p", "q"], None, "since the policies p, q do not have the names of the agents, got None for ['red', 'blue']"),
