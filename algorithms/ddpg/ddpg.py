@@ -1,5 +1,6 @@
 """DDPG, as settings of TD3."""
 
+from algorithms.td3.presets import DDPG_PRESETS
 from algorithms.td3.td3 import TD3, TD3Config
 
 
@@ -10,6 +11,7 @@ class DDPGConfig(TD3Config):
     twin_q = False
     policy_delay = 1
     target_noise = 0.0
+    presets = DDPG_PRESETS
 
     @property
     def algo_class(self) -> type["DDPG"]:

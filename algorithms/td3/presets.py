@@ -12,3 +12,4 @@ _PENDULUM: dict[str, Any] = {
 }
 
 PRESETS = {"Pendulum-v1": Preset(20_000, "-157 at the end, median of 5 seeds", _PENDULUM)}
+DDPG_PRESETS = {"Pendulum-v1": Preset(20_000, "-159 at the end, median of 5 seeds", _PENDULUM)}

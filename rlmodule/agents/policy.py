@@ -16,7 +16,6 @@ from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.encoding import Decoder
-from rlmodule.envs.checks import describe
 from rlmodule.modules.hub import OnHub, downloaded
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.policy_files import build_module, read_policies, save_policies
@@ -85,8 +84,7 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
             ValueError: If an agent is unknown, or for the reasons of :meth:`Policy.act`.
         """
         if not isinstance(obs, Mapping):
-            got = f"{describe(obs)}. Pass what the env returned, or call policies[id].act() for one agent."
-            raise TypeError(f"MultiAgentPolicy.act(obs): expected a dict by agent, got {got}")
+            raise TypeError(f"MultiAgentPolicy.act(obs): expected a dict by agent, got {type(obs).__name__}. Pass one.")
         after, actions = dict(state or {}), dict[AgentID, Tree]()
         episode = MultiAgentEpisode(0, 0, self._agents, self.policy_map, np.zeros(len(self._agents)))
         for agent, seen in obs.items():

@@ -15,7 +15,7 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
         return float(schedule)
     for (before, low), (after, high) in itertools.pairwise(schedule):
         if env_steps < after:
-            return low + (high - low) * (env_steps - before) / (after - before)
+            return low + (high - low) * max(0, env_steps - before) / (after - before)
     return float(schedule[-1][1])
 
 

@@ -43,7 +43,7 @@ def acts_alike(one: MultiAgentPolicy, other: MultiAgentPolicy) -> None:
 
 
 def test_observations_come_by_agent() -> None:
-    with pytest.raises(TypeError, match=r"MultiAgentPolicy\.act\(obs\): expected a dict by agent, got shape"):
+    with pytest.raises(TypeError, match=r"MultiAgentPolicy\.act\(obs\): expected a dict by agent, got ndarray"):
         team().act(OBS[1])
 
 

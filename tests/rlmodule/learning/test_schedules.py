@@ -14,6 +14,10 @@ def test_straight_lines_between_points(steps: int, value: float) -> None:
     assert value_at([[0, 1.0], [10, 0.5], [20, 0.0]], steps) == pytest.approx(value)
 
 
+def test_the_first_value_holds_before_the_first_point() -> None:
+    assert [value_at([[10, 0.1], [20, 0.0]], steps) for steps in (0, 9, 10, 15)] == pytest.approx([0.1, 0.1, 0.1, 0.05])
+
+
 def test_a_jump_takes_effect_after_its_step() -> None:
     schedule = [[0, 1.0], [10, 1.0], [11, 0.1]]
     assert [value_at(schedule, steps) for steps in (9, 10, 11)] == pytest.approx([1.0, 1.0, 0.1])
