@@ -62,7 +62,7 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (policy, value, entropy, optional KL terms; Schulman et al. 2017, eq. 7-9) and its terms."""
+        """Return the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term), and its terms by row, ``[B]``."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 

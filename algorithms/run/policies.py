@@ -55,13 +55,12 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
             if (policy_id := place.partition(".")[0]) not in specs:
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
     maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn).static]
-    if not any(map(config.is_trained, acting := {*maps[0].values()} if maps[0] else [*specs])):
+    if not any(map(config.is_trained, acting := [*dict.fromkeys(maps[0].values() if maps[0] else specs)])):
         expected = f"at least one policy that agents act with ({', '.join(acting)})"
         got = "none. Train one, or call evaluate() of an algorithm that was trained."
         raise ValueError(f"{where}.policies_to_train: expected {expected}, got {got}")
-    if config.evaluation_policy_mapping_fn is not None:
-        name = "evaluation_policy_mapping_fn"
-        maps.append(PolicyMap(agents, [*specs], config.evaluation_policy_mapping_fn, name).static)
+    if (judged_by := config.evaluation_policy_mapping_fn) is not None:
+        maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn").static)
     filled = {}
     for policy_id, spec in specs.items():
         mapped = [agent for agent in agents if any(map_ and map_[agent] == policy_id for map_ in maps)]

@@ -148,18 +148,19 @@ class LearnerGroup:
             f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
         )
 
-    def update(self, *data: Any, **kwargs: Any) -> Any:
+    def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
         """Return the result of :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner class
         has. This method is deprecated and warns.
 
         Args:
-            *data: The data; or pass it as ``batch`` or ``episodes``.
+            data, batch, episodes: Three names for the same argument, the data. Give exactly one.
             **kwargs: The other arguments of the method that is called.
         """
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = self.update_from_episodes if from_episodes else self.update_from_batch
         warn_of_update(type(self), right.__name__)
-        return right(*data, **kwargs)
+        given = [one for one in (data, batch, episodes) if one is not None]
+        return right(*given, **kwargs)
 
     def update_from_episodes(
         self,

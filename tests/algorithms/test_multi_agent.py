@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "nobody trained": (
         lambda: tags(policies_to_train=lambda policy_id: False).build(),
-        "policies_to_train: expected at least one policy that agents act with .*, got none",
+        "policies_to_train: expected at least one policy that agents act with \\(pair, late\\), got none",
     ),
     "nobody trained that acts": (
         lambda: config(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import scores
-from benchmarks.run import machine
+from benchmarks.run import README, machine
 
 
 def test_a_score_is_the_mean_of_the_second_half() -> None:
@@ -32,6 +32,14 @@ def test_the_table_and_the_picture_tell_of_all_jobs(tmp_path: Path) -> None:
     assert row == "| HalfCheetah-v5 | 400,000 | 101 ± 1 | 501 ± 1 | -400 ± 1 | no |"
     scores.draw(kept, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").stat().st_size > 5000
+
+
+def test_every_table_has_its_place_and_its_jobs() -> None:
+    page = README.read_text(encoding="utf-8")
+    assert [job for jobs in scores.TABLES.values() for job in jobs] == [*scores.COURSES]
+    for name in scores.TABLES:
+        assert f"<!-- {name}: begin -->" in page
+        assert f"<!-- {name}: end -->" in page
 
 
 def test_every_run_of_both_sides_is_made_once_in_its_own_environment(
