@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from catalog.errors import closest
+from catalog.errors import unknown
 
 LOGGERS = {
     "csv": "algorithms.loggers.csv:CsvLogger",
@@ -188,10 +188,8 @@ def _factory(one: str | LoggerFactory) -> LoggerFactory:
     if not isinstance(one, str):
         return one
     if one not in LOGGERS:
-        raise ValueError(
-            f"loggers: expected one of {', '.join(LOGGERS)}, got {one!r}. Use one of these names, or "
-            f"pass a class derived from algorithms.loggers.Logger.{closest(one, LOGGERS)}"
-        )
+        remedy = "Use one of these names, or pass a class derived from algorithms.loggers.Logger."
+        raise unknown("loggers", "names", LOGGERS, one, remedy)
     return resolve_name(LOGGERS[one])
 
 

@@ -18,7 +18,7 @@ from gymnasium import Space
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
 from catalog.checks import Bounds, check_value
-from catalog.errors import closest
+from catalog.errors import unknown
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
 
@@ -91,10 +91,7 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
     for path, axis in frame_stack_axis.items():
         where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
         if path not in leaves:
-            raise ValueError(
-                f"{where}: expected one of the paths {', '.join(map(repr, leaves))}, got {path!r}. "
-                f"Give the axis by path: {{path: axis}}.{closest(path, leaves) if path else ''}"
-            )
+            raise unknown(where, "paths", leaves, path, "Give the axis by path: {path: axis}.")
         shape = leaves[path].shape
         if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-len(shape), len(shape)):
             raise ValueError(

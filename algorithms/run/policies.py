@@ -10,8 +10,9 @@ import torch
 from gymnasium import Space
 
 from algorithms.run.league import Standings
+from catalog.errors import unknown
 from catalog.explain.explain import short_space
-from rlmodule.agents.errors import unknown
+from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
@@ -54,16 +55,21 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
         for place in where_it_is if isinstance(where_it_is, list) else ():
             if (policy_id := place.partition(".")[0]) not in specs:
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
-    maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn).static]
-    if not any(map(config.is_trained, acting := [*dict.fromkeys(maps[0].values() if maps[0] else specs)])):
+    maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn)]
+    if (judged_by := config.evaluation_policy_mapping_fn) is not None:
+        maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn"))
+    for policy_map in maps:
+        trial = MultiAgentEpisode(0, 0, agents, policy_map, np.zeros(len(agents)))
+        for agent in agents:
+            trial.join(agent)
+    static = [one.static for one in maps]
+    if not any(map(config.is_trained, acting := [*dict.fromkeys(static[0].values() if static[0] else specs)])):
         expected = f"at least one policy that agents act with ({', '.join(acting)})"
         got = "none. Train one, or call evaluate() of an algorithm that was trained."
         raise ValueError(f"{where}.policies_to_train: expected {expected}, got {got}")
-    if (judged_by := config.evaluation_policy_mapping_fn) is not None:
-        maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn").static)
     filled = {}
     for policy_id, spec in specs.items():
-        mapped = [agent for agent in agents if any(map_ and map_[agent] == policy_id for map_ in maps)]
+        mapped = [agent for agent in agents if any(one and one[agent] == policy_id for one in static)]
         named = [agent for agent in agents if str(agent) == policy_id]
         spaces = [(observation_spaces[agent], action_spaces[agent]) for agent in mapped or named or agents]
         others = [each for each in spaces if each != spaces[0]]

@@ -19,7 +19,7 @@ from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
 from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
-from catalog.errors import closest
+from catalog.errors import unknown
 from catalog.explain.mermaid import Line, flowchart
 from catalog.explain.unread import FUSION, memory_settings, unread_settings
 from catalog.hooks import definers, overrider
@@ -87,10 +87,7 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
         ValueError: If ``format`` is unknown.
     """
     if format not in FORMATS:
-        raise ValueError(
-            f"explain(format=): expected one of {FORMATS}, got {format!r}. Choose one of "
-            f"them.{closest(str(format), FORMATS)}"
-        )
+        raise unknown("explain(format=)", "formats", FORMATS, format, "Choose one of them.")
     lines = [*_lines(catalog, built or Built.by(catalog))]
     return "\n".join(map(_shown, lines)) if format == "text" else flowchart(lines)
 

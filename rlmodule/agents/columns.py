@@ -189,9 +189,8 @@ class AgentColumns:
     def _column(self, name: str) -> Tree:
         """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
         ``prev_action``."""
-        if name == PREV_OBS:
-            return self._env_obs
-        return self._rows[Columns.ACTIONS if name == PREV_ACTION else Columns.REWARDS]
+        rows = self._rows
+        return {PREV_ACTION: rows.get(Columns.ACTIONS), PREV_OBS: self._env_obs}.get(name, rows[Columns.REWARDS])
 
     def _start(self, who: np.ndarray) -> None:
         """Start episodes in the columns ``who`` at their current rows, and set the fields for earlier steps to zero
@@ -200,8 +199,7 @@ class AgentColumns:
         self.in_play[who], self.began[who] = True, self.cursor[who]
         self._rows[Columns.STARTS][at] = True
         for part in self._past.values():
-            for leaf in tree.flatten(part.whole):
-                leaf[at] = 0
+            part.clear(at)
 
     def _end(self, t: int) -> None:
         """End the episodes of the agents in ``ended`` after ``t`` steps. Keep the final observations of agents that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rlmodule.agents.errors import unknown
+from catalog.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ class PolicyMap:
     def _checked(self, agent: AgentID, policy_id: str) -> str:
         if policy_id not in self.ids:
             where = f"{self._where}, agent {agent!r}"
-            raise unknown(where, "policies", self.ids, policy_id, "Return the id of a policy.")
+            raise unknown(where, "policies", self.ids, policy_id, "Name one of them; episode.policies lists them.")
         return policy_id

@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
-from catalog.errors import closest
+from catalog.errors import closest, unknown
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
 from rlmodule.envs.pettingzoo import is_known
@@ -77,8 +77,7 @@ def make_vector_env(
     if mode is None:
         mode = "vector_entry_point" if is_atari(env) else "sync"
     if mode not in (modes := get_args(VectorizeMode)):
-        hint = closest(mode, modes)
-        raise ValueError(f"mode: expected one of {modes}, got {mode!r}. Choose one of them.{hint}")
+        raise unknown("mode", "modes", modes, mode, "Choose one of them.")
     if isinstance(env, str) and current_id(env):
         raise _unknown_id(env)
     if mode == "vector_entry_point" and is_atari(env):

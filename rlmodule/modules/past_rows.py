@@ -51,10 +51,10 @@ class PastRows:
         for older, younger in self._shifts:
             older[row] = younger[row - 1 if before is None else before]
 
-    def clear(self, row: int, slots: Any = slice(None)) -> None:
-        """Set all entries of the envs ``slots`` in ``row`` to zero."""
+    def clear(self, at: Any) -> None:
+        """Set all entries to zero at the index ``at``: a row, or a pair of rows and envs."""
         for leaf in tree.flatten(self.whole):
-            leaf[row][slots] = 0
+            leaf[at] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
         """Return what the module would see in this field after some steps. Use it for final observations, where the

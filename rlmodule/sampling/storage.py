@@ -207,7 +207,7 @@ class RolloutStorage:
         row. Set the earlier steps to zero where an episode starts."""
         for name, part in self.previous.items():
             part.write(t + 1, entry_of(self._column(name), t))
-            part.clear(t + 1, self.starts[t + 1])
+            part.clear((t + 1, self.starts[t + 1]))
 
     def _column(self, name: str) -> Tree:
         """Return the column from which the observation field ``name`` gets the values of earlier rows: the actions for

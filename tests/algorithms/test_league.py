@@ -313,8 +313,14 @@ def test_a_policy_with_agents_stays() -> None:
         algo.remove_policy("spare")
         with pytest.raises(ValueError, match=r"remove_policy\('other'\): expected a policy that no agent is mapped to"):
             algo.remove_policy("other")
-    with config(policy_mapping_fn=lambda agent, episode: "main" if agent == "x" else "a").build() as algo:
+    later = False
+
+    def mapping_fn(agent: Any, episode: Any) -> str:
+        return "a" if agent == "y" and later else "main"
+
+    with config(policy_mapping_fn=mapping_fn).build() as algo:
         algo.add_policy("a", copy_of="main")
+        later = True
         algo.train()
         algo.remove_policy("a")
         with pytest.raises(ValueError, match=r"agent 'y': expected one of the policies \['main'\], got 'a'"):

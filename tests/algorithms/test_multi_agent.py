@@ -170,6 +170,14 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tags(evaluation_policy_mapping_fn=dict.fromkeys(MAPPING, "pear")).build(),
         r"^evaluation_policy_mapping_fn, agent .*: expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
+    "a function that names an unknown policy": (
+        lambda: tags(policy_mapping_fn=lambda agent, episode: "pear").build(),
+        r"^policy_mapping_fn, agent .*: expected one of the policies \['pair', 'late'\], got 'pear'",
+    ),
+    "a function that raises in evaluations": (
+        lambda: tags(evaluation_policy_mapping_fn=lambda agent, episode: {"b": "late"}[agent]).build(),
+        r"^evaluation_policy_mapping_fn, agent .*: expected the id of a policy, got KeyError",
+    ),
     "other spaces": (
         lambda: tags(policy_mapping_fn=dict.fromkeys(MAPPING, "pair")).build(),
         "policy 'pair': expected agents with the same spaces, got ",
@@ -344,6 +352,7 @@ def test_an_evaluation_has_its_own_mapping() -> None:
 
     run = config(policies=["a", "b"], policy_mapping_fn=lambda agent, episode: "b", num_envs_per_env_runner=4)
     with run.multi_agent(evaluation_policy_mapping_fn=in_evaluation).build() as algo:
+        seen.clear()  # from the trial while building
         assert [*algo.train()["learners"]] == ["b"]
         assert not seen
         algo.evaluate(num_episodes=4)

@@ -34,7 +34,7 @@ BOX = spaces.Box(-1, 1, (4, 3), np.float32)
         ({"frame_stack_axis": 2}, r"frame_stack_axis: expected an axis of the shape \(4, 3\), got 2"),
         ({"frame_stack_axis": -3}, r"frame_stack_axis: expected an axis"),
         ({"frame_stack_axis": True}, r"frame_stack_axis: expected an axis"),
-        ({"frame_stack_axis": {"rgb": 0}}, r"frame_stack_axis\['rgb'\]: expected one of the paths ''"),
+        ({"frame_stack_axis": {"rgb": 0}}, r"frame_stack_axis\['rgb'\]: expected one of the paths \[''\]"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
@@ -46,7 +46,7 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 def test_paths_of_frame_stacks_are_checked() -> None:
     space = spaces.Dict(camera=spaces.Dict(rgb=BOX), goal=spaces.Discrete(3))
     arguments: dict[str, Any] = {"capacity": 10, "num_envs": 2, "gamma": 0.9, "seed": np.random.SeedSequence(0)}
-    with pytest.raises(ValueError, match=r"'camera.rgb', 'goal', got 'camera.rbg'.*Did you mean 'camera.rgb'"):
+    with pytest.raises(ValueError, match=r"'camera.rgb', 'goal'\], got 'camera.rbg'.*Did you mean 'camera.rgb'"):
         ReplayBuffer(space, spaces.Discrete(2), frame_stack_axis={"camera.rbg": 0}, **arguments)
     with pytest.raises(ValueError, match=r"frame_stack_axis\['goal'\]: expected an axis of the shape \(\), got 0"):
         ReplayBuffer(space, spaces.Discrete(2), frame_stack_axis={"goal": 0}, **arguments)

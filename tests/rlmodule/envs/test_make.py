@@ -224,7 +224,7 @@ class Spaceless(gym.Env):
         ("CartPole-v1", {}, 0, "sync", ValueError, ["num_envs: expected a positive int, got 0", "num_envs_per_env"]),
         ("CartPole-v1", {}, -1, "sync", ValueError, ["num_envs: expected a positive int, got -1"]),
         ("CartPole-v1", {}, True, "sync", ValueError, ["num_envs: expected a positive int, got True"]),
-        ("CartPole-v1", {}, 2, "asinc", ValueError, ["mode: expected one of ('sync', ", "Did you mean 'async'?"]),
+        ("CartPole-v1", {}, 2, "asinc", ValueError, ["mode: expected one of the modes ['sync', ", "mean 'async'?"]),
         ("CartPole-v1", {"num_envs": 4}, 2, "sync", RuntimeError, ["'num_envs'", "env_config"]),
         ("CartPole-v1", {"colour": 4}, 2, "sync", RuntimeError, ["TypeError", "colour", "env_config"]),
         ("RlmoduleSingle-v0", {}, 2, "vector_entry_point", RuntimeError, ["vector entry point"]),
