@@ -54,7 +54,8 @@ class ActingStacks:
         for stack in self._stacks:
             ready = [one for one in stack.columns if len(one.ready)]
             # every module is padded to the rows of the one with most
-            if len(ready) > 1 and 2 * sum(len(one.ready) for one in ready) >= stack.size(ready):
+            counts = [len(one.ready) for one in ready]
+            if len(ready) > 1 and 2 * sum(counts) >= len(stack.columns) * max(counts):
                 yield from stack.act(ready, explore)
             else:
                 alone = alone + ready
@@ -77,11 +78,6 @@ class _Stack:
         most = max(len(one.slots) for one in columns)
         self._obs = allocate_observations(columns[0].module.input_space, len(columns), most)
         map_leaves(lambda x: x.fill(0), self._obs)
-
-    def size(self, ready: Sequence[AgentColumns]) -> int:
-        """Return the number of rows that one pass computes for the ``ready`` modules. The pass includes all modules of
-        the stack, each padded to the largest number of ready agents."""
-        return len(self.columns) * max(len(one.ready) for one in ready)
 
     def act(
         self, ready: Sequence[AgentColumns], explore: bool

@@ -21,6 +21,7 @@ from catalog.explain.explain import short_space
 from rlmodule.agents.acting_stacks import ActingStacks
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
+from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
@@ -88,13 +89,13 @@ class AgentRunner(Accounts):
         super().__init__(settings, first_env_index, role, step_counter)
         num_envs = self.num_envs
         self.device = torch.device("cpu")
-        make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
-        self.envs = make(num_envs, first_env_index=first_env_index)
-        self._restarts: list[Restarts] = []
-        if settings.restart_failed_sub_environments:
-            for e, guard in enumerate(self.envs):
-                make_another = functools.partial(make, 1, first_env_index=first_env_index + e, like=guard)
-                self._restarts.append(Restarts(guard, functools.partial(self._replace, e, make_another)))
+        self._make = functools.partial(
+            make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter
+        )
+        self.envs = self._make(num_envs, first_env_index=first_env_index)
+        each = enumerate(self.envs if settings.restart_failed_sub_environments else ())
+        self._restarts = [Restarts(guard, functools.partial(self._replace, e)) for e, guard in each]
+        self._guards: Sequence[Any] = self._restarts or self.envs  # they reset the envs
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -183,15 +184,11 @@ class AgentRunner(Accounts):
         if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
             raise self._misfit(self.agents[misfits[0]], module_id)
         if any(its):
-            slots = self._slots_of_env[:, its].ravel()
-            owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
+            slots, num = self._slots_of_env[:, its].ravel(), len(self.agents)
+            owners = [(self._first + slot // num, self.agents[slot % num]) for slot in slots.tolist()]
             noise = self._noise_of(module_id, slots.tolist())
             records = self._settings.records_action_dist and module_id in self._trained
             self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
-
-    def _place(self, slot: int) -> tuple[int, int]:
-        """Return the index of the slot's env in ``envs``, and of its agent in ``agents``."""
-        return divmod(slot, len(self.agents))
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
         module = self.module[module_id]
@@ -206,21 +203,16 @@ class AgentRunner(Accounts):
         """Start a new episode in every env. Each env gets the next seed of its own stream."""
         seeds, self._is_running, self._saved = self._streams.next_seeds(), False, {}
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
-            self._first_obs = {e: self._reset(e, seed) for e, seed in enumerate(seeds)}
+            self._first_obs = {e: self._guards[e].reset(seed=seed)[0] for e, seed in enumerate(seeds)}
         for columns in self._columns.values():
             columns.clear()
         self._earned[:] = 0.0
         self._is_running = True
         self._totals.begin(self._steps)
 
-    def _reset(self, e: int, seed: int | None = None) -> dict[AgentID, Any]:
-        """Reset env ``e``. If it raised before, replace it first. Return the observations, by agent."""
-        env = self._restarts[e] if self._restarts else self.envs[e]
-        return env.reset(seed=seed)[0]
-
-    def _replace(self, e: int, make: Callable[[], Any]) -> Any:
-        """Replace env ``e`` with the only env that ``make`` returns, and return it."""
-        [self.envs[e]] = make()
+    def _replace(self, e: int) -> AgentEnvGuard:
+        """Replace env ``e`` with a new one, and return it."""
+        [self.envs[e]] = self._make(1, first_env_index=self._first + e, like=self.envs[e])
         return self.envs[e]
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:
@@ -316,7 +308,7 @@ class AgentRunner(Accounts):
             if np.count_nonzero(self._ended[t]):
                 over = np.flatnonzero(self._ended[t]).tolist()
                 before = perf_counter()
-                observations = {e: self._reset(e) for e in over}
+                observations = {e: self._guards[e].reset()[0] for e in over}
                 in_env += perf_counter() - before
                 self._start(t + 1, observations)
         self._is_complete = True
@@ -518,8 +510,9 @@ class AgentRunner(Accounts):
         or begins a new stream if it has none. If a function maps agents to modules, a slot can have several modules.
         Each of them then has another stream for the slot, so that no two modules draw the same noise."""
         more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
-        keys = [(self._first * len(self.agents) + slot, *more) for slot in slots]
-        saved = [self._saved_noise[e].get(f"{module_id}/{i}") for e, i in map(self._place, slots)]
+        num = len(self.agents)
+        keys = [(self._first * num + slot, *more) for slot in slots]
+        saved = [self._saved_noise[slot // num].get(f"{module_id}/{slot % num}") for slot in slots]
         noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
         noise.set_state([one or self._streams.new_noise(*key) for one, key in zip(saved, keys, strict=True)])
         return noise
@@ -529,7 +522,7 @@ class AgentRunner(Accounts):
         noise = [dict(of_env) for of_env in self._saved_noise]
         for module_id, columns in self._columns.items():
             for slot, state in zip(columns.slots.tolist(), columns.noise.get_state(), strict=True):
-                e, i = self._place(slot)
+                e, i = divmod(slot, len(self.agents))
                 noise[e][f"{module_id}/{i}"] = state
         return noise
 
@@ -546,8 +539,8 @@ class AgentRunner(Accounts):
             for (index, one), number, noise in by_env
         }
         if self._is_running and self._role == "env":  # evaluation begins with new episodes
-            guards, totals = self._restarts or self.envs, self._totals.open(self._steps)
-            for e, (one, guard, (total, _)) in enumerate(zip(state.values(), guards, totals, strict=True)):
+            totals = self._totals.open(self._steps)
+            for e, (one, guard, (total, _)) in enumerate(zip(state.values(), self._guards, totals, strict=True)):
                 one["episode"] = guard.get_open_episode()
                 if e in self._first_obs:
                     del one["episode"]["obs"]  # no step was taken: it begins again when resumed
@@ -586,9 +579,8 @@ class AgentRunner(Accounts):
         open_rows: dict[str, dict[int, Any]] = {module_id: {} for module_id in self._columns}
         self._earned[:] = 0.0
         for e, (one, seed) in enumerate(zip(episodes, seeds, strict=True)):
-            guard = self._restarts[e] if self._restarts else self.envs[e]
             with torch.set_grad_enabled(torch.is_grad_enabled()):
-                obs, goes_on = guard.continue_episode({self._first + e: one or {"seed": seed}})
+                obs, goes_on = self._guards[e].continue_episode({self._first + e: one or {"seed": seed}})
             if not goes_on:
                 self._first_obs[e], episodes[e] = obs, {}
                 continue
