@@ -77,7 +77,12 @@ class Algorithm(metaclass=AlgorithmType):
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
         self._policy_stream = torch_stream(self.run_seed, "policy")
-        self.policies = self._make_policies()
+        if config.is_multi_agent:
+            from algorithms.run.policies import policies_of  # imports much that only several agents need
+
+            self.policies: Any = policies_of(self, self._policy_stream)
+        else:
+            self.policies = {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, self._policy_stream)}
         if self._changes is not None and (league := self._changes.league) is not None:
             self._callbacks.add(league, "league")
             league.take_snapshot(self)
@@ -105,13 +110,6 @@ class Algorithm(metaclass=AlgorithmType):
 
         self.metrics = AgentMetrics(self.config.metrics_num_episodes_for_smoothing)
         return PolicyChanges(self)
-
-    def _make_policies(self) -> Any:
-        if not self.config.is_multi_agent:
-            return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, self._policy_stream)}
-        from algorithms.run.policies import policies_of  # imports much that only several agents need
-
-        return policies_of(self, self._policy_stream)
 
     def train(self) -> dict[str, Any]:
         """Run one iteration: sample, learn, evaluate if due, report.

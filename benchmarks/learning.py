@@ -149,6 +149,10 @@ SAC_PARTS: dict[str, dict[str, Any]] = {
         "train_batch_size_per_learner": 128,
         "model_config": _NETS | {"fcnet_norm": "layer"},
     },
+    "all three": {
+        "train_batch_size_per_learner": 128,
+        "model_config": _NETS | {"fcnet_norm": "layer", "normalize_observations": True},
+    },
 }
 """Settings that may make SAC stronger: one at a time, and those that did, together."""
 
@@ -232,6 +236,11 @@ GOALS = {
     | {
         f"{env_id}, plain": Goal("SAC", env_id, 100_000, floor, PLAIN, part="plain", most_seeds=3)
         for env_id, floor in (("HalfCheetah-v5", 3900), ("Hopper-v5", 500), ("LunarLanderContinuous-v3", 200))
+    }
+    | {
+        f"{env_id}, {part}": Goal("SAC", env_id, 100_000, floor, PLAIN | SAC_PARTS[part], part=part, most_seeds=3)
+        for env_id, floor in (("HalfCheetah-v5", 4500), ("Hopper-v5", 650))
+        for part in ("normalised observations", "all three")
     },
     "SAC-parts": {
         part: Goal("SAC", "HalfCheetah-v5", 100_000, 3900, PLAIN | on, part=part, most_seeds=2)

@@ -15,8 +15,7 @@ env_kwargs: Use .environment(env_config={...}).
 experimental python_environment: Leave it out: there are no such settings.
 resources: Leave it out: resources are settings of .env_runners() and .learners().
 offline_data input input_ output: Offline data are not available yet.
-multi_agent policies policy_mapping_fn: Derive your config from EpisodeLearnerConfig or ReplayConfig, which have it.
-policies_to_train policy_overrides: Derive your config from EpisodeLearnerConfig or ReplayConfig, which have it.
+multi_agent policies policy_mapping_fn policies_to_train policy_overrides: EpisodeLearnerConfig, ReplayConfig have it.
 algorithm_config_overrides_per_module: Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}}).
 observation_fn: Wrap the env, and compute the observations of all agents there.
 count_steps_by: Leave it out: batch sizes count steps of the env, whatever the number of agents that act.
@@ -30,9 +29,9 @@ num_sgd_iter n_epochs update_epochs: Use .training(num_epochs=...).
 learning_rate: Use .training(lr=...).
 anneal_lr: Use points for the learning rate: .training(lr=[[0, 2.5e-4], [500_000, 0.0]]).
 adam_epsilon optimizer optimizer_class optimizer_kwargs: Override configure_optimizer_for_module() of a learner.
-num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has .training(training_intensity=...).
-minibatch_size: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has train_batch_size_per_learner.
-batch_size: Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.
+num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; with replay, use training_intensity.
+minibatch_size: PPO has it, and configs that derive from EpisodeLearnerConfig; else use train_batch_size_per_learner.
+batch_size: Use .training(train_batch_size_per_learner=...); for PPO, .training(minibatch_size=...).
 batch_mode: Leave it out: rollouts end with the fragment, and the value function predicts the rest.
 use_gae: Leave it out: .training(lambda_=1.0) gives Monte Carlo advantages.
 buffer_size: Use .replay(replay_capacity=...).
@@ -40,15 +39,18 @@ learning_starts: Use .training(num_steps_sampled_before_learning_starts=...).
 train_freq train_frequency: Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).
 gradient_steps: Use .training(training_intensity=...), the steps trained on per step sampled.
 target_update_interval target_network_frequency: Use .training(target_network_update_freq=...).
-exploration_config exploration_fraction start_e end_e: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
-exploration_initial_eps exploration_final_eps: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
-n_steps: Use .training(train_batch_size_per_learner=...), of all environments together, or DQN's n_step=...
-num_steps: Use .training(train_batch_size_per_learner=...), of all environments together.
+exploration_config action_noise: DQN has .training(epsilon=...), TD3 .training(exploration_noise=...).
+exploration_fraction start_e end_e exploration_initial_eps exploration_final_eps: DQN has .training(epsilon=...).
+n_steps num_steps: Use .training(train_batch_size_per_learner=...), of all envs together, or with replay n_step=...
 gae_lambda: Use .training(lambda_=...).
 clip_range clip_coef: Use .training(clip_param=...).
 clip_range_vf clip_vloss: Use .training(vf_clip_param=...), in standard deviations of the returns.
 normalize_advantage norm_adv: Leave it out: advantages are standardised over each train batch.
-ent_coef: Use .training(entropy_coeff=...).
+ent_coef: PPO has .training(entropy_coeff=...), SAC .training(initial_alpha=..., target_entropy=..., alpha_lr=...).
+autotune alpha: SAC learns it, starting at .training(initial_alpha=...); alpha_lr=0 keeps it there.
+q_lr policy_lr optimization_config: Use .training(critic_lr=..., actor_lr=...), and alpha_lr of SAC.
+policy_frequency policy_delay: TD3 has .training(policy_delay=...).
+policy_noise target_policy_noise noise_clip: TD3 has .training(target_noise=..., target_noise_clip=...).
 vf_coef: Use .training(vf_loss_coeff=...).
 stats_window_size: Use .reporting(metrics_num_episodes_for_smoothing=...).
 min_sample_timesteps_per_iteration: For DQN, .reporting(num_env_steps_per_iteration=...); PPO samples one train batch.
@@ -72,13 +74,10 @@ catalog_class: Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...)).
 module_class: Use .rl_module(rl_module_spec=RLModuleSpec(module_class=...)).
 observation_filter: Use .rl_module(model_config={'normalize_observations': True}).
 num_rollout_workers num_workers: Use .env_runners(num_env_runners=...).
-sample_timeout_s env_runner_restore_timeout_s: Use .env_runners(env_step_timeout_s=...), the limit of one step.
-env_runner_health_probe_timeout_s: Use .env_runners(env_step_timeout_s=...), the limit of one step.
-delay_between_env_runner_restarts_s: Leave it out: delays grow from 0.1 to 10 seconds.
-delay_between_worker_restarts_s: Leave it out: delays grow from 0.1 to 10 seconds.
+sample_timeout_s env_runner_restore_timeout_s env_runner_health_probe_timeout_s: Use env_step_timeout_s=... instead.
+delay_between_env_runner_restarts_s delay_between_worker_restarts_s: Leave it out: delays grow from 0.1 to 10 s.
 max_num_env_runner_restarts max_num_worker_restarts: Use .fault_tolerance(max_restarts_in_a_row=...).
-num_consecutive_env_runner_failures_tolerance: Use .fault_tolerance(max_restarts_in_a_row=...).
-num_consecutive_worker_failures_tolerance: Use .fault_tolerance(max_restarts_in_a_row=...).
+num_consecutive_env_runner_failures_tolerance num_consecutive_worker_failures_tolerance: Use max_restarts_in_a_row=...
 recreate_failed_workers recreate_failed_env_runners: Use .fault_tolerance(restart_failed_env_runners=...).
 num_gpus_per_env_runner: Leave it out: runners act on the CPU.
 custom_resources_per_env_runner: Leave it out: runners ask for CPUs alone.
@@ -139,7 +138,6 @@ share_features_extractor shared_lstm enable_critic_lstm: It is vf_share_layers.
 lstm_hidden_size: It is lstm_cell_size.
 n_lstm_layers: It is lstm_num_layers.
 features_extractor_class: It is custom_model, or override build_encoder() of a catalog.
-features_extractor_kwargs: They are custom_model_config.
 post_fcnet_hiddens: The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.
 post_fcnet_activation: It is conv_activation of images, head_fcnet_activation of heads.
 post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fcnet_kernel_initializer of heads.
@@ -148,7 +146,7 @@ encoder_latent_dim: It is the last of fcnet_hiddens.
 no_final_linear: Override build_pi_head() of a catalog.
 conv_transpose_filters conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
 conv_transpose_kernel_initializer conv_transpose_bias_initializer: Build a CNNTransposeHeadConfig in your own module.
-custom_model_kwargs custom_options: They are custom_model_config.
+features_extractor_kwargs custom_model_kwargs custom_options: They are custom_model_config.
 custom_preprocessor: Wrap the env in a factory fn(env_config), or begin a custom_model with it.
 zero_mean: Set normalize_observations=True; images of bytes are scaled to [0, 1].
 framestack: Wrap the env in gymnasium.wrappers.FrameStackObservation, in a factory fn(env_config).
@@ -160,8 +158,7 @@ use_prev_reward: It is lstm_use_prev_reward.
 attention_use_n_prev_actions: It is lstm_use_prev_action; the memory of attention holds the last actions.
 attention_use_n_prev_rewards: It is lstm_use_prev_reward; the memory of attention holds the last rewards.
 attention_memory_inference attention_memory_training: It is attention_memory, one number for acting and training.
-dueling num_atoms v_min: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
-v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
+dueling num_atoms v_min v_max noisy sigma0: It is of DQN's nets: DQNConfig().training(...), or a DQNCatalog's config.
 
 [argument]
 model_config_dict: Pass model_config={...}.
@@ -192,8 +189,7 @@ should_module_be_updated: Use .multi_agent(policies_to_train=[...]), or a functi
 
 [RLModule]
 compute_self_supervised_loss: Implement compute_extra_losses(batch, fwd_out) of ExtraLossAPI.
-get_inference_action_dist_cls get_exploration_action_dist_cls: Override get_action_dist_cls() of a catalog.
-get_train_action_dist_cls: Override get_action_dist_cls() of a catalog.
+get_inference_action_dist_cls get_exploration_action_dist_cls get_train_action_dist_cls: Override get_action_dist_cls().
 make_target_networks get_target_network_pairs forward_target: Leave it out: learners build target nets from the spec.
 
 [algorithm]
@@ -246,12 +242,11 @@ callback callbacks: Use --callbacks-class my_module:MyCallbacks, or --on-train-r
 evaluation_config: Use --evaluation-env-config or --evaluation-explore.
 replay_buffer_config: Use --replay-capacity, --prioritized-replay and the other flags of section replay.
 on_algorithm_init on_checkpoint_loaded: Use --on-environment-created my_module:function.
-minibatch_size: It is a setting of PPO; the batch of DQN is --train-batch-size-per-learner.
-n_steps: Use --train-batch-size-per-learner, of all environments together, or DQN's --n-step.
+minibatch_size: It is a setting of PPO; with replay, the batch is --train-batch-size-per-learner.
+n_steps: Use --train-batch-size-per-learner, of all environments together, or with replay --n-step.
 build_algo resources: Leave it out.
 log_level: Leave it out, or use --quiet.
-exploration_config exploration_fraction: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
-exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
+exploration_fraction exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
 """
 
 

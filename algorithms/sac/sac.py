@@ -49,7 +49,7 @@ class SACConfig(SACTraining, ReplayConfig):
 
     @on_the_class
     def plain(cls, **values: Any) -> "SACConfig":
-        """Return a new config with the published settings (Haarnoja et al. 2018), whatever the defaults are.
+        """Return a new config with the published settings (Haarnoja et al. 2018).
 
         Args:
             **values: Additional settings, or values that replace the published ones.

@@ -132,7 +132,7 @@ def check_reach(dist_cls: type[Distribution], space: Space, model_config: Defaul
             path = "action_space" + "".join(f"[{key!r}]" for key in keys)
             raise ValueError(
                 f"model_config.normalize_actions: expected True, since samples of {leaf_cls.__name__} lie in (-1, 1), "
-                f"got False for {path}, {leaf}, whose bounds they would not reach. Leave it out, or use DiagGaussian."
+                f"got False for {path}, {leaf}, whose bounds they would not reach. Leave it out."
             )
 
 

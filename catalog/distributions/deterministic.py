@@ -50,7 +50,7 @@ class DeterministicAction(DiagGaussian):
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
         if not cls.fits(space):
-            remedy = "Choose DQN, SAC or PPO for such actions, or leave the choice of the distribution to the Catalog."
+            remedy = "Choose SAC or PPO for such actions, or another custom_action_dist."
             raise cls._wrong_space(path, f"{cls.expected} with finite bounds on all sides", space, remedy)
         super().check(space, path)
 

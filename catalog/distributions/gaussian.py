@@ -34,7 +34,7 @@ class BoxDistribution(ArrayDistribution):
         super().check(space, path)
         assert isinstance(space, spaces.Box)
         if cls.bounded and not space.is_bounded():
-            remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
+            remedy = "Give it finite bounds by an env wrapper; SAC and PPO can use DiagGaussian instead."
             raise cls._wrong_space(path, f"{cls.expected} with finite bounds on all sides", space, remedy)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

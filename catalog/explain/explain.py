@@ -17,6 +17,7 @@ from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
+from catalog.encoders.dense import DenseEnsemble
 from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.errors import unknown
@@ -381,7 +382,8 @@ def _describe(net: nn.Module) -> str:
     widths = ""
     for before, after in _ends(net):
         widths += f" → {after}" if widths.endswith(f" → {before}") else f"  {before} → {after}"
-    name = type(net.net if isinstance(net, ModuleEncoder) else net).__name__
+    members = next((part.members for part in net.modules() if isinstance(part, DenseEnsemble)), None)
+    name = (f"{members} × " if members else "") + type(net.net if isinstance(net, ModuleEncoder) else net).__name__
     return textwrap.shorten(f"{name}{widths}".replace("  ", " · "), 72, placeholder=" …").replace(" · ", "  ")
 
 

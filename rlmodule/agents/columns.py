@@ -136,12 +136,6 @@ class AgentColumns:
             who = torch.from_numpy(np.flatnonzero(self.in_play))
             self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 
-    def length_of(self, slot: int) -> int:
-        """Return the number of complete rows in the current episode of the agent of ``slot``. If the agent is not in
-        play, use its last episode."""
-        column = self.column_of[slot]
-        return int(self.cursor[column] - self.began[column])
-
     # --- step by step -------------------------------------------------------------------------------------------------
 
     def advance(self, t: int, earned: np.ndarray) -> None:

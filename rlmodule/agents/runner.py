@@ -405,7 +405,9 @@ class AgentRunner(Accounts):
     def _leave(self, e: int, agent: AgentID) -> None:
         """Record the return and length of the episode that ``agent`` has ended in env ``e``."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
-        length = self._columns[module_id].length_of(slot)
+        columns = self._columns[module_id]
+        column = columns.column_of[slot]
+        length = int(columns.cursor[column] - columns.began[column])
         one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
         self._returns[slot] = 0.0
         self._episode_of[e].leave(one)

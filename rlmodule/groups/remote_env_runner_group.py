@@ -283,7 +283,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             failure = self.workers.restart_later(worker, failure)
         if not failure.final or (settings.ignore_env_runner_failures and self._num_left()):
             return
-        self._wait_for_failures()
+        # other runners may fail at the same time: wait a moment for answers, and keep them for the next call of collect
+        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
+        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
+            answers += self.workers.collect(left)
+        self.workers.keep(answers)
         num_left = self._num_left()
         remedy = "Let runners restart, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
@@ -297,16 +301,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _num_left(self) -> int:
         return sum(not self.workers.is_gone(worker) for worker in range(self.workers.size))
-
-    def _wait_for_failures(self) -> None:
-        """Wait for answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
-
-        The answers are kept for the next call of ``collect``.
-        """
-        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
-        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
-            answers += self.workers.collect(left)
-        self.workers.keep(answers)
 
     def _cure_of(self, failure: Failure) -> str:
         """Return sentences about settings that may help after ``failure``, or an empty string."""

@@ -170,11 +170,6 @@ class RemoteLearnerGroup(LearnerGroup):
         self._tasks.remove(task)  # reading the state changed nothing, so a restart need not repeat it
         return state
 
-    def _keep_state(self, state: State) -> None:
-        """Keep ``state`` for restarts, and copy its weights to :attr:`module`."""
-        self._state, self._num_updates = state, state["num_updates"]
-        self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
-
     def report(self) -> dict[str, Any]:
         counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}
         return counters | {"waited_for_learners_s": self.seconds_waited}
@@ -259,7 +254,9 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._finished.append((task.reduce_fn, task.results))
         if task.returns_state:
             self._tasks = self._tasks[self._tasks.index(task) + 1 :]
-            self._keep_state(task.answers[0][1])
+            self._state = state = task.answers[0][1]  # for restarts
+            self._num_updates = state["num_updates"]
+            self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
     # --- failures -----------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class TargetNets:
         if self._followed is not None and len(followed) < len(self._followed):
             raise ValueError(
                 f"target net of module {module_id!r}: expected parts among {', '.join(parts)}, got "
-                f"{', '.join(self._followed)}. Name parts that parts_of() returns."
+                f"{', '.join(self._followed)}. Set target_parts of the learner to names that parts_of() returns."
             )
         everything = len(followed) == len(parts)
 

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.distributions.base import Distribution
 from catalog.hooks import explain_unknown, refuses_foreign
 from catalog.past import PREV_REWARD
 from catalog.spaces import map_spaces
@@ -236,7 +235,8 @@ class Policy(OnHub):
             reward = self._rewards(where, num, begins, rewards)
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(self.generator)
-        _, actions, memory = step(obs, memory, begins, reward, self._sampled if explore else most_likely, explore)
+        choose = (lambda dist: dist.sample(self.generator)) if explore else most_likely
+        _, actions, memory = step(obs, memory, begins, reward, choose, explore)
         return actions, memory or None
 
     def _needed(self, obs: Tree) -> Tree:
@@ -244,9 +244,6 @@ class Policy(OnHub):
         unread = self._step.unread
         is_whole = not unread or not isinstance(obs, Mapping)
         return obs if is_whole else {name: part for name, part in obs.items() if name not in unread}
-
-    def _sampled(self, dist: Distribution) -> Tree:
-        return dist.sample(self.generator)
 
     def _memory(
         self, where: str, num: int, state: Tree | None, starts: ArrayLike | None

@@ -1,6 +1,7 @@
 """Check a new module by running it on two observations, so that wrong shapes raise errors before any training."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,13 +9,14 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.distributions.categorical import choice_counts
 from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.acting import most_likely
-from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
+from rlmodule.modules.apis import ActionValueAPI, QNetAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 
@@ -78,7 +80,7 @@ def _try_training(module: RLModule, batch: Batch) -> None:
         _check_inputs(module, where, batch, out)
     if module.is_stateful() and Columns.STATE_OUT in out:
         check_next_state(batch[Columns.STATE_IN], out[Columns.STATE_OUT], f"{where}[{Columns.STATE_OUT!r}]")
-    if not isinstance(module, ValueFunctionAPI | QNetAPI):
+    if not isinstance(module, ValueFunctionAPI | QNetAPI | ActionValueAPI):
         return
     # learners ask for values both with embeddings and without; a recurrent module always gets embeddings
     rows, given = batch, [out.get(Columns.EMBEDDINGS), None]
@@ -95,14 +97,46 @@ def _try_training(module: RLModule, batch: Batch) -> None:
         for method, shape, wanted in checks:
             where, values = _called(module, method, rows, embeddings)
             check_floats(values, shape, f"{where} of {count} rows", f"floats of shape {shape}", f"Return {wanted}.")
+    if isinstance(module, ActionValueAPI):
+        inputs = out[Columns.ACTION_DIST_INPUTS].reshape(count, -1)
+        actions = most_likely(module.action_dist_cls.from_logits(inputs))
+        for embeddings in given:
+            _check_action_values(module, rows, actions, embeddings)
+        _check_frozen_values(module, rows, actions, given[0])
 
 
-def _called(module: RLModule, method: Callable[..., Any], batch: Batch, *args: Any) -> tuple[str, Any]:
+def _check_action_values(module: Any, rows: Batch, actions: Tree, embeddings: Tensor | None) -> None:
+    """Raise ValueError if the critics' values of ``actions`` ``[B, ...]``, or of all joint actions if the critics
+    predict these, have the wrong shape."""
+    joint, count = math.prod(choice_counts(module.action_space)), len(tree.flatten(actions)[0])
+    for taken, shape in ((actions, (count,)), (None, (count, joint)))[: 1 + module.values_all_actions]:
+        where, values = _called(module, module.compute_action_values, rows, taken, embeddings)
+        critics = values.shape[:1] if isinstance(values, Tensor) else ()
+        expected = f"floats of shape (critics, {', '.join(map(str, shape))})"
+        remedy = "Return one value of each critic for each row and, if actions is None, for each joint action."
+        check_floats(values, (*critics, *shape), f"{where} of {count} rows", expected, remedy)
+
+
+def _check_frozen_values(module: Any, rows: Batch, actions: Tree, embeddings: Tensor | None) -> None:
+    """Raise ValueError unless the gradient of ``frozen`` values reaches the actions, and no weight."""
+    actions = map_leaves(lambda x: x.clone().requires_grad_(x.is_floating_point()), actions)
+    with torch.enable_grad():
+        where, values = _called(module, module.compute_action_values, rows, actions, embeddings, frozen=True)
+    weights, leaves = ([x for x in of if x.requires_grad] for of in (module.parameters(), tree.flatten(actions)))
+    gradients: Sequence[Tensor | None] = [None] * len(weights + leaves)
+    if values.requires_grad:
+        gradients = torch.autograd.grad(values, weights + leaves, torch.ones_like(values), allow_unused=True)
+    if [x is not None for x in gradients] != [False] * len(weights) + [True] * len(leaves):
+        remedy = "Detach the weights of the critics and the embeddings, but not the actions."
+        raise ValueError(f"{where} with frozen=True: expected a gradient to the actions alone, got another. {remedy}")
+
+
+def _called(module: RLModule, method: Callable[..., Any], batch: Batch, *args: Any, **kwargs: Any) -> tuple[str, Any]:
     """Call ``method`` of ``module`` on a shallow copy of ``batch``. Return the method's name for error messages, and
     its result."""
     where = f"{type(module).__name__}.{method.__name__}()"
     takes = f"a method that takes {', '.join(batch)} of {ROWS} observations, or of {ROWS} sequences if there is a state"
-    return where, tried(lambda: method(dict(batch), *args), batch[Columns.OBS], where, takes)
+    return where, tried(lambda: method(dict(batch), *args, **kwargs), batch[Columns.OBS], where, takes)
 
 
 def _width(module: RLModule) -> int:

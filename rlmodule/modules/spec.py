@@ -176,5 +176,12 @@ class MultiRLModuleSpec:
         Raises:
             ValueError: If a module class or a space is None, or modules cannot share a part; see :func:`share_parts`.
         """
-        modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
+        modules = dict[str, RLModule]()
+        for name, spec in self.rl_module_specs.items():
+            try:
+                modules[name] = spec.build(inference_only=inference_only)
+            except ValueError as error:
+                if len(self.rl_module_specs) == 1:
+                    raise
+                raise ValueError(f"module {name!r}: {error}") from error
         return MultiRLModule(modules, self.shared_parts).eval()

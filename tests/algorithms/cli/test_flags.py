@@ -27,6 +27,8 @@ from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.callbacks import CALLBACKS
+from algorithms.sac import SACConfig
+from algorithms.td3 import TD3Config
 from catalog import DefaultModelConfig
 from catalog.checks import Bounds, is_schedule
 from catalog.migration import REMEDIES
@@ -238,7 +240,7 @@ def test_the_nets_of_an_algorithm_keep_its_own_defaults() -> None:
 def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
     known = {
         flag(name)
-        for config in (PPOConfig, DQNConfig)
+        for config in (PPOConfig, DQNConfig, SACConfig, TD3Config)
         for name in (
             *settings_of(config),
             *(item.name for item in dataclasses.fields(DefaultModelConfig)),

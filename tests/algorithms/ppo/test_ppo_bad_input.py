@@ -332,7 +332,7 @@ refused(
 refused(
     "a squashed distribution over an unbounded part",
     "action_space['arm']: expected a Box of floats with finite bounds on all sides, for SquashedGaussian, got "
-    "Box(-inf, inf, (2,), float32). Give it finite bounds with an env wrapper, or use DiagGaussian.",
+    "Box(-inf, inf, (2,), float32). Give it finite bounds by an env wrapper; SAC and PPO can use DiagGaussian instead.",
     lambda: module(
         action=spaces.Dict({"arm": spaces.Box(-np.inf, np.inf, (2,))}), custom_action_dist={"arm": "SquashedGaussian"}
     ),

@@ -93,7 +93,7 @@ def test_no_sample_is_a_forbidden_action() -> None:
 
 def test_explain_lists_the_critics() -> None:
     text = build().explain()
-    assert "critics              ActionCritic  6 → 8 → 1" in text
+    assert "critics              2 × ActionCritic  6 → 8 → 1" in text
     assert "SquashedGaussian, 4 inputs" in text
     assert "SACCatalog._get_dist_cls_from_action_space()" in text
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
+from algorithms.sac import SACCatalog, SACModule
 from catalog import DiagGaussian, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, QNetAPI, RLModule, RLModuleSpec
@@ -167,6 +168,44 @@ def test_values_of_actions_are_tried() -> None:
     message = r"compute_q_values\(\) of 2 rows: .* \(2, 2\), got .* \(2, 1\) .*Return one value for each action"
     with pytest.raises(ValueError, match=message):
         check_module(spec_of(Wide, TWO).build())
+
+
+class NoCriticDim(SACModule):
+    def compute_action_values(self, *args: Any, **kwargs: Any) -> Tensor:
+        return super().compute_action_values(*args, **kwargs)[0]
+
+
+class MovesCritics(SACModule):
+    def compute_action_values(self, *args: Any, frozen: bool = False, **kwargs: Any) -> Tensor:
+        return super().compute_action_values(*args, **kwargs)
+
+
+class IgnoresActions(SACModule):
+    def compute_action_values(self, batch: Any, actions: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return super().compute_action_values(batch, torch.zeros_like(actions), *args, **kwargs)
+
+
+class BareLinear(SACCatalog):
+    def build_qf(self) -> nn.Module:
+        return nn.Linear(6, 1)
+
+
+@pytest.mark.parametrize(
+    ("module_class", "catalog_class", "action_space", "message"),
+    [
+        (NoCriticDim, SACCatalog, TORQUES, r"of 2 rows: expected floats of shape \(critics, 2\), got shape \(2,\)"),
+        (NoCriticDim, SACCatalog, TWO, r"of 2 rows: expected floats of shape \(critics, 2\), got shape \(2,\)"),
+        (MovesCritics, SACCatalog, TORQUES, "with frozen=True: expected a gradient to the actions alone, got another"),
+        (MovesCritics, SACCatalog, TWO, "with frozen=True: expected a gradient to the actions alone, got another"),
+        (IgnoresActions, SACCatalog, TORQUES, "with frozen=True: expected a gradient to the actions alone"),
+        (SACModule, BareLinear, TORQUES, r"expected a method that takes obs .*'frozen'"),
+    ],
+)
+def test_critics_that_do_not_fit_are_refused(
+    module_class: type[RLModule], catalog_class: type[Any], action_space: Space, message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"{module_class.__name__}\.compute_action_values\(\).* {message}"):
+        check_module(RLModuleSpec(module_class, VECTOR, action_space, {}, catalog_class).build())
 
 
 def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_batch() -> None:
