@@ -132,14 +132,17 @@ class ActionCritic(nn.Module):
         strides = torch.tensor([math.prod(counts[i + 1 :]) for i in range(len(counts))]) if counts else None
         self.register_buffer("strides", strides, persistent=False)
 
-    def forward(self, latent: Tensor, actions: Tree | None = None, *, frozen: bool = False) -> Tensor:
-        """Return the values of all members, in units of reward.
+    def forward(
+        self, latent: Tensor, actions: Tree | None = None, *, frozen: bool = False, num_critics: int | None = None
+    ) -> Tensor:
+        """Return the values of the members, in units of reward.
 
         Args:
             latent: Latents of the observations, ``[B, D]``.
             actions: Sampled actions ``[B, *shape]``. Choices are numbers or, unless ``values_all``, one-hot codes.
                 None stands for every joint action and needs ``values_all``.
             frozen: If True, gradients reach the actions only; latents and weights count as constants.
+            num_critics: Number of members to compute, the first ones; None computes all.
 
         Returns:
             Values ``[members, B]``; without ``actions`` ``[members, B, number of joint actions]``.
@@ -147,9 +150,9 @@ class ActionCritic(nn.Module):
         x = latent.detach() if frozen else latent
         if self.code is not None:
             x = torch.cat([x, self.code.forward(actions)], -1)  # without the hooks of Module.__call__, which take time
-        x = x.expand(self.body.members, *x.shape)
-        x = self.body.run(x, self.body.frozen() if frozen else None)
-        values = self.head.run(x, self.head.frozen() if frozen else None)
+        x = x.expand(num_critics or self.body.members, *x.shape)
+        x = self.body.run(x, self.body.layers_of(num_critics, frozen=frozen))
+        values = self.head.run(x, self.head.layers_of(num_critics, frozen=frozen))
         if self.code is not None:
             return values.squeeze(-1)
         return values if actions is None else self._taken(values, actions)

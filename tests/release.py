@@ -36,7 +36,7 @@ def check_files(wheel: Path) -> None:
         metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
     library = {"catalog_rl.py"}
     for package in ("catalog", "rlmodule", "algorithms"):
-        files = [*(ROOT / package).rglob("*.py"), ROOT / package / "py.typed"]
+        files = [*(ROOT / package).rglob("*.py"), *(ROOT / package).rglob("*.txt"), ROOT / package / "py.typed"]
         library.update(path.relative_to(ROOT).as_posix() for path in files)
     code = {name for name in packed if not name.startswith(info)}
     assert code == library, f"missing: {sorted(library - code)}, too many: {sorted(code - library)}"

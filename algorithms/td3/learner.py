@@ -67,7 +67,7 @@ class TD3Learner(ActionCriticLearner):
         metrics = {"qf_loss": qf_loss, "td_error": errors.detach().abs().mean(0), "qf": taken.detach().mean(0)}
         if "actor" in self.stepping[module_id]:
             actions = policy_actions(module, fwd_out)
-            policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True)[0].mean()
+            policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1).mean()
             loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
         return loss, metrics
 

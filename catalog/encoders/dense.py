@@ -227,18 +227,21 @@ class DenseEnsemble(DenseStack):
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return _norm_of_members(self.normalize, x, **weights)
 
-    def frozen(self) -> list[Layer]:
-        """Return the layers with detached weights, which get no gradient, for :meth:`run`."""
-        return [layer._replace(linear=_detached(layer.linear), norm=_detached(layer.norm)) for layer in self.layers]
+    def layers_of(self, members: int | None = None, *, frozen: bool = False) -> Sequence[Layer]:
+        """Return the layers of the first ``members`` nets, or of all for None, for :meth:`run`. The weights of
+        ``frozen`` layers get no gradient."""
+
+        def taken(weights: dict[str, Any] | None) -> dict[str, Any] | None:
+            return weights and {name: (x.detach() if frozen else x)[:members] for name, x in weights.items()}
+
+        if members is None and not frozen:
+            return self.layers
+        return [layer._replace(linear=taken(layer.linear), norm=taken(layer.norm)) for layer in self.layers]
 
 
 def _norm_of_members(normalize: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     x = normalize(x, x.shape[-1:])
     return x * weight if bias is None else torch.addcmul(bias, x, weight)
-
-
-def _detached(weights: dict[str, Any] | None) -> dict[str, Any] | None:
-    return weights and {name: tensor.detach() for name, tensor in weights.items()}
 
 
 LARGE = 10_000_000

@@ -352,11 +352,7 @@ class EnvGuard(Guard, gym.Wrapper):
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             self._last_step = None
-            raise ValueError(
-                f"env {self.env_index}, step {step}, step(): expected a tuple (obs, reward, terminated, truncated, "
-                f"info), got {describe(result)}. If it is of the old gym's API, split done into terminated (the task "
-                "ended) and truncated (a time limit, say, cut it off)."
-            ) from error
+            raise self._wrong_result(result) from error
         # most steps return these types, and need no further check
         if not (
             type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in PLAIN and type(info) is dict
@@ -367,6 +363,13 @@ class EnvGuard(Guard, gym.Wrapper):
         if terminated or truncated:
             obs = own(obs)
         return obs, reward, terminated, truncated, info
+
+    def _wrong_result(self, result: Any) -> ValueError:
+        return ValueError(
+            f"env {self.env_index}, step {self._steps}, step(): expected a tuple (obs, reward, terminated, "
+            f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
+            "terminated (the task ended) and truncated (a time limit, say, cut it off)."
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env. Check the observation if a check is due, and the info in every reset.
@@ -580,11 +583,15 @@ def check_finite(
         if array.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(array)) < array.size:
             index = tuple(int(i) for i in np.argwhere(~finite)[0])
             row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
-            what = name + "".join(f"[{key!r}]" for key in path)
-            where = f"env {first_env_index + env}, step {first_step + row}, {what}"
-            got = f"{array[index]}{f' at index {tuple(inner)}' if inner else ''}"
-            remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-            raise ValueError(f"{where}: expected finite numbers, got {got}. {remedy}")
+            where = f"env {first_env_index + env}, step {first_step + row}, {name}"
+            raise _not_finite(where + "".join(f"[{key!r}]" for key in path), array[index], inner)
+
+
+def _not_finite(where: str, got: Any, index: list[Any]) -> ValueError:
+    return ValueError(
+        f"{where}: expected finite numbers, got {got}{f' at index {tuple(index)}' if index else ''}. Look for a "
+        "division by zero or an unstable simulation in the env, or a broken action."
+    )
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -69,10 +69,16 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
         return ("qf", "encoder" if self.encoder.shared else "encoder.critic_encoder")
 
     def compute_action_values(
-        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None, *, frozen: bool = False
+        self,
+        batch: Mapping[str, Tree],
+        actions: Tree | None,
+        embeddings: Tensor | None = None,
+        *,
+        frozen: bool = False,
+        num_critics: int | None = None,
     ) -> Tensor:
         if embeddings is None:
             state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
             obs = batch[Columns.OBS] if self.critic_reads_raw else self._normalized(batch)
             embeddings = self.encoder.encode_critic(obs, state, starts=starts)
-        return self.qf(embeddings, actions, frozen=frozen)
+        return self.qf(embeddings, actions, frozen=frozen, num_critics=num_critics)

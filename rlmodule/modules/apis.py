@@ -83,7 +83,13 @@ class ActionValueAPI(ABC):
 
     @abstractmethod
     def compute_action_values(
-        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None, *, frozen: bool = False
+        self,
+        batch: Mapping[str, Tree],
+        actions: Tree | None,
+        embeddings: Tensor | None = None,
+        *,
+        frozen: bool = False,
+        num_critics: int | None = None,
     ) -> Tensor:
         """Return the values that each critic predicts, ``[critics, B]`` in units of reward.
 
@@ -94,6 +100,7 @@ class ActionValueAPI(ABC):
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
                 gets them, because its values do not depend on ``obs`` alone.
             frozen: Let gradients flow only to ``actions``, and not to the critics' weights or ``embeddings``.
+            num_critics: Number of critics to compute, the first ones; None computes all.
         """
 
 

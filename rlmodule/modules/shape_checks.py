@@ -121,7 +121,8 @@ def _check_frozen_values(module: Any, rows: Batch, actions: Tree, embeddings: Te
     """Raise ValueError unless the gradient of ``frozen`` values reaches the actions, and no weight."""
     actions = map_leaves(lambda x: x.clone().requires_grad_(x.is_floating_point()), actions)
     with torch.enable_grad():
-        where, values = _called(module, module.compute_action_values, rows, actions, embeddings, frozen=True)
+        options = {"frozen": True, "num_critics": 1}
+        where, values = _called(module, module.compute_action_values, rows, actions, embeddings, **options)
     weights, leaves = ([x for x in of if x.requires_grad] for of in (module.parameters(), tree.flatten(actions)))
     gradients: Sequence[Tensor | None] = [None] * len(weights + leaves)
     if values.requires_grad:

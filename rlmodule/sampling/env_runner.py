@@ -246,11 +246,16 @@ class EnvRunner(Accounts):
         assert self._row is not None
         data.begin(self._row)
         if self._is_stateful:
-            if self._state is None:
-                self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
-            count = -(-num_steps // self.module.max_seq_len)  # one initial state for each training sequence
-            data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
+            data.state_in = self._new_states(num_steps)
         return data
+
+    def _new_states(self, num_steps: int) -> Tree:
+        """Allocate storage for the initial recurrent state of each training sequence in a rollout of ``num_steps``
+        rows."""
+        if self._state is None:
+            self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
+        count = -(-num_steps // self.module.max_seq_len)
+        return map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 

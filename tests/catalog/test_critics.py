@@ -77,7 +77,7 @@ def test_frozen_weights_get_no_gradient_and_follow_the_real_ones() -> None:
     ensemble = DenseEnsemble(2, **layers, init=Init(), output_dim=1)
     x = torch.randn(2, 5, 2, requires_grad=True)
     for _ in range(2):
-        frozen = ensemble.run(x, ensemble.frozen())
+        frozen = ensemble.run(x, ensemble.layers_of(frozen=True))
         assert torch.equal(frozen, ensemble.run(x))
         frozen.sum().backward()
         assert x.grad is not None
@@ -167,6 +167,15 @@ def test_critics_give_a_frozen_pass_a_gradient_for_the_actions_alone() -> None:
     assert bool((actions.grad != 0).any())
     assert latent.grad is None
     assert all(parameter.grad is None for parameter in critics.parameters())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_first_critics_alone_have_the_values_they_have_together(frozen: bool) -> None:
+    critics = critics_of(ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"fcnet_norm": "layer"}))
+    latent, actions = torch.randn(5, 3), torch.randn(5, 2)
+    torch.testing.assert_close(
+        critics(latent, actions, frozen=frozen, num_critics=1), critics(latent, actions)[:1], rtol=1e-6, atol=1e-6
+    )
 
 
 def linears(net: nn.Module) -> list[tuple[int, int]]:

@@ -28,6 +28,8 @@ from algorithms.run.callbacks import (
     FinishedEpisode,
     finished_episodes,
 )
+from algorithms.sac import SACConfig
+from algorithms.td3 import TD3Config
 from catalog.migration import REMEDIES
 from catalog.settings import settings_of
 from rlmodule import EnvRunner, Rollout
@@ -571,7 +573,7 @@ def test_a_config_for_evaluation_differs_in_what_it_should() -> None:
 
 
 def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
-    known = settings_of(PPOConfig) | settings_of(DQNConfig)
+    known = settings_of(PPOConfig) | settings_of(DQNConfig) | settings_of(SACConfig) | settings_of(TD3Config)
     for hint in REMEDIES["setting"].values():
         for section, arguments in re.findall(r"\.(\w+)\(((?:\w+=[^()]*)+)\)", hint):
             for name in re.findall(r"(?:^|, )(\w+)=", arguments):
