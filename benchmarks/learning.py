@@ -149,9 +149,8 @@ SAC_PARTS: dict[str, dict[str, Any]] = {
         "train_batch_size_per_learner": 128,
         "model_config": _NETS | {"fcnet_norm": "layer"},
     },
-    "all three": {
-        "train_batch_size_per_learner": 128,
-        "model_config": _NETS | {"fcnet_norm": "layer", "normalize_observations": True},
+    "normalised observations, layer norm": {
+        "model_config": _NETS | {"fcnet_norm": "layer", "normalize_observations": True}
     },
 }
 """Settings that may make SAC stronger: one at a time, and those that did, together."""
@@ -240,7 +239,7 @@ GOALS = {
     | {
         f"{env_id}, {part}": Goal("SAC", env_id, 100_000, floor, PLAIN | SAC_PARTS[part], part=part, most_seeds=3)
         for env_id, floor in (("HalfCheetah-v5", 4500), ("Hopper-v5", 650))
-        for part in ("normalised observations", "all three")
+        for part in ("normalised observations", "normalised observations, layer norm")
     },
     "SAC-parts": {
         part: Goal("SAC", "HalfCheetah-v5", 100_000, 3900, PLAIN | on, part=part, most_seeds=2)

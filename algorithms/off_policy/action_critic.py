@@ -59,7 +59,6 @@ class ActionCriticLearner(ReplayLearner):
         if stop - first != own:  # a batch of another size than that of the settings
             first, total = rank * own, size * own
         shape = (num_actions, *steps, total)
-        width = module.action_dist_cls.required_input_dim(module.action_space)
-        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), width)
+        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), module.num_dist_inputs)
         assert noise is not None  # the catalog checks it
         return moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)

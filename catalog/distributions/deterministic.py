@@ -1,5 +1,6 @@
 """Deterministic actions, with noise for exploration."""
 
+import functools
 from typing import ClassVar
 
 import torch
@@ -43,9 +44,13 @@ class DeterministicAction(DiagGaussian):
 
     def __init__(self, logits: Tensor) -> None:
         self.mean = logits.tanh()
+
+    @functools.cached_property
+    def log_std(self) -> Tensor:
+        """Logarithm of the standard deviation of the noise, ``[..., prod(shape)]``."""
         noise = self.module._modules.get("exploration_noise")
         scale = noise.scale if isinstance(noise, ExplorationNoise) else self.mean.new_full((), SCALE)
-        self.log_std = scale.log().expand_as(self.mean)
+        return scale.log().expand_as(self.mean)
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:

@@ -81,7 +81,7 @@ class AgentColumns:
         num, converter = len(slots), module.action_converter
         self._convert = None if converter.is_identity else converter.forward
         self._is_stateful = module.is_stateful()
-        noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
+        noise.use(module.action_dist_cls, module.num_dist_inputs)
         self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
         self.in_play = np.zeros(num, bool)
         # built once, since in most steps all agents of all envs observe and act
@@ -341,8 +341,8 @@ class AgentColumns:
         self.in_play[who], self.began[who] = True, [-one["length"] for one in saved]
         ready = who[np.array([one["is_ready"] for one in saved], bool)]
         self.ready = self._all if len(ready) == len(self._all) else ready
-        width = self.module.action_dist_cls.required_input_dim(self.module.action_space)
-        like = self.module.action_dist_cls.from_logits(torch.zeros(1, width)).to_deterministic().sample()
+        inputs = torch.zeros(1, self.module.num_dist_inputs)
+        like = self.module.action_dist_cls.from_logits(inputs).to_deterministic().sample()
         trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # the structure of the other columns is known
         for name in dict.fromkeys(name for one in saved for name in one["row"]):
             known = next(one["row"][name] for one in saved if name in one["row"])

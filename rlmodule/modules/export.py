@@ -123,7 +123,7 @@ class ActingGraph(nn.Module):
             given["prev_reward"] = torch.from_numpy(rng.normal(size=num).astype(np.float32))
         if self.explore:
             dist_cls = self.module.action_dist_cls
-            given["noise"] = dist_cls.draw_noise(rng, num, dist_cls.required_input_dim(self.module.action_space))
+            given["noise"] = dist_cls.draw_noise(rng, num, self.module.num_dist_inputs)
         return given
 
     def examples(self, num: int) -> Iterator[list[Tensor]]:
@@ -200,7 +200,7 @@ def _noise_of_actions(module: RLModule) -> list[dict[str, Any]]:
         ValueError: If the module explores in another way, such as with noise in its weights.
     """
     dist_cls, generator = module.action_dist_cls, torch.Generator()
-    noise, before = list(_noise_of(dist_cls, dist_cls.required_input_dim(module.action_space))), generator.get_state()
+    noise, before = list(_noise_of(dist_cls, module.num_dist_inputs)), generator.get_state()
     if isinstance(module, NoisyNetAPI):
         module.resample_noise(generator)
     in_nets = not torch.equal(before, generator.get_state())

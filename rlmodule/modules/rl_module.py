@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -126,6 +127,11 @@ class RLModule(Hooks, nn.Module, ABC):
                         f"got {name!r}. Correct what it returns."
                     )
                 setattr(part, leaf, None)
+
+    @functools.cached_property
+    def num_dist_inputs(self) -> int:
+        """Number of inputs of the action distribution."""
+        return self.action_dist_cls.required_input_dim(self.action_space)
 
     def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
         """Set ``action_dist_cls`` to ``dist_cls`` bound to this module; see :meth:`Distribution.for_module`."""

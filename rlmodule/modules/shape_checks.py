@@ -92,7 +92,7 @@ def _try_training(module: RLModule, batch: Batch) -> None:
     if isinstance(module, ValueFunctionAPI):
         checks.append((module.compute_values, (count,), "one number for each row: squeeze(-1) drops a last dim of 1"))
     if isinstance(module, QNetAPI):
-        checks.append((module.compute_q_values, (count, _width(module)), "one value for each action"))
+        checks.append((module.compute_q_values, (count, module.num_dist_inputs), "one value for each action"))
     for embeddings in given:
         for method, shape, wanted in checks:
             where, values = _called(module, method, rows, embeddings)
@@ -140,10 +140,6 @@ def _called(module: RLModule, method: Callable[..., Any], batch: Batch, *args: A
     return where, tried(lambda: method(dict(batch), *args, **kwargs), batch[Columns.OBS], where, takes)
 
 
-def _width(module: RLModule) -> int:
-    return module.action_dist_cls.required_input_dim(module.action_space)
-
-
 def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: Any) -> None:
     """Raise ValueError if ``out`` is not a dict with inputs of the right shape for the action distribution."""
     column = Columns.ACTION_DIST_INPUTS
@@ -154,7 +150,7 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
             "{Columns.ACTION_DIST_INPUTS: inputs}."
         )
     leading = batch[Columns.STARTS].shape if module.is_stateful() else (ROWS,)
-    dist, width = module.action_dist_cls.__name__, _width(module)
+    dist, width = module.action_dist_cls.__name__, module.num_dist_inputs
     remedy = f"{dist} takes {width} inputs for an action of {module.action_space}, and leading dims are kept."
     shape = (*leading, width)
     check_floats(out[column], shape, f"{where}[{column!r}] of {ROWS} observations", f"floats of shape {shape}", remedy)

@@ -161,8 +161,7 @@ class EnvRunner(Accounts):
         self._convert = None if converter.is_identity else converter.forward
         self._is_stateful = module.is_stateful()
         if not self._has_tensors:
-            width = module.action_dist_cls.required_input_dim(self.action_space)
-            self._streams.noise.use(module.action_dist_cls, width)
+            self._streams.noise.use(module.action_dist_cls, module.num_dist_inputs)
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
         self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
