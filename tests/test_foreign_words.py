@@ -101,7 +101,7 @@ HOOKS = [
         )
     ),
     (RLModule, "compute_self_supervised_loss", "ExtraLossAPI"),
-    (RLModule, "get_train_action_dist_cls", "get_action_dist_cls()"),
+    (RLModule, "get_train_action_dist_cls", "get_action_dist_cls() of a catalog"),
 ]
 
 

@@ -115,7 +115,7 @@ def test_any_words_and_any_depths_make_a_chart_that_can_be_read(lines: list[tupl
 
 def test_an_unknown_format_is_told_the_closest() -> None:
     with pytest.raises(
-        ValueError, match=r"explain\(format=\): expected one of \('text', 'mermaid'\), .* mean 'mermaid'\?"
+        ValueError, match=r"explain\(format=\): expected one of the formats \['text', 'mermaid'\], .* mean 'mermaid'\?"
     ):
         PPOCatalog(VECTOR, TWO).explain(format="mermade")  # type: ignore[arg-type]
 
