@@ -237,7 +237,7 @@ class PolicyChanges:
 
         Args:
             state: A result of :meth:`get_state`.
-            allow: Import paths that specs in ``state`` may use, else ``ValueError`` is raised; None allows all.
+            allow: Import paths that specs in ``state`` may use; None allows all.
         """
         base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
         wanted: dict[str, Origin] = {name: None for name in base if name not in state["removed"]} | state["added"]
@@ -248,17 +248,23 @@ class PolicyChanges:
         for policy_id, origin in wanted.items():
             if policy_id in self._specs:
                 continue
-            train = self._config.is_trained(policy_id) if origin is None else origin["train"]
-            if origin is None or "of" in origin:
-                spec = base[policy_id if origin is None else origin["of"]]
+            if origin is None:
+                spec, train = base[policy_id], self._config.is_trained(policy_id)
             else:
-                decoder = Decoder("checkpoint", allow)
-                spec = decoder.read(origin["spec"], "policies", RLModuleSpec)
-                decoder.refuse_missing()
+                spec, train = base[origin["of"]] if "of" in origin else _decoded(origin["spec"], allow), origin["train"]
             self._add(policy_id, spec, train, origin)
         if self.league is not None:
             self.league.set_state(state["league"])
         self.update()
+
+
+def _decoded(form: Any, allow: Sequence[str] | None) -> RLModuleSpec:
+    """Return the spec that ``encode()`` turned into ``form``. Raise ``ValueError`` if ``form`` needs an import that
+    ``allow`` lacks."""
+    decoder = Decoder("checkpoint", allow)
+    spec = decoder.read(form, "policies", RLModuleSpec)
+    decoder.refuse_missing()
+    return spec
 
 
 def _specs_by_id(config: MultiAgentConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:

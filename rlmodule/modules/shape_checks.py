@@ -109,7 +109,10 @@ def _check_action_values(module: Any, rows: Batch, actions: Tree, embeddings: Te
     """Raise ValueError if the critics' values of ``actions`` ``[B, ...]``, or of all joint actions if the critics
     predict these, have the wrong shape."""
     joint, count = math.prod(choice_counts(module.action_space)), len(tree.flatten(actions)[0])
-    for taken, shape in ((actions, (count,)), (None, (count, joint)))[: 1 + module.values_all_actions]:
+    cases: list[tuple[Tree | None, tuple[int, ...]]] = [(actions, (count,))]
+    if module.values_all_actions:
+        cases.append((None, (count, joint)))
+    for taken, shape in cases:
         where, values = _called(module, module.compute_action_values, rows, taken, embeddings)
         critics = values.shape[:1] if isinstance(values, Tensor) else ()
         expected = f"floats of shape (critics, {', '.join(map(str, shape))})"
@@ -118,11 +121,15 @@ def _check_action_values(module: Any, rows: Batch, actions: Tree, embeddings: Te
 
 
 def _check_frozen_values(module: Any, rows: Batch, actions: Tree, embeddings: Tensor | None) -> None:
-    """Raise ValueError unless the gradient of ``frozen`` values reaches the actions, and no weight."""
+    """Raise ValueError unless ``num_critics=1`` gives the values of one critic, and the gradient of ``frozen`` values
+    reaches the actions and no weight."""
     actions = map_leaves(lambda x: x.clone().requires_grad_(x.is_floating_point()), actions)
     with torch.enable_grad():
         options = {"frozen": True, "num_critics": 1}
         where, values = _called(module, module.compute_action_values, rows, actions, embeddings, **options)
+    shape = (1, len(tree.flatten(actions)[0]))
+    remedy = "Return the values of the first num_critics critics alone."
+    check_floats(values, shape, f"{where} with num_critics=1", f"floats of shape {shape}", remedy)
     weights, leaves = ([x for x in of if x.requires_grad] for of in (module.parameters(), tree.flatten(actions)))
     gradients: Sequence[Tensor | None] = [None] * len(weights + leaves)
     if values.requires_grad:

@@ -175,6 +175,11 @@ class NoCriticDim(SACModule):
         return super().compute_action_values(*args, **kwargs)[0]
 
 
+class IgnoresNumCritics(SACModule):
+    def compute_action_values(self, *args: Any, num_critics: int | None = None, **kwargs: Any) -> Tensor:
+        return super().compute_action_values(*args, **kwargs)
+
+
 class MovesCritics(SACModule):
     def compute_action_values(self, *args: Any, frozen: bool = False, **kwargs: Any) -> Tensor:
         return super().compute_action_values(*args, **kwargs)
@@ -195,6 +200,8 @@ class BareLinear(SACCatalog):
     [
         (NoCriticDim, SACCatalog, TORQUES, r"of 2 rows: expected floats of shape \(critics, 2\), got shape \(2,\)"),
         (NoCriticDim, SACCatalog, TWO, r"of 2 rows: expected floats of shape \(critics, 2\), got shape \(2,\)"),
+        (IgnoresNumCritics, SACCatalog, TORQUES, r"with num_critics=1: expected floats of shape \(1, 2\)"),
+        (IgnoresNumCritics, SACCatalog, TWO, r"with num_critics=1: expected floats of shape \(1, 2\)"),
         (MovesCritics, SACCatalog, TORQUES, "with frozen=True: expected a gradient to the actions alone, got another"),
         (MovesCritics, SACCatalog, TWO, "with frozen=True: expected a gradient to the actions alone, got another"),
         (IgnoresActions, SACCatalog, TORQUES, "with frozen=True: expected a gradient to the actions alone"),
