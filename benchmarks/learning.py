@@ -10,18 +10,22 @@ budget of env steps. PPO then plays 20 greedy episodes, and their mean return is
 over its seeds. The training window is the mean return of the last 100 training episodes, which explore.
 
 Each run that ends is added to `benchmarks/learning.jsonl`, and is not repeated: a command that was interrupted
-continues, and the tables show all seeds that were run. After a change that can alter the results, delete its lines.
+continues, its unfinished runs from their last checkpoint in `runs/learning`, and the tables show all seeds that were
+run. After a change that can alter the results, delete its lines and that folder.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -39,6 +43,9 @@ from benchmarks.run import ROOT, machine, write
 DOC = ROOT / "docs" / "learning.md"
 RUNS = ROOT / "benchmarks" / "learning.jsonl"
 """Every run that has ended, a line of JSON each: what it depends on, what it came to, and where it ran."""
+UNFINISHED = ROOT / "runs" / "learning"
+"""A folder for each run that has not ended, with its last checkpoint."""
+CHECKPOINTS = 10  # of a run
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,10 @@ class Goal:
         for name in ("floor", "part", "most_seeds"):
             del job[name]
         return json.loads(json.dumps(job))
+
+    def folder(self, seed: int) -> Path:
+        """Where an unfinished run is kept."""
+        return UNFINISHED / sha256(json.dumps([self.job(), seed]).encode()).hexdigest()[:16]
 
 
 def _return(algorithm: Algorithm) -> float:
@@ -348,7 +359,7 @@ def _listed(figures: Iterable[float], digits: int) -> str:
 
 
 def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
-    """Train towards `goal` in this process.
+    """Train towards `goal` in this process, from the last checkpoint of the run if it was interrupted.
 
     Args:
         goal: Its `floor` is not looked at.
@@ -358,12 +369,14 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     Raises:
         ValueError: If not even one iteration fits into the budget.
     """
-    config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
+    folder = goal.folder(seed)
     every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
-    config.evaluation(evaluation_duration=goal.episodes)
     figure_of, evaluations = FIGURES[goal.figure], list[tuple[int, float]]()
     iteration, window, seconds = 0, 0.0, 0.0
-    with config.build() as algorithm:
+    with _begun(goal, seed) as algorithm:
+        if algorithm.env_steps:
+            iteration, window, seconds, kept = json.loads((folder / "progress.json").read_text())
+            evaluations = [(steps, figure) for steps, figure in kept if steps <= algorithm.env_steps]
         while algorithm.env_steps + iteration <= goal.budget:
             before = algorithm.env_steps
             result = algorithm.train()
@@ -374,12 +387,25 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
             report(algorithm.env_steps, window)
             if algorithm.env_steps // every > before // every:
                 evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
+            if algorithm.env_steps * CHECKPOINTS // goal.budget > before * CHECKPOINTS // goal.budget:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "progress.json").write_text(json.dumps([iteration, window, seconds, evaluations]))
+                algorithm.save(folder / "checkpoint")
         if not evaluations or evaluations[-1][0] < algorithm.env_steps:
             evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
         steps = algorithm.env_steps
+    shutil.rmtree(folder, ignore_errors=True)
     figures = [figure for _, figure in evaluations]
     figure, rest = max(figures) if goal.best else figures[-1], (round(window, 2), round(seconds, 2))
     return Run(str(goal), seed, steps, figure, figures[-1], *rest, evaluations, machine())
+
+
+def _begun(goal: Goal, seed: int) -> Algorithm:
+    """The run as its last checkpoint holds it, else at its start."""
+    if (checkpoint := goal.folder(seed) / "checkpoint").exists():
+        return Algorithm.from_checkpoint(checkpoint, allow=["benchmarks"])
+    config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
+    return config.evaluation(evaluation_duration=goal.episodes).build()
 
 
 def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:

@@ -21,6 +21,7 @@ CARTPOLE = Goal("PPO", "CartPole-v1", 5000, 475)
 @pytest.fixture(autouse=True)
 def _no_stored_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(learning, "RUNS", tmp_path / "learning.jsonl")
+    monkeypatch.setattr(learning, "UNFINISHED", tmp_path / "unfinished")
 
 
 def row(*figures: float, floor: float = 475, **others: Any) -> Row:
@@ -103,6 +104,24 @@ def test_a_run_apart_reports_as_it_goes() -> None:
     assert run.last == run.figure
 
 
+def test_an_interrupted_run_continues() -> None:
+    goal, reported = replace(CARTPOLE, budget=6200, evaluate_every=2000, episodes=3), list[int]()
+
+    def interrupt(steps: int, mean: float) -> None:
+        reported.append(steps)
+        if len(reported) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(goal, 0, interrupt)
+    continued = train(goal, 0, interrupt)
+    assert reported == [2048, 4096, 4096, 6144]
+    assert [steps for steps, _ in continued.evaluations] == [2048, 4096, 6144]
+    assert not [*learning.UNFINISHED.iterdir()]
+    whole = train(goal, 0)
+    assert replace(continued, seconds=0.0) == replace(whole, seconds=0.0)
+
+
 def test_a_run_that_fails_is_shown() -> None:
     nowhere = replace(CARTPOLE, env_id="Nothing-v0")
     with pytest.raises(RuntimeError, match=r"PPO Nothing-v0, seed 0 failed with exit status 1:[\s\S]*Nothing-v0"):
@@ -129,6 +148,8 @@ class FakeRun:
     def evaluate(self) -> dict[str, Any]:
         self.evaluated.append(self.env_steps)
         return {"env_runners": {"episode_return_mean": self.means[len(self.evaluated) - 1]}}
+
+    def save(self, path: Path) -> None: ...
 
 
 @pytest.mark.parametrize(
