@@ -25,6 +25,7 @@ def config(job: SACJob, seed: int) -> SACConfig:
             num_steps_sampled_before_learning_starts=job.learning_starts,
         )
         .replay(replay_capacity=job.capacity)
+        .rl_module(model_config={"normalize_observations": False})
         .reporting(num_env_steps_per_iteration=job.warm_up // WARM_UP)
         .debugging(seed=seed)
     )

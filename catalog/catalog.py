@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from gymnasium import Space
+from gymnasium import Space, spaces
 from gymnasium.spaces import Dict
 from torch import nn
 from typing_extensions import Self
@@ -143,6 +143,17 @@ class Catalog(Hooks):
         """Return, by name of each model setting in which None lets the catalog choose: the value that replaces None,
         and the reason for it that :meth:`explain` shows."""
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
+
+    def _normalizes_for_box_actions(self, algorithm: str) -> tuple[bool, str]:
+        """Return the value and reason of ``normalize_observations`` for an algorithm that standardises observations
+        where actions are a Box."""
+        if not self._can_normalize:
+            return False, "since there are no float Boxes in it"
+        if not isinstance(self.action_space, spaces.Box):
+            return False, f"{algorithm}'s default for {type(self.action_space).__name__} actions"
+        if self.has_custom_encoder or self.model_config.for_function("policy").has_custom_model:
+            return False, RAW
+        return True, f"{algorithm}'s default for Box actions"
 
     def _decide(self) -> None:
         """Run the decision tree by calling ``_determine_components_hook``. Set ``latent_dims`` from the chosen encoder

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.activations import Init
@@ -12,7 +11,6 @@ from catalog.base import Tree
 from catalog.catalog import Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
-from catalog.explain.unread import RAW
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
@@ -34,19 +32,11 @@ class PPOCatalog(Catalog):
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
         policy, value = config.for_function("policy"), config.for_function("value")
-        if not self._can_normalize:
-            standardise = (False, "since there are no float Boxes in it")
-        elif not isinstance(self.action_space, spaces.Box):
-            standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
-        elif self.has_custom_encoder or policy.has_custom_model:
-            standardise = (False, RAW)
-        else:
-            standardise = (True, "PPO's default for Box actions")
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (True, "PPO's default for recurrent nets: a critic's own would have to run with the env")
         else:
             share = (False, "the default")
-        return {"normalize_observations": standardise, "vf_share_layers": share}
+        return {"normalize_observations": self._normalizes_for_box_actions("PPO"), "vf_share_layers": share}
 
     @refuses_foreign
     def build_pi_head(self) -> nn.Module:

@@ -1,6 +1,7 @@
 """SAC's nets: the catalog that chooses them and the module that assembles them."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,9 @@ class SACCatalog(ActionCriticCatalog):
     """
 
     model_config_class = SACModelConfig
+
+    def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        return super()._open_settings() | {"normalize_observations": self._normalizes_for_box_actions("SAC")}
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         if isinstance(action_space, spaces.Box) and is_float_box(action_space):

@@ -19,7 +19,8 @@ PLAIN: dict[str, Any] = {
     "target_entropy": "auto",
     "model_config": {"fcnet_hiddens": [256, 256], "normalize_observations": False},
 }
-"""The published settings (Haarnoja et al. 2018, table 1), for :meth:`SACConfig.plain`."""
+"""The published settings (Haarnoja et al. 2018, table 1), for :meth:`SACConfig.plain`. The defaults are the same but
+standardise observations where actions are a Box."""
 
 
 class SACTraining(SACNetSettings, ReplayTraining):

@@ -178,7 +178,9 @@ def test_the_plain_settings_are_the_published_ones() -> None:
     assert published == (3e-4, 256, 256, 0.005, 1)
     assert (config.target_entropy, config.initial_alpha, config.gamma) == ("auto", 1, 0.9)
     spec = config.get_rl_module_spec(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,)))
-    critics = spec.build().get_submodule("qf")
+    module = spec.build()
+    assert [name for name, _ in module.named_buffers() if "normalizer" in name] == []
+    critics = module.get_submodule("qf")
     assert [tuple(p.shape[1:]) for p in critics.parameters() if p.shape[1] > 1] == [(5, 256), (256, 256), (256, 1)]
     with pytest.raises(TypeError, match="expected the class, got a config"):
         config.plain()

@@ -166,7 +166,8 @@ class PlainLoop:
 
 
 def test_updates_are_those_of_a_plain_loop() -> None:
-    learner = stirred(make(tau=0.1))
+    nets = {"fcnet_hiddens": [8], "normalize_observations": False}
+    learner = stirred(make(tau=0.1, model_config=nets))
     plain = PlainLoop(learner)
     noises: list[torch.Tensor] = []
     draw = learner.draw_noise

@@ -73,10 +73,16 @@ def test_the_distribution_follows_from_the_action_space(space: Space, expected: 
     assert build(spaces.Dict(a=BOX, b=space)).values_all_actions is False
 
 
+def test_observations_are_standardised_where_actions_are_a_box() -> None:
+    assert build().observation_normalizer is not None
+    for other in (build(THREE), build(ARM), build(normalize_observations=False)):
+        assert other.observation_normalizer is None
+
+
 def test_each_module_has_a_temperature_that_acting_does_not_need() -> None:
     module, acting = build(initial_alpha=0.25), spec(initial_alpha=0.25).build(inference_only=True)
     assert float(module.log_temperature().detach().exp()) == pytest.approx(0.25)
-    names = {name for name, _ in acting.named_parameters()}
+    names = set(acting.state_dict())
     assert names
     assert not any(name.startswith(("qf", "temperature")) for name in names)
     assert names == set(module.get_state(inference_only=True))
