@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from catalog.critics import ActionCriticCatalog, ActionCriticModelConfig, CriticSettings, num_joint_actions
 from catalog.distributions.base import Distribution
 from catalog.distributions.categorical import Choices
+from catalog.distributions.deterministic import DeterministicAction
 from catalog.distributions.gaussian import SquashedGaussian, is_float_box
+from catalog.distributions.nested import leaf_classes
 from catalog.settings import setting
 from rlmodule.modules.action_critic import ActionCriticModule
 from rlmodule.modules.apis import TemperatureAPI
@@ -38,8 +40,8 @@ class SACCatalog(ActionCriticCatalog):
     Override points: those of :class:`ActionCriticCatalog`.
 
     Raises:
-        ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, or if ``autoregressive_actions`` or
-            ``action_embeddings_key`` is set.
+        ValueError: As :class:`Catalog`. Also if a Box of actions has no bounds, if ``autoregressive_actions`` or
+            ``action_embeddings_key`` is set, or if an action has a :class:`DeterministicAction`, which has no entropy.
         TypeError: If the distribution cannot draw samples with a gradient from given noise.
     """
 
@@ -70,6 +72,11 @@ class SACCatalog(ActionCriticCatalog):
                     f"model_config.{setting_name}: expected {off}, since the critics of {name} rate whole "
                     f"actions, got {getattr(self.model_config, setting_name)!r}. Set it to {off}, or use PPO."
                 )
+        if any(issubclass(leaf, DeterministicAction) for _, leaf in leaf_classes(dist_cls)):
+            raise ValueError(
+                f"distribution of the actions of {name}: expected one with entropy, which the temperature weighs, got "
+                "DeterministicAction. Leave custom_action_dist out, or use TD3."
+            )
         width = dist_cls.required_input_dim(self.action_space)
         noise = dist_cls.draw_noise(np.random.default_rng(0), 1, width)
         if noise is None:
