@@ -202,6 +202,8 @@ class ReplayAlgorithm(Algorithm):
             for module_id, sampled in self._store(rollouts, self.env_steps - before).items():
                 for _ in range(self._updates_due(module_id, sampled)):
                     history.append(self._update(module_id, seconds))
+            if not self._callbacks.listeners["on_sample_end"]:  # which may keep rollouts
+                self.env_runner_group.recycle()
             seconds["replay"] += perf_counter() - start
         seconds["replay"] -= seconds["update"]  # the time measured as replay includes the updates
         learned = self.learner_group.summarize_updates([one for one in history if one.keys() <= self.configs.keys()])

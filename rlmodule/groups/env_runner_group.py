@@ -190,6 +190,11 @@ class EnvRunnerGroup:
         """Let every runner begin new episodes with its next rollout."""
         self._runner.reset()
 
+    def recycle(self) -> None:
+        """Let the next rollouts overwrite the last ones, which are not read any more. That spares a tenth of a step of
+        short rollouts: memory stays in the caches, and views of it need not be made again."""
+        self._runner.recycle()
+
     def report(self) -> dict[str, Any]:
         """Return the runners' entries in the ``workers`` section of a result: lost env steps and, of runners in other
         processes, their restarts and the cost of sending weights. It is empty if no step could be lost in this one."""

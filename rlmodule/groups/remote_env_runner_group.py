@@ -317,6 +317,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def reset(self) -> None:
         self._call_all("reset")
 
+    def recycle(self) -> None:
+        """Do nothing: a worker overwrites a rollout as soon as it has sent it."""
+
     def report(self) -> dict[str, Any]:
         return self._lost_steps() | {
             "num_healthy_env_runners": self.num_healthy,
@@ -476,6 +479,7 @@ class _RunnerActor:
                 self._runner.module.set_state(weights)
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
+        self._runner.recycle()
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
 
     def _change_modules(self, news: _Policies) -> None:

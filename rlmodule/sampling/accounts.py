@@ -107,6 +107,10 @@ class Accounts:
         self.num_envs: int = settings.num_envs_per_env_runner
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
 
+    def recycle(self) -> None:
+        """Let the next call of ``sample`` overwrite the last rollout, which is not read any more. The default keeps
+        it."""
+
     def _complete(self, rollout: Any, policy_version: int, start: float, seconds: dict[str, float]) -> Any:
         """Return ``rollout`` after setting its policy version and adding ``seconds`` per phase to its ``stats``, with
         the rest of the time since ``start`` (from ``perf_counter()``) as ``bookkeeping``."""

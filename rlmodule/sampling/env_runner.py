@@ -116,7 +116,8 @@ class EnvRunner(Accounts):
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
-        self._storages: list[RolloutStorage] = []
+        self._last: RolloutStorage | None = None  # of the last rollout
+        self._free: RolloutStorage | None = None  # of a rollout that is not read any more
         self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
         self._state: Tree | None = None
         self._seeds: list[int] = []  # seeds of the last reset
@@ -165,7 +166,7 @@ class EnvRunner(Accounts):
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
         self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
-        self._storages, self._state = [], None
+        self._last = self._free = self._state = None
         if self._row is not None:
             self._row["previous"] = {}  # a new module starts without the past that the last one saw
         self._own_draws = OwnDraws(self.num_envs, self.device)
@@ -209,8 +210,9 @@ class EnvRunner(Accounts):
             policy_version: Stored in the rollout.
 
         Returns:
-            A rollout whose data no later call changes. If the settings record action distributions, it has the column
-            ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
+            A rollout whose data no later call changes, unless :meth:`recycle` is called. If the settings record action
+            distributions, it has the column ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its
+            ``stats`` are:
             - ``episode_returns``, ``episode_lengths``, ``episode_slots`` (env indices): of finished episodes, in order.
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
             - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
@@ -239,14 +241,18 @@ class EnvRunner(Accounts):
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
         """Return a storage of ``num_steps`` rows to fill, with the current observation in its first row."""
-        if not self._storages or len(self._storages[-1].rewards) != num_steps:
-            self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
-        data = self._storages.pop()
+        data, self._free = self._free, None
+        if data is None or len(data.rewards) != num_steps:
+            data = self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)
+        self._last = data
         assert self._row is not None
         data.begin(self._row)
         if self._is_stateful:
             data.state_in = self._new_states(num_steps)
         return data
+
+    def recycle(self) -> None:
+        self._free, self._last = self._last, None
 
     def _new_states(self, num_steps: int) -> Tree:
         """Allocate storage for the initial recurrent state of each training sequence in a rollout of ``num_steps``
@@ -377,7 +383,7 @@ class EnvRunner(Accounts):
 
     def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
         """Return a rollout with the filled rows of ``data``."""
-        module, columns = self.module, data.columns
+        module, columns = self.module, dict(data.columns)
         rewards, terminateds, truncateds = data.settle(self._steps, self._first)
         ended = terminateds | truncateds
         stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)

@@ -25,11 +25,6 @@ from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 
 logger = logging.getLogger("rlmodule.envs.make")
 
-BLOCK_ROWS = 64
-"""Largest number of rows that are allocated at once. A longer fragment is allocated alone."""
-BLOCK_BYTES = 2**20
-"""Largest number of bytes of observations that are allocated at once. A larger fragment is allocated alone."""
-
 
 @dataclass(kw_only=True, slots=True)
 class RolloutStorage:
@@ -77,19 +72,17 @@ class RolloutStorage:
     seen: list[Tree]
     columns: dict[str, Tree]
     actions: Tree | None = None
-    dist_inputs: list[Tensor] = field(default_factory=list)
-    final_obs: Tree | None = None
-    rows_with_finals: list[int] = field(default_factory=list)
-    infos: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[tuple[int, int]] = field(default_factory=list)
+    dist_inputs: list[Tensor] = field(init=False)
+    final_obs: Tree | None = field(init=False)
+    rows_with_finals: list[int] = field(init=False)
+    infos: list[dict[str, Any]] = field(init=False)
+    faults: list[tuple[int, int]] = field(init=False)
     state_in: Tree | None = None
-    filled: int = 0
+    filled: int = field(init=False)
 
     @classmethod
-    def allocate(
-        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode
-    ) -> list[Self]:
-        """Return one or more storages of ``num_steps`` rows each. Short storages are allocated together.
+    def allocate(cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode) -> Self:
+        """Return a storage of ``num_steps`` rows.
 
         Args:
             module: The module that acts.
@@ -98,38 +91,26 @@ class RolloutStorage:
             env: The vector env.
             mode: The autoreset mode of the env.
         """
-        row = sum(leaf.element_size() * leaf.shape[1:].numel() for leaf in tree.flatten(template)) * env.num_envs
-        count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
-        # one allocation [count, T + 1, N, ...] serves `count` fragments: making views takes as long as a small net
-        length, device = num_steps + 1, tree.flatten(template)[0].device
-        shape = count, length, env.num_envs
+        shape, device = (num_steps + 1, env.num_envs), tree.flatten(template)[0].device
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
-        flags = torch.zeros(4, *shape, dtype=torch.bool, device=device)
-        starts, ended, terminateds, truncateds = flags
-        of_steps = {
-            Columns.REWARDS: torch.zeros(shape, device=device),
-            Columns.TERMINATEDS: terminateds,
-            Columns.TRUNCATEDS: truncateds,
-            Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device),
+        starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
+        tensors = {
+            Columns.REWARDS: torch.zeros(shape, device=device)[:-1],
+            Columns.TERMINATEDS: terminateds[:-1],
+            Columns.TRUNCATEDS: truncateds[:-1],
+            Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device)[:-1],
         }
-        tensors = {name: x[:, :-1] for name, x in of_steps.items()}
-        columns = {Columns.OBS: map_leaves(lambda x: x[:, :-1], obs), Columns.STARTS: starts[:, :-1]} | tensors
-        obs_views = unbind_rows(cls._as_env_gives(obs))
-        views = unbind_rows(cls._as_env_gives({"starts": starts, "ended": ended, **tensors}))
-        seen = unbind_rows(map_leaves(lambda x: x.flatten(0, 1), obs))
-        return [
-            cls(
-                module=module,
-                mode=mode,
-                env_name=type(env.unwrapped).__name__,
-                env_obs=module.env_part(view_of_obs),
-                previous=PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {},
-                seen=seen[i * length : (i + 1) * length],
-                columns=one,
-                **view,
-            )
-            for i, (view_of_obs, view, one) in enumerate(zip(obs_views, views, unbind_rows(columns), strict=True))
-        ]
+        view_of_obs = cls._as_env_gives(obs)
+        return cls(
+            module=module,
+            mode=mode,
+            env_name=type(env.unwrapped).__name__,
+            env_obs=module.env_part(view_of_obs),
+            previous=PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {},
+            seen=unbind_rows(obs),
+            columns={Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1]} | tensors,
+            **cls._as_env_gives({"starts": starts, "ended": ended, **tensors}),
+        )
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
@@ -137,7 +118,10 @@ class RolloutStorage:
         return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
-        """Fill the first row with the previous storage's :meth:`last_row`, or with the start of new episodes."""
+        """Forget earlier rows. Fill the first row with the :meth:`last_row` of the rollout before, or with the start of
+        new episodes."""
+        self.dist_inputs, self.rows_with_finals, self.infos, self.faults = [], [], [], []
+        self.final_obs, self.filled = None, 0
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():

@@ -121,6 +121,18 @@ def test_the_intensity_is_kept_exactly(intensity: float, fragment: int | None) -
             assert algorithm.learner_group.num_updates == int(intensity * counted / 16 + 1e-9)
 
 
+def test_rollouts_that_a_callback_keeps_stay_as_they_are() -> None:
+    kept: list[tuple[Any, Any]] = []
+
+    def keep(algorithm: Algorithm, rollout: Any) -> None:
+        kept.append((rollout.columns, tree.map_structure(torch.clone, rollout.columns)))
+
+    with tiny(on_sample_end=keep).build() as algorithm:
+        algorithm.train()
+    assert len(kept) > 1
+    assert differences([now for now, _ in kept], [then for _, then in kept]) == []
+
+
 def test_without_an_intensity_each_rollout_is_followed_by_one_update() -> None:
     with tiny().build() as algorithm:
         algorithm.train()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import tree
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
@@ -153,26 +152,16 @@ def test_what_is_written_into_a_rollout_reaches_no_other(kind: str) -> None:
                 leaf.fill_(77)
 
 
-def test_large_observations_are_made_for_few_fragments_at_once() -> None:
-    def rows_at_once(size: int, length: int) -> int:
-        class Wide(Counter):
-            def __init__(self, index: int = 0) -> None:
-                super().__init__(index)
-                self.observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)
-
-            def _obs(self) -> Any:
-                return np.full(size, self.t, np.float32)
-
-        runner = test_env_runner.runner_for(Small, env=counters(AutoresetMode.SAME_STEP, Wide))
-        obs = runner.sample(length)[Columns.OBS]
-        return obs.untyped_storage().nbytes() // obs[0].nbytes
-
-    assert rows_at_once(3, 1) == 64 * 2
-    assert rows_at_once(3, 20) == 3 * 21
-    assert rows_at_once(3, 100) == 101
-    # 3 envs with 4 bytes per number, in two rows per fragment: 2**20 // (2 * 3 * 4 * 2000) = 21
-    assert rows_at_once(2000, 1) == 21 * 2
-    assert rows_at_once(2000, 100) == 101
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_recycled_rollout_is_overwritten_and_leaves_nothing_behind(kind: str) -> None:
+    runner, other = RUNNERS[kind](), RUNNERS[kind]()
+    places = set[int]()
+    for i, length in enumerate([1] * 30 + [5] * 20 + [1] * 10):
+        rollout, fresh = (each.sample(length, explore=i % 4 > 0) for each in (runner, other))
+        assert differences(pieces(rollout), pieces(fresh)) == [], i
+        places.add(rollout.valid.data_ptr())
+        runner.recycle()
+    assert len(places) <= 3  # a rollout of another length has new memory
 
 
 # --- after an error --------------------------------------------------------------------------------------------------
