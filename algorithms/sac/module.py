@@ -72,10 +72,11 @@ class SACCatalog(ActionCriticCatalog):
                     f"model_config.{setting_name}: expected {off}, since the critics of {name} rate whole "
                     f"actions, got {getattr(self.model_config, setting_name)!r}. Set it to {off}, or use PPO."
                 )
-        if any(issubclass(leaf, DeterministicAction) for _, leaf in leaf_classes(dist_cls)):
+        if fixed := [keys for keys, leaf in leaf_classes(dist_cls) if issubclass(leaf, DeterministicAction)]:
+            path = "".join(f"[{key!r}]" for key in fixed[0])
             raise ValueError(
-                f"distribution of the actions of {name}: expected one with entropy, which the temperature weighs, got "
-                "DeterministicAction. Leave custom_action_dist out, or use TD3."
+                f"distribution of actions{path} of {name}: expected one with entropy, which the temperature weighs, "
+                "got DeterministicAction. Leave custom_action_dist out; for bounded boxes alone, there is TD3."
             )
         width = dist_cls.required_input_dim(self.action_space)
         noise = dist_cls.draw_noise(np.random.default_rng(0), 1, width)

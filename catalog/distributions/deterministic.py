@@ -55,7 +55,7 @@ class DeterministicAction(DiagGaussian):
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
         if not cls.fits(space):
-            remedy = "Choose SAC or PPO for such actions, or another custom_action_dist."
+            remedy = "Leave custom_action_dist out, or choose SAC or PPO for such actions."
             raise cls._wrong_space(path, f"{cls.expected} with finite bounds on all sides", space, remedy)
         super().check(space, path)
 

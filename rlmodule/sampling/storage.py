@@ -122,6 +122,7 @@ class RolloutStorage:
         new episodes."""
         self.dist_inputs, self.rows_with_finals, self.infos, self.faults = [], [], [], []
         self.final_obs, self.filled = None, 0
+        self.valid[:] = True
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():

@@ -129,9 +129,11 @@ def test_what_sac_cannot_do_is_refused(args: Any, settings: dict[str, Any], mess
 def test_a_distribution_without_gradient_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Beta\.rsample_with_logp: expected a class whose samples"):
         build(custom_action_dist="Beta")
-    for space, chosen in ((BOX, "DeterministicAction"), (spaces.Dict(a=BOX, b=THREE), {"a": "DeterministicAction"})):
-        with pytest.raises(ValueError, match=r"SACCatalog: expected one with entropy.*DeterministicAction.*use TD3"):
-            build(space, custom_action_dist=chosen)
+    both, entropy = spaces.Dict(a=BOX, b=THREE), "of SACCatalog: expected one with entropy.*DeterministicAction.*TD3"
+    with pytest.raises(ValueError, match=f"distribution of actions {entropy}"):
+        build(custom_action_dist="DeterministicAction")
+    with pytest.raises(ValueError, match=rf"distribution of actions\['a'\] {entropy}"):
+        build(both, custom_action_dist={"a": "DeterministicAction"})
     assert issubclass(build(custom_action_dist=DiagGaussian).action_dist_cls, DiagGaussian)
     assert Beta.bounded
 

@@ -84,7 +84,7 @@ def test_actions_have_the_shape_of_the_space_and_parts_their_own_noise() -> None
 @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiBinary(2), spaces.Box(0, 3, (2,), np.int64)])
 def test_choices_are_refused(space: spaces.Space) -> None:
     expected = r"action_space\['x'\]: expected a Box of floats with finite bounds .* DeterministicAction, got "
-    with pytest.raises(ValueError, match=expected + re.escape(f"{space}. Choose SAC or PPO")):
+    with pytest.raises(ValueError, match=expected + re.escape(f"{space}. Leave custom_action_dist out")):
         DeterministicAction.bind(space, path="action_space['x']")
 
 

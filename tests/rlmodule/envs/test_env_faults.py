@@ -86,6 +86,21 @@ def check_account(runner: EnvRunner, rollouts: list[Rollout], folder: Path) -> N
 # ---------------------------------------------------------------------------------------------------------- mending
 
 
+@pytest.mark.parametrize("length", [1, 3, 10])
+def test_a_fault_leaves_nothing_behind_in_a_recycled_rollout(folders: Any, length: int) -> None:
+    runner, other = (runner_for(next(folders), mends=True, steps={1: {8: "plain"}}, mean_length=5) for _ in range(2))
+    for _ in range(30 // length):
+        rollout, fresh = runner.sample(length), other.sample(length)
+        names = [*fresh.columns]
+        assert [name for name in names if not torch.equal(rollout[name], fresh[name])] == []
+        assert torch.equal(rollout.final_index, fresh.final_index)
+        assert torch.equal(rollout.final_obs, fresh.final_obs)
+        runner.recycle()
+    assert runner.num_env_steps_lost == other.num_env_steps_lost
+    runner.stop()
+    other.stop()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("length", [3, 10, 30])
 def test_one_env_that_raises_is_made_anew_and_the_others_are_not_disturbed(
