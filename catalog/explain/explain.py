@@ -156,7 +156,8 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
     root, config = catalog.encoder_node, catalog.model_config
     if own := overrider(catalog, "build_encoder"):
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
-        texts = [_setting(catalog, name) for name in config.encoder_settings() if name not in memory_settings(config)]
+        read = {*memory_settings(config), *catalog.further_settings}
+        texts = [_setting(catalog, name) for name in config.encoder_settings() if name not in read]
         if left := ", ".join(text for text in texts if text.endswith("(set)")):
             yield Line(3, "left to it", f"{left}: no effect unless it reads them")
         if config.is_recurrent:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import Space, spaces
+from torch import nn
 
 from algorithms.sac import SACCatalog, SACModule
 from catalog import Beta, Categorical, DiagGaussian, MultiCategorical, SquashedGaussian
@@ -168,3 +169,14 @@ def test_one_method_of_the_catalog_injects_an_encoder() -> None:
     found = [type(net.net) for net in (module.encoder.actor_encoder, module.encoder.critic_encoder)]  # type: ignore[union-attr]
     assert found == [Encoder, Encoder]
     assert module.qf.body.linears[0].in_features == 5 + 2
+
+
+def test_settings_that_critics_read_are_not_called_unread() -> None:
+    class Own(SACCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Linear(4, 5)
+
+    config = {"fcnet_hiddens": [8], "normalize_observations": False, "functions": {"value": {"fcnet_hiddens": [6]}}}
+    text = Own(OBS, BOX, config).explain()
+    assert "ActionCritic  7 → 6 → 1" in text
+    assert "no effect" not in text
