@@ -242,6 +242,7 @@ class EnvRunner(Accounts):
     def _next_storage(self, num_steps: int) -> RolloutStorage:
         """Return a storage of ``num_steps`` rows to fill, with the current observation in its first row."""
         data, self._free = self._free, None
+        self._last = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
             data = self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)
         self._last = data

@@ -1,5 +1,6 @@
 """Fragments of any length: the same data, in memory of their own; and what is left out of them."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from algorithms.run.metrics import RunMetrics
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, NoisyNetAPI, Rollout
 from rlmodule.modules.policy import Policy
+from rlmodule.sampling.storage import RolloutStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling import test_env_runner, test_env_runner_actions, test_env_runner_memory
 from tests.rlmodule.toys import Counter, NestedCounter, Scripted, Settings, Small, counters
@@ -162,6 +164,21 @@ def test_a_recycled_rollout_is_overwritten_and_leaves_nothing_behind(kind: str) 
         places.add(rollout.valid.data_ptr())
         runner.recycle()
     assert len(places) <= 3  # a rollout of another length has new memory
+
+
+def test_a_rollout_that_was_dropped_is_freed_before_the_next_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, allocate, freed = RUNNERS["plain"](), RolloutStorage.allocate, list[bool]()
+    rollout = runner.sample(5)
+    valid = weakref.ref(rollout.valid)
+
+    def noted(*args: Any) -> RolloutStorage:
+        freed.append(valid() is None)
+        return allocate(*args)
+
+    monkeypatch.setattr(RolloutStorage, "allocate", noted)
+    del rollout
+    runner.sample(5)
+    assert freed == [True]
 
 
 # --- after an error --------------------------------------------------------------------------------------------------
