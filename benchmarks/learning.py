@@ -250,6 +250,19 @@ GOALS = {
     | {
         f"{env_id}, plain": Goal("SAC", env_id, 100_000, floor, PLAIN, part="plain", most_seeds=3)
         for env_id, floor in (("HalfCheetah-v5", 3900), ("Hopper-v5", 500))
+    }
+    | {
+        "on to 300k": Goal(
+            "SAC",
+            "HalfCheetah-v5",
+            300_000,
+            3900,
+            PLAIN,
+            evaluate_every=100_000,
+            best=False,
+            part="plain, on to 300k",
+            most_seeds=1,
+        )
     },
     "SAC-parts": {
         part: Goal(
