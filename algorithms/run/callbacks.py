@@ -32,7 +32,7 @@ from rlmodule.data.rollout import Rollout
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
-    from rlmodule.agents.episode import AgentEpisode
+    from rlmodule.agents.episode import MultiAgentEpisode
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class FinishedEpisode:
         env_index: Index of the environment that played it, among all of the run or of the evaluation.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
-        agent_episodes: In a multi-agent env, the agents' own episodes within this episode, each an
-            :class:`AgentEpisode`. ``episode_return`` also counts rewards of agents that did not act, which have no
-            episode, and ``info`` has the infos by agent.
+        multi_agent: In a multi-agent env, the same episode with its agents, their returns and their policies.
+            ``info`` then has the infos by agent. None in a single-agent env.
     """
 
     episode_return: float
@@ -55,15 +54,7 @@ class FinishedEpisode:
     env_index: int
     info: dict[str, Any]
     in_evaluation: bool
-    agent_episodes: Sequence[AgentEpisode] = ()
-
-    @property
-    def agent_returns(self) -> dict[Any, float]:
-        """Sum of the returns of each agent's own episodes, by agent; empty in a single-agent env."""
-        totals = dict[Any, float]()
-        for one in self.agent_episodes:
-            totals[one.agent] = totals.get(one.agent, 0.0) + one.episode_return
-        return totals
+    multi_agent: MultiAgentEpisode | None = None
 
 
 def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
@@ -73,7 +64,7 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     returns, lengths = stats["episode_returns"].tolist(), stats["episode_lengths"].tolist()
     envs = (stats["episode_slots"] + rollout.first_env_index).tolist()
     infos = stats.get("episode_infos", [{}] * len(returns))
-    of_agents = stats.get("episode_agents", [()] * len(returns))
+    of_agents = stats.get("multi_agent_episodes", [None] * len(returns))
     in_each = [in_evaluation] * len(returns)
     return [*map(FinishedEpisode, returns, lengths, envs, infos, in_each, of_agents)]
 

@@ -156,7 +156,7 @@ class Evaluation:
             self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
         summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
         by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
-        for one in (one for episode in counted for one in episode.agent_episodes):
+        for one in (one for e in counted if e.multi_agent is not None for one in e.multi_agent.finished):
             by_agent.setdefault(one.agent, []).append(one.episode_return)
             by_module.setdefault(one.policy, []).append(one.episode_return)
         for kind, returns in (("agent", by_agent), ("module", by_module)) if by_agent else ():

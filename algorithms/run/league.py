@@ -140,9 +140,9 @@ class Standings(Callbacks):
             algorithm.remove_policy(min([*self.games][:-1], key=self.chances().__getitem__))
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Any) -> None:
-        for episode in rollout.stats["episode_agents"]:
+        for episode in rollout.stats["multi_agent_episodes"]:
             returns = defaultdict[str, defaultdict[Any, float]](lambda: defaultdict(float))
-            for one in episode:  # an agent that returned has several
+            for one in episode.finished:  # an agent that returned has several
                 returns[one.policy][one.agent] += one.episode_return
             for name in self.games.keys() & returns.keys() if self._learner in returns else ():
                 own, other = fmean(returns[self._learner].values()), fmean(returns[name].values())

@@ -1,4 +1,4 @@
-"""MultiAgentEpisode: an episode of a multi-agent env, as policy mapping functions see it."""
+"""MultiAgentEpisode: an episode of a multi-agent env, as policy mapping functions and callbacks see it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AgentEpisode(NamedTuple):
 
 
 class MultiAgentEpisode:
-    """Shows the current episode of one multi-agent env. It changes as the env advances.
+    """Shows an episode of one multi-agent env. It changes as the env advances, until the episode is over.
 
     Args:
         env_index: Index of the env in the run.
@@ -54,6 +54,12 @@ class MultiAgentEpisode:
         self._policies: dict[AgentID, str] = {}
         self.finished: list[AgentEpisode] = []
 
+    def __repr__(self) -> str:
+        return (
+            f"MultiAgentEpisode(env_index={self.env_index}, number={self.number}, length={self.length}, "
+            f"returns={self.returns}, finished={self.finished})"
+        )
+
     @property
     def agents(self) -> list[AgentID]:
         """The agents in play, in the order in which they started."""
@@ -77,6 +83,7 @@ class MultiAgentEpisode:
 
         Raises:
             ValueError: If the mapping function returns an unknown id.
+            KeyError: If the episode is over, and ``agent`` was never in play.
         """
         if agent not in self._policies:
             self._policies[agent] = self._policy_map.policy_of(agent, self)
@@ -104,3 +111,9 @@ class MultiAgentEpisode:
         """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""
         del self._in_play[one.agent]
         self.finished.append(one)
+
+    def close(self) -> None:
+        """Keep what the episode shows now, since the next episode begins. It can be pickled from now on."""
+        self._returns = self._returns.copy()
+        ids = dict.fromkeys([*self.policies, *self._policies.values()])  # some may be those of removed modules
+        self._policy_map = PolicyMap([*self._policies], [*ids], self._policies)

@@ -230,7 +230,7 @@ class AgentRunner(Accounts):
               of time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
             - ``agent_episodes``: the agent episodes that finished, each an :class:`AgentEpisode`. An agent that ended
               and returned has several in one env episode.
-            - ``episode_agents``: for each env episode that finished, the list of its agent episodes.
+            - ``multi_agent_episodes``: the env episodes that finished, each a :class:`MultiAgentEpisode`.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. These
               rewards are part of returns, but no action led to them.
@@ -269,7 +269,7 @@ class AgentRunner(Accounts):
         """Prepare a fragment of ``num_steps`` steps. If the envs were reset, begin the episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        self._stats: dict[str, Any] = {"agent_episodes": [], "episode_agents": [], "module_steps": {}}
+        self._stats: dict[str, Any] = {"agent_episodes": [], "multi_agent_episodes": [], "module_steps": {}}
         self._stats["rewards_before_acting"] = {}
         self._faults: list[tuple[int, int]] = []  # step and env of each error
         self._is_complete = False
@@ -360,7 +360,7 @@ class AgentRunner(Accounts):
                 left.append((e, agent))
             if env.is_over:
                 self._ended[t, e] = True
-                self._stats["episode_agents"].append(episode.finished)  # _leave() adds to this list
+                self._stats["multi_agent_episodes"].append(episode)
                 if self._settings.records_episode_infos:
                     self._stats.setdefault("episode_infos", []).append(own_value(result[4]))  # reset() may change it
         if self._joined:
@@ -419,6 +419,8 @@ class AgentRunner(Accounts):
         for e, obs in observations.items():
             self._set_aside(self._slots_of_env[e])
             self._num_episodes[e] += 1
+            if (ended := self._episode_of.get(e)) is not None:
+                ended.close()
             self._begin_episode(e)
             self._observe(e, obs)
         for columns in self._columns.values():

@@ -355,8 +355,9 @@ def test_chances_prefer_opponents_that_are_hard_to_beat() -> None:
 
 
 def test_a_game_is_won_by_the_higher_mean_return() -> None:
-    def episode(**returns: list[float]) -> list[AgentEpisode]:
-        return [AgentEpisode(i, policy, one, 1) for policy, values in returns.items() for i, one in enumerate(values)]
+    def episode(**returns: list[float]) -> SimpleNamespace:
+        ends = [AgentEpisode(i, policy, one, 1) for policy, values in returns.items() for i, one in enumerate(values)]
+        return SimpleNamespace(finished=ends)
 
     table = standings()
     table.games = {"a": (0.0, 0.0), "b": (0.0, 0.0)}
@@ -367,10 +368,10 @@ def test_a_game_is_won_by_the_higher_mean_return() -> None:
         episode(main=[1.0, -1.0]),  # against itself
         episode(main=[1.0], gone=[0.0]),
     ]
-    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": episodes}))  # type: ignore
+    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"multi_agent_episodes": episodes}))  # type: ignore
     table._count()
     assert table.games == {"a": (2.0, 1.5), "b": (1.0, 0.0)}
-    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": episodes[:2]}))  # type: ignore
+    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"multi_agent_episodes": episodes[:2]}))  # type: ignore
     table._count()
     assert table.games == {"a": pytest.approx((2 + 2 * 0.99**2, 1.5 + 1.5 * 0.99**2)), "b": (1.0, 0.0)}
 
@@ -380,7 +381,9 @@ def test_an_agent_that_returns_counts_once_with_the_sum_of_its_returns() -> None
     table = standings()
     table.games = {"a": (0.0, 0.0)}
     lives = [AgentEpisode("x", "main", 1.0, 1), AgentEpisode("y", "a", 1.5, 2), AgentEpisode("x", "main", 1.0, 1)]
-    table.on_sample_end(algorithm=None, rollout=SimpleNamespace(stats={"episode_agents": [lives]}))  # type: ignore
+    table.on_sample_end(
+        algorithm=None, rollout=SimpleNamespace(stats={"multi_agent_episodes": [SimpleNamespace(finished=lives)]})
+    )  # type: ignore
     table._count()
     assert table.games == {"a": (1.0, 1.0)}
 

@@ -16,6 +16,7 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from algorithms.run.callbacks import FinishedEpisode
 from algorithms.run.video import player_of
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.testing.data import differences
 from tests.rlmodule.agents.envs import CartPoles, Moment, OneAgent, ScriptedEnv
@@ -304,6 +305,12 @@ TWICE = [
 ]
 
 
+def shown(episode: FinishedEpisode) -> MultiAgentEpisode:
+    """What a callback sees of the agents."""
+    assert episode.multi_agent is not None
+    return episode.multi_agent
+
+
 def test_an_agent_that_returns_has_an_episode_each_time() -> None:
     """Agent "a" gets 1 in its first episode and 5 in its second, "b" 4 in its only one."""
     episodes = list[FinishedEpisode]()
@@ -313,7 +320,10 @@ def test_an_agent_that_returns_has_an_episode_each_time() -> None:
         for result in (algo.train(), algo.evaluate(num_episodes=2)):
             assert result["env_runners"]["agent_episode_returns_mean"] == {"a": 3.0, "b": 4.0}
             assert result["env_runners"]["module_episode_returns_mean"] == {"x": 3.0, "y": 4.0}
-    assert {tuple(one.agent_returns.items()) for one in episodes} == {(("a", 6.0), ("b", 4.0))}
+    assert {tuple(shown(one).returns.items()) for one in episodes} == {(("a", 6.0), ("b", 4.0))}
+    assert {tuple(one[:3] for one in shown(episode).finished) for episode in episodes} == {
+        (("a", "x", 1.0), ("a", "x", 5.0), ("b", "y", 4.0))
+    }
 
 
 def test_callbacks_see_the_returns_of_agents_and_the_rollouts_of_trained_modules() -> None:
@@ -329,7 +339,7 @@ def test_callbacks_see_the_returns_of_agents_and_the_rollouts_of_trained_modules
         assert differences(algo.get_module("late").get_state(), before) == []
         assert result["env_runners"]["num_module_steps_sampled_lifetime"]["late"] == 36
     assert modules == [{"pair"}]
-    assert {tuple(one.agent_returns.items()) for one in episodes} == {((1, 5.0), ("b", 50.0), ("late", 300.0))}
+    assert {tuple(shown(one).returns.items()) for one in episodes} == {((1, 5.0), ("b", 50.0), ("late", 300.0))}
     assert {one.episode_return for one in episodes} == {355.0}
 
 
@@ -514,6 +524,28 @@ def test_runners_and_learners_elsewhere_learn_the_same(
                 for name, value in numbers.items():
                     assert result["learners"][module_id][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
         assert result["workers"]["num_env_steps_lost_lifetime"] == 0
+
+
+@pytest.mark.usefixtures("ray_started")
+@pytest.mark.parametrize("num_env_runners", [0, 2])
+def test_callbacks_see_the_agents_of_an_episode_wherever_it_was_played(num_env_runners: int) -> None:
+    episodes = list[FinishedEpisode]()
+    same_spaces = {"env_config": {"width": 2}, "policy_mapping_fn": lambda agent, episode: MAPPING[agent]}
+    watched = tags(**same_spaces).callbacks(on_episode_end=lambda algorithm, episode: episodes.append(episode))
+    with watched.env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=2).build() as algo:
+        algo.train()
+        algo.train()
+        algo.evaluate(num_episodes=2)
+    numbers: dict[tuple[bool, int], list[int]] = {}
+    for one in episodes:  # long after they ended
+        agents = shown(one)
+        assert (agents.env_index, agents.length, agents.agents) == (one.env_index, one.length, [])
+        assert agents.returns == {1: 5.0, "b": 50.0, "late": 300.0}
+        assert {agent: agents.policy_of(agent) for agent in agents.returns} == MAPPING
+        assert agents.policies == ["pair", "late"]
+        numbers.setdefault((one.in_evaluation, one.env_index), []).append(agents.number)
+    assert len(numbers) == 2 * max(num_env_runners, 1) + 2
+    assert all(of_env == [*range(len(of_env))] and len(of_env) > 0 for of_env in numbers.values())
 
 
 def test_a_run_of_one_agent_imports_nothing_for_several_and_no_compiler() -> None:

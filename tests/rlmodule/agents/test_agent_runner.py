@@ -429,8 +429,10 @@ def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[
     assert calls[0] == calls[1]
     for expected, got in zip(*sampled, strict=True):
         assert differences(got["p"].columns, expected["p"].columns) == []
-        for name in ("agent_steps", "module_steps", "agent_episodes", "episode_agents"):
+        for name in ("agent_steps", "module_steps", "agent_episodes"):
             assert got.stats[name] == expected.stats[name], name
+        of_envs = ([one.finished for one in each.stats["multi_agent_episodes"]] for each in (got, expected))
+        assert next(of_envs) == next(of_envs)
 
 
 def test_an_error_of_a_module_that_is_not_trained_names_the_step() -> None:

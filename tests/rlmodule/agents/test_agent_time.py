@@ -229,6 +229,6 @@ def test_an_env_that_is_restarted_leaves_no_rewards_of_open_rows() -> None:
     assert rollout.final_obs.tolist() == [[0.0, 0.0, 2.0]]
     assert got.slots["p"].tolist() == [[0, 0]]
     assert got.num_env_steps == 2
-    assert not any(got.stats[name] for name in ("rewards_before_acting", "agent_episodes", "episode_agents"))
+    assert not any(got.stats[name] for name in ("rewards_before_acting", "agent_episodes", "multi_agent_episodes"))
     assert got.stats["num_env_steps_lost"] == {"env_raised": 1}
     assert runner.sample(1).stats["rewards_before_acting"] == {}

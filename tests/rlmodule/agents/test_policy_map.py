@@ -1,8 +1,10 @@
 """Which module an agent acts with, and what is wrong with a mapping."""
 
+import pickle
 import re
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from rlmodule.agents.episode import MultiAgentEpisode
@@ -67,3 +69,16 @@ def test_a_function_that_raises_is_named(mapping: Any, got: str) -> None:
 def test_wrong_mappings(ids: list[str], mapping: Any, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         PolicyMap(["red", "blue"], ids, mapping)
+
+
+def test_an_episode_that_is_over_keeps_its_policies_and_leaves_the_function() -> None:
+    policy_map = PolicyMap(["a", "b", "c"], ["x", "y"], lambda agent, episode: {"a": "x", "b": "y"}[agent])
+    episode = MultiAgentEpisode(0, 0, ["a", "b", "c"], policy_map, np.zeros(3))
+    assert [episode.join(agent) for agent in "ab"] == ["x", "y"]
+    episode.close()
+    policy_map.update(["x", "z"], lambda agent, episode: "z")  # "y" is removed
+    kept = pickle.loads(pickle.dumps(episode))  # a lambda cannot be pickled
+    assert [kept.policy_of(agent) for agent in "ab"] == ["x", "y"]
+    assert kept.policies == ["x", "y"]
+    with pytest.raises(KeyError, match="c"):
+        kept.policy_of("c")
