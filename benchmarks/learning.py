@@ -403,7 +403,8 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
                 evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
             if algorithm.env_steps * CHECKPOINTS // goal.budget > before * CHECKPOINTS // goal.budget:
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / "progress.json").write_text(json.dumps([iteration, window, seconds, evaluations]))
+                (new := folder / "progress.new").write_text(json.dumps([iteration, window, seconds, evaluations]))
+                new.replace(folder / "progress.json")  # in one step, for the run may be killed at any moment
                 algorithm.save(folder / "checkpoint")
         if not evaluations or evaluations[-1][0] < algorithm.env_steps:
             evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
