@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
     from rlmodule.agents.episode import MultiAgentEpisode
+    from rlmodule.agents.guard import AgentEnvGuard
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class Callbacks:
             if name in CALLBACKS and overrides(cls, name):
                 check_callback(name, getattr(object.__new__(cls), name))
 
-    def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
-        """Handle a new vector env, for training or evaluation. The algorithm is not passed, because it may not be built
-        yet."""
+    def on_environment_created(self, *, env: VectorEnv[Any, Any, Any] | AgentEnvGuard, in_evaluation: bool) -> None:
+        """Handle a new vector env, or in a multi-agent run each new env, for training or evaluation. The algorithm is
+        not passed, because it may not be built yet."""
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
         """Handle a rollout that was sampled for training, before the learners use it. Do not change the rollout."""

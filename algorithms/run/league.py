@@ -68,7 +68,8 @@ class League(Settings):
 
 class Matches:
     """A ``policy_mapping_fn`` that draws the opponent of each episode. It can be pickled. A draw depends only on the
-    run's seed, the env and the episode.
+    run's seed, the env and the episode. An agent that starts later gets the opponent that the others have, unless it
+    was removed meanwhile.
 
     Args:
         run_seed: Seed of the run.
@@ -85,6 +86,10 @@ class Matches:
         seat, left = int(stream.integers(len(self._agents))), float(stream.random())
         if agent == self._agents[seat]:
             return self._learner
+        others = [one.policy for one in episode.finished if one.agent != self._agents[seat]]
+        others += [episode.policy_of(other) for other in episode.agents if other != self._agents[seat]]
+        if others and others[0] in episode.policies:
+            return others[0]
         for opponent, chance in self._chances.items():
             left -= chance
             if left < 0:

@@ -40,7 +40,8 @@ class MultiAgentEpisode:
 
     Attributes:
         env_index: Index of the env in the run.
-        number: Number of earlier episodes of the env, including those before the run was resumed.
+        number: Number of earlier episodes of the env, including those before the run was resumed and those that were
+            cut. If the env runner was restarted, a higher number, so that no two episodes of an env have the same.
         length: Number of env steps in this episode so far.
         finished: The episodes of agents that ended within this episode of the env, in the order in which they ended.
     """
@@ -62,12 +63,12 @@ class MultiAgentEpisode:
 
     @property
     def agents(self) -> list[AgentID]:
-        """The agents in play, in the order in which they started."""
+        """The agents in play, in the order in which they started; none if the episode is over."""
         return list(self._in_play)
 
     @property
     def returns(self) -> dict[AgentID, float]:
-        """Sum of all rewards in this episode so far, by agent."""
+        """Sum of all rewards in this episode so far, by agent. Includes agents that have not been in play."""
         totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
         for one in self.finished:
             totals[one.agent] += one.episode_return
@@ -82,8 +83,8 @@ class MultiAgentEpisode:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
 
         Raises:
-            ValueError: If the mapping function returns an unknown id.
-            KeyError: If the episode is over, and ``agent`` was never in play.
+            ValueError: If the mapping function returns an unknown id, or if the episode is over, a function maps agents
+                to modules, and ``agent`` was never in play.
         """
         if agent not in self._policies:
             self._policies[agent] = self._policy_map.policy_of(agent, self)
@@ -116,4 +117,5 @@ class MultiAgentEpisode:
         """Keep what the episode shows now, since the next episode begins. It can be pickled from now on."""
         self._returns = self._returns.copy()
         ids = dict.fromkeys([*self.policies, *self._policies.values()])  # some may be those of removed modules
-        self._policy_map = PolicyMap([*self._policies], [*ids], self._policies)
+        mapping = self._policy_map.static or self._policies
+        self._policy_map = PolicyMap([*mapping], [*ids], mapping)

@@ -71,9 +71,11 @@ class PolicyMap:
         """Return the id of the module that ``agent`` acts with in ``episode``.
 
         Raises:
-            ValueError: If the mapping function returns an unknown id, or raises.
+            ValueError: If the mapping function returns an unknown id, or raises; if a dict lacks the agent.
         """
         if isinstance(mapping := self.mapping_fn, Mapping):
+            if agent not in mapping:
+                raise unknown(self._where, "agents", mapping, agent, "Ask for an agent that has a policy.")
             return mapping[agent]
         try:
             policy_id = mapping(agent, episode)

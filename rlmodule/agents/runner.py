@@ -41,6 +41,8 @@ logger = logging.getLogger("rlmodule.envs.make")
 _NOTHING: Step = {}, {}, {}, {}, {}
 # Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest.
 _ROWS_KEPT = 64
+# The first episode of a restarted runner has this number, times the number of restarts.
+_EPISODES_OF_AN_INCARNATION = 2**32
 
 
 class AgentRunner(Accounts):
@@ -116,7 +118,7 @@ class AgentRunner(Accounts):
         self._is_running = False  # if not, the next fragment starts new episodes, or continues those that were saved
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # results of resets, until the next fragment begins
-        self._num_episodes = [0] * num_envs
+        self._num_episodes = [incarnation * _EPISODES_OF_AN_INCARNATION] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
         self._earned = np.zeros(num_slots)  # reward of each slot since its last complete row
         self._returns = np.zeros(num_slots)
@@ -566,7 +568,8 @@ class AgentRunner(Accounts):
         """
         self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
-        self._num_episodes = [one.get("episodes", 0) for one in own]
+        begun = [one.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION for one in own]
+        self._num_episodes = [one.get("episodes", first) for one, first in zip(own, begun, strict=True)]
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
         self._saved = {index: one for index, one in state.items() if "episode" in one}
@@ -605,7 +608,8 @@ class AgentRunner(Accounts):
         """Return whether the agents in the ``saved`` episode of env ``e`` can still act with the modules that they had.
         If not, log a warning."""
         columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
-        if all(one is not None and self._slot_of[e].get(agent) in one.column_of for one, agent in columns):
+        fits = len(saved.get("returns", self.agents)) == len(self.agents)  # as many agents as there were
+        if fits and all(one is not None and self._slot_of[e].get(agent) in one.column_of for one, agent in columns):
             return True
         logger.warning(
             "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, and a "

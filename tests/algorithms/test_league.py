@@ -15,8 +15,9 @@ from algorithms.algorithm import Algorithm
 from algorithms.ppo import PPOCatalog, PPOConfig
 from algorithms.run.league import League, Matches, Standings
 from rlmodule import RLModuleSpec
-from rlmodule.agents.episode import AgentEpisode
+from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
+from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.testing.data import clone, differences
 from tests.algorithms.dqn.conftest import tiny
 
@@ -420,7 +421,8 @@ def test_matches_depend_on_seed_env_and_episode_and_follow_the_chances() -> None
     chances = {"main": 0.2, "a": 0.5, "b": 0.3}
 
     def drawn(matches: Matches) -> list[tuple[str, ...]]:
-        episodes: Any = [SimpleNamespace(env_index=e, number=n) for e in range(2) for n in range(1000)]
+        fixed: Any = {"agents": [], "finished": [], "policies": [*chances]}
+        episodes: Any = [SimpleNamespace(env_index=e, number=n, **fixed) for e in range(2) for n in range(1000)]
         return [tuple(matches(agent, episode) for agent in "xyz") for episode in episodes]
 
     first, other = drawn(Matches(1, "xyz", "main", chances)), drawn(Matches(2, "xyz", "main", chances))
@@ -532,3 +534,22 @@ def test_runners_and_learners_elsewhere_have_the_same_league() -> None:
         steps = other.train()["env_runners"]["num_module_steps_sampled_lifetime"]
         assert {*steps} >= {"main", "main_2"}
         assert runners.num_env_steps_lost.total() == 0
+
+
+def test_an_agent_that_starts_late_gets_the_opponent_of_its_episode() -> None:
+    """Even if the league has other chances by then; unless the opponent is gone."""
+    agents, before, after = list("xyz"), Matches(1, "xyz", "main", {"a": 1.0}), Matches(1, "xyz", "main", {"b": 1.0})
+    for number in range(20):
+        policy_map = PolicyMap(agents, ["main", "a", "b"], before)
+        episode = MultiAgentEpisode(0, number, agents, policy_map, np.zeros(3))
+        first = {agent: episode.join(agent) for agent in "xy"}
+        if number % 2:
+            for agent in "xy":
+                episode.leave(AgentEpisode(agent, first[agent], 0.0, 1))
+        policy_map.update(["main", "a", "b"], after)
+        everyone = first | {"z": episode.join("z")}
+        assert sorted(everyone.values()) == ["a", "a", "main"]
+        policy_map.update(["main", "b"], after)
+        gone = MultiAgentEpisode(0, number, agents, PolicyMap(agents, ["main", "b"], after), np.zeros(3))
+        gone.set_state(episode.get_state() | {"in_play": ["x", "y"], "policies": [*first.items()], "finished": []})
+        assert gone.join("z") == ("main" if everyone["z"] == "main" else "b")

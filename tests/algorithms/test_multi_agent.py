@@ -489,12 +489,14 @@ def test_a_saved_run_continues(tmp_path: Path) -> None:
             assert (trained(again), trained(again)) == (first, second)
 
 
-def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path) -> None:
+def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with config(env_config={"num_agents": 2}, policies="shared").build() as algo:
         algo.train()
         path = algo.save(tmp_path / "ck")
     with Algorithm.from_checkpoint(path, env=CartPoles, env_config={"num_agents": 3}) as more:
         assert {*more.train()["env_runners"]["num_agent_steps_sampled_lifetime"]} == {*CART[:3]}
+    assert len(caplog.messages) == 2  # one for each env
+    assert all("expected agents with the policies of the saved episode" in one for one in caplog.messages)
 
 
 @pytest.mark.usefixtures("ray_started")

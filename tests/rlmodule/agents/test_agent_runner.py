@@ -289,14 +289,20 @@ def test_state_restores_streams_and_episodes_by_env_in_other_groups_of_runners(t
     ]
 
 
-def test_an_incarnation_has_streams_of_its_own() -> None:
-    settings = Settings(env=lambda _: CartPoles(2))
-    obs = []
+def test_an_incarnation_has_streams_and_numbers_of_episodes_of_its_own() -> None:
+    settings = Settings(env=lambda _: CartPoles(2), num_envs_per_env_runner=1)
+    obs, numbers = [], []
     for incarnation in (0, 1):
         runner = AgentRunner(settings, run_seed=1, incarnation=incarnation)
         of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
         runner.set_module(MultiRLModule({"p": module_for(*of)}), PolicyMap(runner.agents, ["p"]))
-        obs.append(runner.sample(20).modules["p"])
+        rollout = runner.sample(200)
+        obs.append(rollout.modules["p"])
+        numbers.append([one.number for one in rollout.stats["multi_agent_episodes"]])
+    assert numbers[0] == [*range(len(numbers[0]))] != []
+    assert numbers[1] == [*range(first := 2**32, first + len(numbers[1]))] != []
+    runner.set_state({"0": {"incarnation": 1}})  # of a runner that was lost, whose numbers nobody knows
+    assert runner.sample(200).stats["multi_agent_episodes"][0].number == 2**32
     assert not torch.equal(obs[0][Columns.OBS][0], obs[1][Columns.OBS][0])
     assert not torch.equal(obs[0][Columns.ACTIONS][:5], obs[1][Columns.ACTIONS][:5])
 

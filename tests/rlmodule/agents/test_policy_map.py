@@ -80,5 +80,12 @@ def test_an_episode_that_is_over_keeps_its_policies_and_leaves_the_function() ->
     kept = pickle.loads(pickle.dumps(episode))  # a lambda cannot be pickled
     assert [kept.policy_of(agent) for agent in "ab"] == ["x", "y"]
     assert kept.policies == ["x", "y"]
-    with pytest.raises(KeyError, match="c"):
+    with pytest.raises(ValueError, match=r"policy_mapping_fn: expected one of the agents \['a', 'b'\], got 'c'"):
         kept.policy_of("c")
+
+
+def test_an_episode_that_is_over_knows_the_policies_of_a_fixed_mapping() -> None:
+    episode = MultiAgentEpisode(0, 0, ["a", "b"], PolicyMap(["a", "b"], ["x"]), np.zeros(2))
+    episode.join("a")
+    episode.close()
+    assert {agent: episode.policy_of(agent) for agent in episode.returns} == {"a": "x", "b": "x"}
