@@ -92,6 +92,21 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
     )
 
 
+# Functions whose gradient needs only their result → those that overwrite their argument.
+_IN_PLACE: dict[Any, Callable[[Tensor], Tensor]] = {
+    torch.relu: torch.relu_,
+    torch.tanh: torch.tanh_,
+    torch.sigmoid: torch.sigmoid_,
+}
+
+
+def in_place_by_name(activation: Activation) -> Callable[[Tensor], Tensor] | None:
+    """Return the result of :func:`activation_by_name`, or a faster function with the same results that may overwrite
+    its argument: for the result of a linear layer, a convolution or a norm, which nothing else reads."""
+    made = activation_by_name(activation)
+    return _IN_PLACE.get(made, made)
+
+
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
     """Return the result of :func:`activation_by_name`, or an identity module in place of None."""
     return activation_by_name(activation) or nn.Identity()

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog.activations import Activation, Init, activation_function
+from catalog.activations import Activation, Init, activation_function, in_place_by_name
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
@@ -154,7 +154,7 @@ class ImageEncoder(Encoder):
         self.dense = None
         if config.dense_dim is not None:
             self.dense = nn.Linear(math.prod(config.feature_dims), config.dense_dim)
-            self.dense_activation = activation_function(config.activation)
+            self.dense_activation = in_place_by_name(config.activation) or nn.Identity()
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 config.init.apply(layer)
@@ -267,7 +267,7 @@ class CNNEncoder(ImageEncoder):
             self.pads.append(nn.Identity() if even else nn.ZeroPad2d((left, right, top, bottom)))
             self.convs.append(nn.Conv2d(before[0], width, kernel, stride, (top, left) if even else 0))
             self.norms.append(nn.LayerNorm([*after]) if config.use_layernorm else nn.Identity())
-        self._activations = tuple(activation_function(config.activation) for _ in self.convs)
+        self._activations = tuple(in_place_by_name(config.activation) or nn.Identity() for _ in self.convs)
         self.activations = nn.ModuleList(made for made in self._activations if isinstance(made, nn.Module))
         self.finish(config)
 

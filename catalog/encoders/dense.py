@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.activations import Activation, Blocks, Init, Norm, activation_by_name
+from catalog.activations import Activation, Blocks, Init, Norm, in_place_by_name
 
 EXPANSION = 4
 """Width of the hidden layer of a SimBa block, as a multiple of the width of its input and output."""
@@ -181,11 +181,11 @@ def _hidden_layers(
     weights, scales = iter([net._parameters for net in linears]), iter([net._parameters for net in norms])
     plain = len(linears) if blocks is None else 0 if blocks == "simba" else 1
     for _ in range(plain):
-        yield Layer(next(weights), next(scales, None), _in_place(activation_by_name(activation)), drops=True)
+        yield Layer(next(weights), next(scales, None), in_place_by_name(activation), drops=True)
     if blocks == "simba":
         yield Layer(next(weights))
     for of_inside in weights:
-        made = _in_place(activation_by_name(activation))
+        made = in_place_by_name(activation)
         if blocks == "simba":
             yield Layer(None, next(scales), keeps=True)
             yield Layer(of_inside, None, made, drops=True)
@@ -195,12 +195,6 @@ def _hidden_layers(
             yield Layer(next(weights), next(scales), adds=True)
     if blocks == "simba":
         yield Layer(None, next(scales))
-
-
-def _in_place(activation: Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor] | None:
-    """Return the variant of an activation that overwrites its argument, the result of a linear layer or norm, which
-    nothing else reads. Return the activation itself if it has none whose gradient needs only the result."""
-    return {torch.relu: torch.relu_, torch.tanh: torch.tanh_, torch.sigmoid: torch.sigmoid_}.get(activation, activation)
 
 
 class DenseEnsemble(DenseStack):
