@@ -252,7 +252,7 @@ GOALS = {
         for env_id, floor in (("HalfCheetah-v5", 3900), ("Hopper-v5", 500))
     }
     | {
-        "on to 300k": Goal(
+        "HalfCheetah-v5, plain, on to 300k": Goal(
             "SAC",
             "HalfCheetah-v5",
             300_000,

@@ -295,14 +295,22 @@ def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> R
     """Return ``read(folder, content of its manifest)``. Read again if the folder was replaced in the meantime."""
     while True:
         folder = standing_in(path)
-        sealed = _content(folder, MANIFEST)[0]
+        before = _identity(folder)
         try:
-            return read(folder, sealed)
+            return read(folder, _content(folder, MANIFEST)[0])
         except DamagedFolder:
-            with suppress(DamagedFolder):
-                if _content(standing_in(path), MANIFEST)[0] != sealed:
-                    continue
+            if _identity(standing_in(path)) not in (None, before):
+                continue
             raise
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells the manifest of a folder from one that replaces it, even with the same content; None if there
+    is no manifest."""
+    with suppress(OSError):
+        found = os.stat(folder / MANIFEST)
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:

@@ -542,6 +542,24 @@ def test_a_link_is_followed(saved: Path) -> None:
 # --- beside each other ------------------------------------------------------------------------------------------------
 
 
+def test_a_folder_that_is_replaced_by_an_equal_one_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two other saves come between the manifest and the files, and the second one writes what was there at first."""
+    save_checkpoint(saved, OLD)
+    reading, others = sealed_folder._verified, iter([NEW])
+
+    def interrupted(*args: Any) -> Any:
+        for other in others:
+            save_checkpoint(saved, other)
+            try:
+                return reading(*args)
+            finally:
+                save_checkpoint(saved, OLD)
+        return reading(*args)
+
+    monkeypatch.setattr(sealed_folder, "_verified", interrupted)
+    assert which(saved) == "old"
+
+
 @pytest.mark.parametrize("writers", [1, 2])
 def test_readers_next_to_writers_get_one_checkpoint(tmp_path: Path, writers: int) -> None:
     def save(number: int) -> None:
