@@ -305,8 +305,8 @@ def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> R
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells the manifest of a folder from one that replaces it, even with the same content; None if there
-    is no manifest."""
+    """Return what distinguishes the manifest of a folder from one that replaces it, even with the same content. None if
+    there is no manifest."""
     with suppress(OSError):
         found = os.stat(folder / MANIFEST)
         return found.st_ino, found.st_mtime_ns
