@@ -44,9 +44,12 @@ def member(ensemble: DenseEnsemble, index: int, **layers: Any) -> DenseStack:
 @pytest.mark.parametrize(
     ("hidden", "blocks"), [((), None), ((5,), None), ((6, 4), None), ((4, 4, 4), "simba"), ((4, 4), "bro")]
 )
-def test_an_ensemble_is_its_nets_one_after_the_other(hidden: tuple[int, ...], blocks: Any, norm: Any) -> None:
+@pytest.mark.parametrize("output_dim", [1, 2])
+def test_an_ensemble_is_its_nets_one_after_the_other(
+    hidden: tuple[int, ...], blocks: Any, norm: Any, output_dim: int
+) -> None:
     layers: dict[str, Any] = {"input_dim": 3, "hidden_dims": hidden, "activation": "relu", "norm": norm}
-    layers |= {"blocks": blocks, "init": Init(), "output_dim": 2}
+    layers |= {"blocks": blocks, "init": Init(), "output_dim": output_dim}
     ensemble = DenseEnsemble(3, **layers)
     with torch.no_grad():
         for parameter in ensemble.parameters():
@@ -61,6 +64,7 @@ def test_an_ensemble_is_its_nets_one_after_the_other(hidden: tuple[int, ...], bl
     for index, net in enumerate(nets):
         for own, stacked in zip(net.linears, ensemble.linears, strict=True):
             torch.testing.assert_close(own.weight.grad.T, stacked.weight.grad[index], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(own.bias.grad, stacked.bias.grad[index, 0], rtol=1e-4, atol=1e-4)
 
 
 def test_members_start_with_weights_of_their_own() -> None:

@@ -46,7 +46,7 @@ N = 4
 
 
 def runner_for(
-    folder: Path, mode: str = "sync", module: type = Small, mends: bool = False, num_envs: int = N, **given: Any
+    folder: Path, mode: str = "sync", module: type = Small, restarts: bool = False, num_envs: int = N, **given: Any
 ) -> EnvRunner:
     """A runner of fault envs; ``given`` goes to the env, or if its name is one of the runner's, there."""
     names = ("first_env_index", "role", "incarnation", "step_counter")
@@ -56,7 +56,7 @@ def runner_for(
         env_config={"folder": str(folder), **given},
         num_envs_per_env_runner=num_envs,
         gym_env_vectorize_mode=mode,
-        restart_failed_sub_environments=mends,
+        restart_failed_sub_environments=restarts,
         records_episode_infos=True,
     )
     runner = EnvRunner(config, run_seed=1, **streams)
@@ -88,7 +88,7 @@ def check_account(runner: EnvRunner, rollouts: list[Rollout], folder: Path) -> N
 
 @pytest.mark.parametrize("length", [1, 3, 10])
 def test_a_fault_leaves_nothing_behind_in_a_recycled_rollout(folders: Any, length: int) -> None:
-    runner, other = (runner_for(next(folders), mends=True, steps={1: {8: "plain"}}, mean_length=5) for _ in range(2))
+    runner, other = (runner_for(next(folders), restarts=True, steps={1: {8: "plain"}}, mean_length=5) for _ in range(2))
     for _ in range(30 // length):
         rollout, fresh = runner.sample(length), other.sample(length)
         names = [*fresh.columns]
@@ -107,7 +107,7 @@ def test_one_env_that_raises_is_made_anew_and_the_others_are_not_disturbed(
     folders: Any, mode: str, length: int
 ) -> None:
     here, there = next(folders), next(folders)
-    faulty = runner_for(here, mode, mends=True, steps={1: {8: "plain"}}, mean_length=1e9)
+    faulty = runner_for(here, mode, restarts=True, steps={1: {8: "plain"}}, mean_length=1e9)
     plain = runner_for(there, mean_length=1e9)
     ours, theirs = ([r.sample(length) for _ in range(30 // length)] for r in (faulty, plain))
     faulty.stop()
@@ -140,7 +140,7 @@ def test_a_fault_in_the_first_row_of_a_fragment_cuts_the_episode_that_the_last_f
     folders: Any, mode: str
 ) -> None:
     folder = next(folders)
-    runner = runner_for(folder, mode, mends=True, steps={2: {6: "empty"}}, mean_length=1e9)
+    runner = runner_for(folder, mode, restarts=True, steps={2: {6: "empty"}}, mean_length=1e9)
     first, second = runner.sample(5), runner.sample(5)
     runner.stop()
     assert not first[Columns.TRUNCATEDS].any()
@@ -155,7 +155,7 @@ def test_a_fault_in_the_first_row_of_a_fragment_cuts_the_episode_that_the_last_f
 def test_an_episode_without_a_step_leaves_nothing(folders: Any) -> None:
     folder = next(folders)
     runner = runner_for(
-        folder, mends=True, steps={0: {1: "plain"}, 1: {4: "plain"}, ANY: {2: "plain"}}, mean_length=1e9
+        folder, restarts=True, steps={0: {1: "plain"}, 1: {4: "plain"}, ANY: {2: "plain"}}, mean_length=1e9
     )
     rollout = runner.sample(4)
     # env 0: nothing, then a life of one step, and another; env 1: its own third step, after which ANY has no say
@@ -171,7 +171,7 @@ def test_an_episode_without_a_step_leaves_nothing(folders: Any) -> None:
 
 
 def test_recurrent_modules_begin_anew_after_a_fault(folders: Any) -> None:
-    runner = runner_for(next(folders), module=Recurrent, mends=True, steps={1: {8: "plain"}}, mean_length=1e9)
+    runner = runner_for(next(folders), module=Recurrent, restarts=True, steps={1: {8: "plain"}}, mean_length=1e9)
     plain = runner_for(next(folders), module=Recurrent, mean_length=1e9)
     rollout, other = runner.sample(20), plain.sample(20)
     assert torch.equal(rollout[Columns.ACTION_DIST_INPUTS][:8], other[Columns.ACTION_DIST_INPUTS][:8])
@@ -196,7 +196,7 @@ def test_every_step_is_accounted_for_and_every_end_is_one(
     tmp_path_factory: pytest.TempPathFactory, plan: dict[int, dict[int, str]], length: int, mean_length: float
 ) -> None:
     folder = tmp_path_factory.mktemp("lives")
-    runner = runner_for(folder, mends=True, num_envs=3, steps=plan, mean_length=mean_length)
+    runner = runner_for(folder, restarts=True, num_envs=3, steps=plan, mean_length=mean_length)
     rollouts = [runner.sample(length) for _ in range(60 // length)]
     check_account(runner, rollouts, folder)
     assert num_lives(folder) == 3 + lost(rollouts)
@@ -252,7 +252,7 @@ def rollout_with_a_fault() -> Rollout:
 
 def test_the_runner_makes_that_very_layout(folders: Any) -> None:
     runner = runner_for(
-        next(folders), num_envs=2, mends=True, steps={0: {6: "plain"}, 1: {4: "plain"}}, mean_length=1e9
+        next(folders), num_envs=2, restarts=True, steps={0: {6: "plain"}, 1: {4: "plain"}}, mean_length=1e9
     )
     runner.sample(3)
     rollout, made = runner.sample(4), rollout_with_a_fault()
@@ -333,7 +333,7 @@ def test_an_env_that_raises_while_its_episode_is_continued_is_restarted_and_the_
 ) -> None:
     before = runner_for(next(folders), mean_length=1e9)
     last = before.sample(5).last_obs
-    runner = runner_for(folder := next(folders), mode, mends=True, mean_length=1e9, **CONTINUED[where])
+    runner = runner_for(folder := next(folders), mode, restarts=True, mean_length=1e9, **CONTINUED[where])
     runner.set_state(before.get_state())
     rollout = runner.sample(4)
     runner.stop()
@@ -357,11 +357,11 @@ def test_a_saved_episode_waits_for_an_env_that_does_not_raise(folders: Any, monk
             raise OSError(faults.pop())
         return reset(self, **options)
 
-    before = runner_for(next(folders), num_envs=1, mends=True, mean_length=1e9)
+    before = runner_for(next(folders), num_envs=1, restarts=True, mean_length=1e9)
     last, state = before.sample(5).last_obs, before.get_state()
     monkeypatch.setattr(FaultEnv, "reset", reset_or_raise)
     monkeypatch.setattr("rlmodule.envs.restarting.time.sleep", lambda seconds: None)
-    runner = runner_for(folder := next(folders), num_envs=1, mends=True, mean_length=1e9)
+    runner = runner_for(folder := next(folders), num_envs=1, restarts=True, mean_length=1e9)
     runner.set_state(state)
     with pytest.raises(EnvError, match=r"env 0 failed in 3 tries, each with a new env: .*no port"):
         runner.sample(3)
@@ -378,7 +378,7 @@ def test_a_saved_episode_waits_for_an_env_that_does_not_raise(folders: Any, monk
 @pytest.mark.parametrize("mode", MODES)
 def test_an_env_whose_reset_always_raises_is_given_up_after_three_tries(folders: Any, mode: str) -> None:
     folder = next(folders)
-    runner = runner_for(folder, mode, mends=True, num_envs=1, resets={ANY: dict.fromkeys(range(1, 9), "empty")})
+    runner = runner_for(folder, mode, restarts=True, num_envs=1, resets={ANY: dict.fromkeys(range(1, 9), "empty")})
     with pytest.raises(EnvError, match=r"env 0 failed in 3 tries.*raised RuntimeError in reset\(\).*no message"):
         runner.sample(5)
     runner.stop()
@@ -388,13 +388,13 @@ def test_an_env_whose_reset_always_raises_is_given_up_after_three_tries(folders:
 
 def test_an_env_that_never_makes_a_step_is_given_up_and_one_that_does_is_not(folders: Any) -> None:
     folder = next(folders)
-    runner = runner_for(folder, mends=True, num_envs=2, steps={ANY: {1: "plain"}})
+    runner = runner_for(folder, restarts=True, num_envs=2, steps={ANY: {1: "plain"}})
     with pytest.raises(EnvError, match=r"failed in 3 tries.*ZeroDivisionError at its step 1: of all things"):
         runner.sample(50)
     check_account(runner, [], folder)
     assert runner.num_env_steps_lost["env_raised"] == 5  # env 0 three times, env 1 twice
     folder = next(folders)
-    runner = runner_for(folder, mends=True, num_envs=2, steps={ANY: {2: "plain"}})
+    runner = runner_for(folder, restarts=True, num_envs=2, steps={ANY: {2: "plain"}})
     check_account(runner, [rollout := runner.sample(50)], folder)
     assert rollout.stats["num_env_steps_lost"] == {"env_raised": 50}
 
@@ -402,14 +402,14 @@ def test_an_env_that_never_makes_a_step_is_given_up_and_one_that_does_is_not(fol
 def test_an_env_that_cannot_be_restarted_at_once_is_tried_again(folders: Any) -> None:
     folder = next(folders)
     steps = {0: {5: "plain"}}
-    runner = runner_for(folder, mends=True, num_envs=1, lives={1: "plain", 2: "huge"}, steps=steps)
+    runner = runner_for(folder, restarts=True, num_envs=1, lives={1: "plain", 2: "huge"}, steps=steps)
     rollout = runner.sample(10)
     assert num_lives(folder) == 4
     assert int((~rollout.valid).sum()) == 1
-    for mends in (True, False):
+    for restarts in (True, False):
         folder = next(folders)
         with pytest.raises(RuntimeError, match=r"FaultEnv.*ZeroDivisionError: of all things"):
-            runner_for(folder, mends=mends, num_envs=1, lives={0: "plain"})
+            runner_for(folder, restarts=restarts, num_envs=1, lives={0: "plain"})
         assert num_lives(folder) == 1
 
 
