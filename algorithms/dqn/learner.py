@@ -79,9 +79,12 @@ class DQNLearner(ReplayLearner):
             assert isinstance(module, QNetAPI)
             values = module.compute_q_values(batch, embeddings).gather(-1, actions).squeeze(-1)
             distance = functional.smooth_l1_loss if self.settings.td_error_loss_fn == "huber" else functional.mse_loss
-            losses, values = distance(values, targets, reduction="none"), values.detach()
+            reduction = "none" if Columns.WEIGHTS in batch else "mean"  # a separate mean takes longer
+            losses, values = distance(values, targets, reduction=reduction), values.detach()
             td_error = values - targets
-        loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
+        if Columns.WEIGHTS in batch:
+            losses = losses * batch[Columns.WEIGHTS]
+        loss = losses.mean() if losses.dim() else losses
         return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
 
     def before_gradient_step(self, module_id: str) -> None:

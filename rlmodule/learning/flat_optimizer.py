@@ -88,7 +88,7 @@ class FlatPart:
         if limit is None:
             return norm
         if by == "global_norm":
-            self.grad.mul_((norm + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0))
+            self.grad.div_(norm.clamp_min(limit).div_(limit))
         elif by == "value":
             self.grad.clamp_(-limit, limit)
         else:
