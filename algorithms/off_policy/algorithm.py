@@ -130,6 +130,12 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
                 f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
                 "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
             )
+        if intensity is not None and intensity > batch * capacity:
+            raise self._invalid(
+                "training_intensity",
+                f"at most {batch * capacity:,}: per step sampled, as many batches of {batch} as replay holds steps",
+                "Make it smaller.",
+            )
         for policy_id, changed in self.policy_overrides.items():
             try:
                 self.copy().update({**changed, "policy_overrides": {}}).validate()

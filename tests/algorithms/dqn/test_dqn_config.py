@@ -114,6 +114,10 @@ def test_noisy_nets_go_without_random_actions_unless_told() -> None:
             ("learning_starts", "at least 384", "train_batch_size_per_learner=128 for each of 3 learners", "got 300"),
         ),
         ({"training_intensity": 0.1}, ("training_intensity", "at least 0.128", "1000 steps", "got 0.1")),
+        (
+            {"training_intensity": 1e9, "replay_capacity": 1000},
+            ("training_intensity", "at most 128,000", "batches of 128", "got 1000000000.0"),
+        ),
         ({"num_atoms": 51}, ("DQNConfig.v_min",)),
         ({"prioritized_replay_beta": 0.9}, ("prioritized_replay_beta", "without prioritized_replay", "got 0.9")),
         ({"num_atoms": 51, "v_min": 1.0, "v_max": 1.0}, ("v_max",)),
