@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.hooks import overrider
-from catalog.model_config import MEMORIES, DefaultModelConfig, settings_about
+from catalog.model_config import MEMORIES, ActionValueModelConfig, DefaultModelConfig, settings_about
 from catalog.rules import Node
 from catalog.settings import settings_of
 
@@ -129,4 +129,5 @@ def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
     own_converter = overrider(view, "build_action_converter")
     if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):
         read -= {"normalize_actions"}
-    return read if "value" in view.functions else read - {"normalize_values"}
+    predicts_returns = "value" in view.functions and not isinstance(config, ActionValueModelConfig)
+    return read if predicts_returns else read - {"normalize_values"}

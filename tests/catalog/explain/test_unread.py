@@ -10,6 +10,7 @@ from torch import nn
 
 from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
+from algorithms.sac import SACCatalog
 from catalog.explain import unread
 from catalog.explain.unread import unread_settings
 
@@ -72,6 +73,13 @@ READ: list[tuple[Space, Space, dict[str, Any]]] = [
 @pytest.mark.parametrize(("observation", "action", "settings"), READ)
 def test_a_setting_with_an_effect_is_not(observation: Space, action: Space, settings: dict[str, Any]) -> None:
     assert unread_settings(PPOCatalog(observation, action, settings)) == {}
+
+
+def test_only_ppo_standardises_returns() -> None:
+    settings = {"normalize_values": False}
+    assert unread_settings(PPOCatalog(VECTOR, TWO, settings)) == {}
+    for catalog in (DQNCatalog(VECTOR, TWO, settings), SACCatalog(VECTOR, ARM, settings)):
+        assert unread_settings(catalog) == settings
 
 
 def test_a_hook_of_ones_own_may_read_any_setting_of_its_part() -> None:
