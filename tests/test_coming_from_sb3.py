@@ -15,9 +15,12 @@ import pytest
 
 from algorithms import AlgorithmConfig
 from algorithms.dqn import DQNConfig, DQNModelConfig
+from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
 from algorithms.run.callbacks import CALLBACKS
 from algorithms.run.run_folder import flatten
+from algorithms.sac import SACConfig
+from algorithms.td3 import TD3Config
 from catalog.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +79,47 @@ DQN_ARGUMENTS = {
     "exploration_final_eps": 0.05,
     "max_grad_norm": 10,
 } | SHARED
+ACTION_CRITIC_ARGUMENTS = {
+    "policy": "–",
+    "env": "–",
+    "learning_rate": 3e-4,
+    "buffer_size": 1_000_000,
+    "learning_starts": 100,
+    "batch_size": 256,
+    "tau": 0.005,
+    "gamma": 0.99,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "action_noise": None,
+    "replay_buffer_class": None,
+    "replay_buffer_kwargs": None,
+    "optimize_memory_usage": False,
+    "n_steps": 1,
+}
+SAC_ARGUMENTS = {
+    **ACTION_CRITIC_ARGUMENTS,
+    "ent_coef": "auto",
+    "target_update_interval": 1,
+    "target_entropy": "auto",
+    "use_sde": False,
+    "sde_sample_freq": -1,
+    "use_sde_at_warmup": False,
+    **SHARED,
+}
+TD3_ARGUMENTS = {
+    **ACTION_CRITIC_ARGUMENTS,
+    "learning_rate": 1e-3,
+    "policy_delay": 2,
+    "target_policy_noise": 0.2,
+    "target_noise_clip": 0.5,
+    **SHARED,
+}
+ALGORITHMS: list[tuple[str, type[AlgorithmConfig], dict[str, Any]]] = [
+    ("PPO's arguments", PPOConfig, PPO_ARGUMENTS),
+    ("DQN's arguments", DQNConfig, DQN_ARGUMENTS),
+    ("SAC's arguments", SACConfig, SAC_ARGUMENTS),
+    ("TD3's arguments", TD3Config, TD3_ARGUMENTS),
+]
 
 
 def rows(section: str) -> list[list[str]]:
@@ -88,13 +132,9 @@ def value(text: str) -> Any:
     return text if text == "–" else ast.literal_eval(text)
 
 
-@pytest.mark.parametrize(
-    ("section", "config", "arguments"),
-    [("PPO's arguments", PPOConfig(), PPO_ARGUMENTS), ("DQN's arguments", DQNConfig(), DQN_ARGUMENTS)],
-    ids=["PPO", "DQN"],
-)
+@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "DQN", "SAC", "TD3"])
 def test_every_argument_has_a_row_with_both_defaults(
-    section: str, config: AlgorithmConfig, arguments: dict[str, Any]
+    section: str, config_class: type[AlgorithmConfig], arguments: dict[str, Any]
 ) -> None:
     head, *body = rows(section)
     assert len(head) == 5
@@ -107,8 +147,8 @@ def test_every_argument_has_a_row_with_both_defaults(
         match = re.fullmatch(r"`\.(\w+)\((\w+)=\.\.\.\)`", ours)
         assert match, f"{name}: {ours}"
         section_of, setting = match.groups()
-        assert settings_of(type(config))[setting].section == section_of
-        assert value(default) == getattr(config, setting), setting
+        assert settings_of(config_class)[setting].section == section_of
+        assert value(default) == getattr(config_class(), setting), setting
 
 
 def test_defaults_of_ppo_that_differ_are_explained() -> None:
@@ -116,11 +156,7 @@ def test_defaults_of_ppo_that_differ_are_explained() -> None:
     assert [cells[0] for cells in differing if not cells[4]] == []
 
 
-@pytest.mark.parametrize(
-    ("section", "config_class", "arguments"),
-    [("PPO's arguments", PPOConfig, PPO_ARGUMENTS), ("DQN's arguments", DQNConfig, DQN_ARGUMENTS)],
-    ids=["PPO", "DQN"],
-)
+@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "DQN", "SAC", "TD3"])
 def test_a_name_that_is_not_ours_raises_and_names_the_setting_to_use(
     section: str, config_class: type[AlgorithmConfig], arguments: dict[str, Any]
 ) -> None:
@@ -152,10 +188,10 @@ def test_what_stands_in_for_a_callback_exists() -> None:
 
 def test_metrics_that_are_named_are_reported() -> None:
     reported: set[str] = set()
-    for config in (PPOConfig(), DQNConfig()):
+    for config in (PPOConfig(), DQNConfig(), SACConfig()):
         config.environment("CartPole-v1").evaluation(evaluation_interval=1, evaluation_duration=1)
         config.training(train_batch_size_per_learner=128)
-        if isinstance(config, DQNConfig):
+        if isinstance(config, ReplayConfig):
             config.training(num_steps_sampled_before_learning_starts=128).reporting(num_env_steps_per_iteration=256)
         with config.build() as algorithm:
             reported |= dict(flatten(algorithm.train())).keys()
