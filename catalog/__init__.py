@@ -10,6 +10,7 @@ from catalog.actions.masks import ActionMask
 from catalog.activations import Init
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.catalog import Catalog
+from catalog.critics import ActionCriticCatalog
 from catalog.distributions.action_models import MADE, ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
@@ -35,6 +36,7 @@ from catalog.rules import RuleTable
 
 __all__ = [
     "ActionConverter",
+    "ActionCriticCatalog",
     "ActionEmbeddings",
     "ActionMask",
     "ActionModel",

@@ -171,7 +171,7 @@ class ActionCriticCatalog(Catalog):
     are recurrent, or if a hook chose another encoder, the critics share an encoder and read its latent together with
     the action. With ``vf_share_layers``, this encoder is the policy's, for vector observations too.
 
-    Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
+    Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``, ``critic_config``.
     """
 
     functions = ("policy", "value")

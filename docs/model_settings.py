@@ -58,7 +58,7 @@ SAC = """\
 ## SAC's
 
 [`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `twin_q` and
-`initial_alpha`.
+`initial_alpha`. TD3 and DDPG have [`ActionCriticModelConfig`](../catalog/critics.py), without `initial_alpha`.
 """
 
 RULES = """\

@@ -23,7 +23,7 @@ with config.build() as algo:
 with Algorithm.from_checkpoint(run_dir / "checkpoint") as algo:
     print(f"Goes on after {algo.env_steps:,}: weights, optimiser and replay buffer are those it had")
     result = algo.learn(num_env_steps=10_000, progress=True)
-    print(f"{algo.env_steps:,} env steps, {result['replay_buffer']['num_transitions']:,} of them remembered")
+    print(f"{algo.env_steps:,} env steps, {result['replay_buffer']['num_transitions']:,} of them in the replay buffer")
 
 log = (run_dir / "progress.jsonl").read_text(encoding="utf-8")
 print(f"{run_dir / 'progress.jsonl'}, {len(log.splitlines())} lines")

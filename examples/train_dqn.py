@@ -21,7 +21,7 @@ config = (
 with config.build() as algo:
     print(algo.explain())
     result = algo.learn(num_env_steps=50_000, target_return=475, progress=True)
-    print(f"{result['replay_buffer']['num_transitions']:,} env steps are remembered")
+    print(f"{result['replay_buffer']['num_transitions']:,} transitions are in the replay buffer")
     print(f"Return of greedy episodes: {algo.evaluate()['env_runners']['episode_return_mean']:g}")
 
     obs, info = gym.make("CartPole-v1").reset(seed=0)

@@ -25,4 +25,4 @@ with config.build() as algo:
 
     obs, info = gym.make("Pendulum-v1").reset(seed=0)
     action, state = algo.policy.act(obs)
-    print(f"Where an episode begins, it turns with {action[0]:.2f}")
+    print(f"At the start of an episode, it applies a torque of {action[0]:.2f}")

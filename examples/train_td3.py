@@ -18,9 +18,9 @@ config = (
 with config.build() as algo:
     print(algo.explain())
     result = algo.learn(num_env_steps=15_000, progress=True)
-    print(f"{result['replay_buffer']['num_transitions']:,} env steps are remembered")
+    print(f"{result['replay_buffer']['num_transitions']:,} transitions are in the replay buffer")
     print(f"Return of episodes without noise: {algo.evaluate()['env_runners']['episode_return_mean']:g}")
 
     obs, info = gym.make("Pendulum-v1").reset(seed=0)
     action, state = algo.policy.act(obs)
-    print(f"Where an episode begins, it turns with a torque of {action[0]:.2f}")
+    print(f"At the start of an episode, it applies a torque of {action[0]:.2f}")

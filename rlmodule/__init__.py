@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlmodule.learning.schedules import Coefficient, value_at
     from rlmodule.learning.sharding import shard_episodes, shard_rollout
     from rlmodule.learning.target_nets import TargetNets
+    from rlmodule.modules.action_critic import ActionCriticModule
     from rlmodule.modules.apis import (
         ActionValueAPI,
         DistributionalQNetAPI,
@@ -48,6 +49,7 @@ else:
     __getattr__ = lazily(__name__, __file__)
 
 __all__ = [
+    "ActionCriticModule",
     "ActionMaskFromInfo",
     "ActionValueAPI",
     "AtariGame",

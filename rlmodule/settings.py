@@ -42,7 +42,7 @@ class EnvRunners(Settings):
     rollout_fragment_length: int | None = setting(
         None,
         "Steps of each environment per rollout; None lets the algorithm choose: PPO derives it from its train batch "
-        "size, DQN uses 1, or 4 if it has sampling processes.",
+        "size, algorithms with replay use 1, or 4 with sampling processes.",
         ge=1,
     )
     num_cpus_per_env_runner: float = setting(
