@@ -314,27 +314,34 @@ class AlgorithmConfig(
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
-    def get_rl_module_spec(self, observation_space: gym.Space, action_space: gym.Space) -> RLModuleSpec:
+    def get_rl_module_spec(
+        self, observation_space: gym.Space, action_space: gym.Space, spec: RLModuleSpec | None = None
+    ) -> RLModuleSpec:
         """Return the spec of the module: ``rl_module_spec``, completed with the algorithm's defaults and the spaces,
         and with the :attr:`net_settings` in its ``model_config``.
+
+        Args:
+            observation_space, action_space: Spaces of the env, or of an agent.
+            spec: The spec of one of several policies, which takes precedence over ``rl_module_spec``. If it names a
+                catalog that does not read the net settings, they do not apply to its policy.
 
         Raises:
             ValueError: If ``model_config`` has a different value for a net setting, or a net setting was changed that
                 the catalog does not read.
         """
-        spec = self.rl_module_spec or RLModuleSpec()
+        own = spec or RLModuleSpec()
         default = replace(
             self.default_rl_module_spec(),
             observation_space=observation_space,
             action_space=action_space,
             model_config=self.model_config,
         )
-        spec = spec.filled(default)
-        return self._with_net_settings(spec) if self.net_settings else spec
+        spec = own.filled(self.rl_module_spec or RLModuleSpec()).filled(default)
+        return self._with_net_settings(spec, own.catalog_class is not None) if self.net_settings else spec
 
-    def _with_net_settings(self, spec: RLModuleSpec) -> RLModuleSpec:
+    def _with_net_settings(self, spec: RLModuleSpec, has_own_catalog: bool) -> RLModuleSpec:
         """Return ``spec`` with the :attr:`net_settings` in its ``model_config``, or unchanged if its catalog does not
-        read them. Raise as :meth:`get_rl_module_spec`."""
+        read them. Raise as :meth:`get_rl_module_spec`. With ``has_own_catalog``, the run's settings need not apply."""
         own = self.default_rl_module_spec().catalog_class
         assert own is not None
         chosen = {name: getattr(self, name) for name in self.net_settings}
@@ -343,17 +350,15 @@ class AlgorithmConfig(
             # The user's module or catalog does not read these settings, so they must not be set.
             defaults = own.model_config_class()
             for name, value in chosen.items():
-                if value != getattr(defaults, name):
+                if value != getattr(defaults, name) and not has_own_catalog:
                     raise self._invalid(
                         name, f"a catalog_class derived from {own.__name__}", "Leave it out, or derive yours."
                     )
             return spec
         given = config_class.from_any(spec.model_config)
-        for name, value in chosen.items():
-            if getattr(given, name) not in (value, config_class.__dataclass_fields__[name].default):
-                raise self._invalid(
-                    name, "one value", f"model_config has {getattr(given, name)!r}: take it out of there."
-                )
+        for name, value in given.given().items():
+            if chosen.get(name, value) != value:
+                raise self._invalid(name, "one value", f"model_config has {value!r}: take it out of there.")
         return replace(spec, model_config=replace(given, **chosen))
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
@@ -504,8 +509,13 @@ class AlgorithmConfig(
         )
 
     def _set(self, values: Mapping[str, Any], where: str, section: str | None = None) -> Self:
-        if isinstance(values.get("model_config"), dict):
-            DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
+        if isinstance(model_config := values.get("model_config"), dict):
+            for name in filter(model_config.__contains__, self.net_settings):
+                raise TypeError(
+                    f"{where[:-1]}model_config=): expected settings of the nets alone, got {name!r}, a setting "
+                    f"of the algorithm. Write .training({name}=...)."
+                )
+            DefaultModelConfig.from_any(model_config)  # raises for a wrong name or value
         if isinstance(env := values.get("env"), gym.Env | VectorEnv):
             name = repr(env.spec.id) if env.spec is not None else type(env.unwrapped).__name__
             raise TypeError(

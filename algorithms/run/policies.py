@@ -80,7 +80,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
                 "spaces to different policies; with a function policy_mapping_fn, which may map any agent to any "
                 "policy, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
             )
-        filled[policy_id] = spec.filled(config.for_module(policy_id).get_rl_module_spec(*spaces[0]))
+        filled[policy_id] = config.for_module(policy_id).get_rl_module_spec(*spaces[0], spec)
     return MultiRLModuleSpec(filled, config.shared_parts)
 
 
@@ -168,7 +168,7 @@ class PolicyChanges:
         else:
             runners: Any = self._algorithm.env_runner_group
             pairs = [(x, runners.action_space[agent]) for agent, x in runners.observation_space.items()]
-            own = spec.filled(self._config.get_rl_module_spec(*pairs[0]))
+            own = self._config.get_rl_module_spec(*pairs[0], spec)
             if (pair := (own.observation_space, own.action_space)) not in pairs:
                 got = " and ".join(short_space(x) for x in pair if x is not None)
                 remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."

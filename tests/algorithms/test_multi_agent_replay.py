@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from algorithms.algorithm import Algorithm
 from algorithms.dqn import DQN
+from algorithms.ppo import PPOCatalog, PPOModule
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns, RLModuleSpec
@@ -210,6 +211,26 @@ def test_policies_that_do_not_train_have_no_replay_and_act_greedily() -> None:
         assert [*algo.train()["learners"]] == ["late"]
         assert differences(algo.get_module("pair").get_state(), before) == []
         assert float(algo.get_module("pair").epsilon) == 0
+
+
+def test_settings_of_nets_reach_policies_with_a_spec_of_their_own() -> None:
+    specs = {"pair": RLModuleSpec(model_config={"fcnet_hiddens": [4]}), "late": RLModuleSpec()}
+    run = tags(policies=specs, dueling=True, policy_overrides={"pair": {"num_atoms": 3, "v_min": 0.0, "v_max": 1.0}})
+    module = run.build_learner_group().module
+    nets = [module[name].model_config for name in specs]
+    assert [(net.dueling, net.num_atoms, net.fcnet_hiddens) for net in nets] == [(True, 3, (4,)), (True, 1, (16,))]
+    with tags(dueling=True).build() as algo:
+        algo.add_policy("new", spec=specs["pair"])
+        assert algo.get_module("new").model_config.dueling
+    specs["pair"] = RLModuleSpec(model_config={"dueling": False})
+    with pytest.raises(ValueError, match=r"dueling: expected one value, got True. model_config has False"):
+        tags(policies=specs, dueling=True).build_learner_group()
+
+
+def test_settings_of_nets_do_not_concern_a_policy_with_another_catalog() -> None:
+    specs = {"pair": RLModuleSpec(), "late": RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)}
+    module = tags(policies=specs, policies_to_train=["pair"], dueling=True).build_learner_group().module
+    assert isinstance(module["late"], PPOModule)
 
 
 def acting_as(agent: AgentID) -> RLModuleSpec:
