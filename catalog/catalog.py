@@ -684,7 +684,10 @@ class Catalog(Hooks):
                 expected = "none: vf_share_layers and the algorithm decide" if own else f"one of {', '.join(trunks)}"
                 remedy = "Leave it out." if own else "Choose whose encoder it shares, or 'own'."
                 raise ValueError(f"{where}['trunk']: expected {expected}, got {given['trunk']!r}. {remedy}")
-            ignored = [setting for setting in given if setting in self._whole_config.encoder_settings()]
+            read = self.further_settings if name == "value" else ()
+            ignored = [
+                setting for setting in given if setting in self._whole_config.encoder_settings().keys() - {*read}
+            ]
             if ignored and not self._has_own_trunk(name):
                 whose = self._trunk_name(name)
                 remedy = f"Give it to {whose}, or leave it out." if own else "Set 'trunk': 'own'."

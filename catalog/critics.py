@@ -181,8 +181,9 @@ class ActionCriticCatalog(Catalog):
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         policy, value = self.model_config.for_function("policy"), self.model_config.for_function("value")
+        own = policy.encoder_settings().keys() - {*self.further_settings}  # the critics read these after the action
         share = False, "the default"
-        if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
+        if policy.is_recurrent and all(vars(policy)[name] == vars(value)[name] for name in own):
             share = True, "the default for recurrent nets: env runners would have to run a separate encoder, too"
         return {"normalize_observations": (False, "the default"), "vf_share_layers": share}
 

@@ -207,10 +207,20 @@ class DenseEnsemble(DenseStack):
     Args:
         members: Number of nets.
         **layers: Arguments of :class:`DenseStack` for each net.
+
+    Raises:
+        ValueError: As :class:`DenseStack`. Also if the activation has parameters.
     """
 
     def __init__(self, members: int, **layers: Any) -> None:
         super().__init__(**layers)
+        for activation in self.activations:
+            if [*activation.parameters()]:
+                raise ValueError(
+                    f"activation of {type(self).__name__}: expected one without parameters, since its nets are "
+                    f"computed together, got {type(activation).__name__}. Choose another one, for critics by "
+                    "functions={'value': {'fcnet_activation': 'relu', 'head_fcnet_activation': 'relu'}}."
+                )
         self.members = members
         nets = [self, *(DenseStack(**layers) for _ in range(members - 1))]
         for of_layer in zip(*([*net.linears, *net.norms] for net in nets), strict=True):
@@ -222,7 +232,8 @@ class DenseEnsemble(DenseStack):
 
     @staticmethod
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if weight.shape[-1] == 1:  # a product of matrices takes three times as long on the CPU, with its gradient
+        # with one output, a product of matrices takes three times as long on the CPU, with its gradient
+        if weight.shape[-1] == 1 and weight.shape[-2] == x.shape[-1]:
             return (x * weight.mT).sum(-1, keepdim=True) + bias
         return torch.baddbmm(bias, x, weight)
 

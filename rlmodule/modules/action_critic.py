@@ -17,7 +17,7 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
 
     ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
     also returns the critics' latents as ``embeddings``, from which :meth:`compute_action_values` computes values. If
-    the policy and the critics share an encoder, only the critics' loss trains it.
+    the policy and the critics share an encoder, the policy's loss does not train it.
     """
 
     catalog: ActionCriticCatalog
@@ -57,7 +57,7 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
         latent = latents.actor.detach() if self.encoder.shared else latents.actor
         out = self._policy(batch, self.pi_head(latent), latents.state) | {Columns.EMBEDDINGS: latents.critic}
         if self.extra_outputs is not None:
-            by_function, raw = {"policy": latent, "value": latents.critic}, self.env_part(batch[Columns.OBS])
+            by_function, raw = {"policy": latents.actor, "value": latents.critic}, self.env_part(batch[Columns.OBS])
             out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
         return out
 

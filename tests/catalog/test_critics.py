@@ -193,6 +193,11 @@ def linears(net: nn.Module) -> list[tuple[int, int]]:
         (VECTOR, {"fcnet_hiddens": [8], "head_fcnet_hiddens": [7]}, [(5, 8), (8, 7), (7, 1)]),
         (VECTOR, {"functions": {"value": {"fcnet_hiddens": [9]}}}, [(5, 9), (9, 1)]),
         (VECTOR, {"vf_share_layers": True, "fcnet_hiddens": [8]}, [(10, 8), (8, 1)]),
+        (
+            VECTOR,
+            {"vf_share_layers": True, "fcnet_hiddens": [8], "functions": {"value": {"fcnet_hiddens": [9]}}},
+            [(10, 9), (9, 1)],
+        ),
         (IMAGE, {"conv_dense_dim": 6, "fcnet_hiddens": [8]}, [(8, 8), (8, 1)]),
         (VECTOR, {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [8]}, [(6, 8), (8, 1)]),
         (spaces.Discrete(4), {"fcnet_hiddens": [8]}, [(6, 8), (8, 1)]),
@@ -209,6 +214,34 @@ def test_vectors_are_read_with_the_action_and_all_else_is_encoded_first(
         assert not [*encoder.critic_encoder.parameters()]
     assert "critics" in catalog.explain()
     assert "without effect" not in catalog.explain()
+
+
+@pytest.mark.parametrize(("name", "shared"), [("fcnet_hiddens", True), ("lstm_cell_size", False)])
+def test_a_memory_is_shared_unless_the_critics_have_another_one(name: str, shared: bool) -> None:
+    value = {"fcnet_hiddens": [9], "lstm_cell_size": 5}
+    settings = {"use_lstm": True, "lstm_cell_size": 4, "functions": {"value": {name: value[name]}}}
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), settings)
+    encoder, critics = catalog.build_actor_critic_encoder(), catalog.build_qf()
+    assert encoder.shared == shared
+    assert (linears(critics) == [(6, 9), (9, 1)]) == shared
+
+
+def test_an_ensemble_refuses_an_input_of_another_width() -> None:
+    ensemble = DenseEnsemble(2, input_dim=8, hidden_dims=[], activation="relu", init=Init(), output_dim=1)
+    with pytest.raises(ValueError, match=r"DenseEnsemble: expected an input of shape \(\.\.\., 8\)"):
+        ensemble.run(torch.zeros(2, 5, 1))
+
+
+def test_an_activation_with_parameters_cannot_be_computed_together() -> None:
+    settings: dict[str, Any] = {"fcnet_activation": "prelu"}
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), settings)
+    catalog.build_actor_critic_encoder()
+    with pytest.raises(ValueError, match=r"activation of DenseEnsemble: expected one without parameters, .* got PReLU"):
+        catalog.build_qf()
+    settings["functions"] = {"value": {"fcnet_activation": "relu"}}
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), settings)
+    catalog.build_actor_critic_encoder()
+    catalog.build_qf()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_each_module_has_a_temperature_that_acting_does_not_need() -> None:
     assert names == set(module.get_state(inference_only=True))
 
 
+@pytest.mark.parametrize("trunk", ["policy", "value"])
+@pytest.mark.parametrize("share", [False, True])
+def test_a_further_output_trains_the_encoder_that_it_is_on(trunk: str, share: bool) -> None:
+    aux = {"output_dim": 2, "trunk": trunk}
+    module = build(vf_share_layers=share, functions={"aux": aux})
+    module.forward_train({Columns.OBS: torch.rand(3, 4)})[Columns.EXTRA_OUTPUTS]["aux"].sum().backward()
+    trained = {name.rpartition(".linears")[0] for name, p in module.named_parameters() if p.grad is not None}
+    assert ("encoder.actor_encoder" in trained) == (share or trunk == "policy")
+
+
 def test_no_sample_is_a_forbidden_action() -> None:
     module = build(THREE, MASKED_OBS)
     masks = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8).repeat(500, 1)
