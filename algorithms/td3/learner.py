@@ -74,8 +74,9 @@ class TD3Learner(ActionCriticLearner):
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
         """Return ``batch``, flattened to rows if it has sequences, and the outputs of ``forward_train``. In gradient
         steps that update only the critics, skip that pass and return no outputs, because the loss does not read them.
-        Never skip it if the module is recurrent or has extra losses."""
-        reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI)
+        Never skip it if the module is recurrent or has extra losses, or if the loss is overridden."""
+        is_own = type(self).compute_loss_for_module is not TD3Learner.compute_loss_for_module
+        reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI) or is_own
         return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:

@@ -73,7 +73,7 @@ class TD3Config(TD3Training, ReplayConfig):
 
     def validate(self) -> None:
         super().validate()
-        if not self.target_noise and self.target_noise_clip != settings_of(TD3Training)["target_noise_clip"].default:
+        if not self.target_noise and self.target_noise_clip != settings_of(type(self))["target_noise_clip"].default:
             raise self._invalid("target_noise_clip", "its default without target_noise", "Leave it out.")
 
 

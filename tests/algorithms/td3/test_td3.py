@@ -78,6 +78,22 @@ def test_defaults_are_those_of_the_papers() -> None:
     assert older.algo_class is DDPG
 
 
+def test_a_net_setting_has_one_place() -> None:
+    spec = RLModuleSpec(model_config={"twin_q": True})
+    with pytest.raises(ValueError, match=r"DDPGConfig\.twin_q: expected one value, got False\. model_config has True"):
+        DDPGConfig(rl_module_spec=spec).get_rl_module_spec(*SPACES)
+    with pytest.raises(TypeError, match=r"got 'twin_q', a setting of the algorithm\. Write \.training\(twin_q="):
+        TD3Config().rl_module(model_config={"twin_q": False})
+
+
+def test_a_subclass_may_turn_target_noise_off() -> None:
+    class Plain(TD3Config):
+        target_noise = 0.0
+        target_noise_clip = 0.3
+
+    Plain(**QUICK).environment("Pendulum-v1").validate()
+
+
 def test_exploration_noise_is_large_before_learning_starts_and_a_schedule_after_that() -> None:
     config = TD3Config(num_steps_sampled_before_learning_starts=500)
     assert [config.noise_at(9_999, step) for step in (0, 499, 500, 10_000)] == [1, 1, 0.1, 0.1]

@@ -152,6 +152,19 @@ def test_updates_equal_those_of_a_plain_loop(settings: dict[str, Any]) -> None:
                     torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-6)
 
 
+def test_a_loss_of_ones_own_gets_the_outputs_in_each_step() -> None:
+    class Mine(TD3Learner):
+        def compute_loss_for_module(self, module_id: str, batch: Any, fwd_out: Any) -> Any:
+            loss, metrics = super().compute_loss_for_module(module_id, batch, fwd_out)
+            return loss + fwd_out["extra_outputs"]["aux"].square().mean(), metrics
+
+    nets = {"fcnet_hiddens": [8], "functions": {"aux": {"output_dim": 2}}}
+    config = tiny(model_config=nets, policy_delay=2)
+    learner = Mine(config, config.get_rl_module_spec(*SPACES).as_multi(), run_seed=1)
+    for i in range(4):
+        learner.step_on_batch(batch(32, seed=i), env_steps=i)
+
+
 def test_a_target_is_the_lesser_value_of_the_target_policy_s_action_with_bounded_noise() -> None:
     learner, data = make(target_noise=0.4, target_noise_clip=0.1), batch()
     target: Any = learner.target[ID]
