@@ -42,9 +42,9 @@ class ReplayLearner(BatchLearner):
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        net = spec.build().to(self.device)
         super()._register_module(module_id, spec)
         if module_id in self.parameters:  # a module that is not trained has no target net
+            net = spec.build().to(self.device)
             parts = {name: each.part for name, each in self.trained_parts[module_id].items()}
             flat = self.parameters[module_id]
             self.targets.add(module_id, net, self.module[module_id], flat, parts, self.env_steps)

@@ -18,7 +18,7 @@ from rlmodule.learning.compilation import GradientPass
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.reports import ROWS, Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
-from rlmodule.modules.apis import EpsilonGreedyAPI
+from rlmodule.modules.apis import EpsilonGreedyAPI, ExplorationNoiseAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 # A number greater than the index of any env, so that `time · _MOST_ENVS + env` orders rows by time first.
@@ -179,13 +179,16 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
 
 
 def _exploration_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that ``set_epsilon`` changes. Training does not change these buffers, so they are
-    equal on all learners."""
-    if not isinstance(module, EpsilonGreedyAPI):
+    """Return the names of the buffers that ``set_epsilon`` and ``set_exploration_noise`` change. Training does not
+    change these buffers, so they are equal on all learners."""
+    if not isinstance(module, EpsilonGreedyAPI | ExplorationNoiseAPI):
         return set()
     copied = copy.deepcopy(module)
     versions = {name: buffer._version for name, buffer in copied.named_buffers()}
-    copied.set_epsilon(0.0)
+    if isinstance(copied, EpsilonGreedyAPI):
+        copied.set_epsilon(0.0)
+    if isinstance(copied, ExplorationNoiseAPI):
+        copied.set_exploration_noise(0.0)
     return {name for name, buffer in copied.named_buffers() if buffer._version != versions[name]}
 
 

@@ -62,7 +62,7 @@ def parameters_by_part(module: nn.Module, parts: Mapping[str, Part], where: str)
         raise ValueError(
             f"{where}: expected trainable parameters in each part, got none in {', '.join(empty)}, of the prefixes "
             f"{', '.join(repr(prefix) for part in empty for prefix in parts[part].prefixes)}. Leave out that part, or "
-            "name a submodule that has some."
+            "name a submodule that has some. To freeze it, set its learning rate to 0."
         )
     return found
 

@@ -141,7 +141,7 @@ class Stack(Group):
         losses, metrics = self._compute(batch, weights)
         norms = torch.linalg.vector_norm(grad, dim=1)
         if (limit := self._parts[0].part.grad_clip) is not None:
-            grad.mul_((norms + 1e-6).reciprocal_().mul_(limit).clamp_max_(1.0)[:, None])
+            grad.div_(norms.clamp_min(limit).div_(limit)[:, None])
         both = norms + losses
         skips = both.sub_(both).ne_(0).float()
         for part, row, skip in zip(self._parts, grad.unbind(), torch.where(here, skips, 1.0).unbind(), strict=True):

@@ -17,7 +17,7 @@ from rlmodule import Columns, Learner, Rollout, ValueFunctionAPI
 from rlmodule.collective import Collective, CollectiveError, SingleProcess
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
-from rlmodule.modules.apis import EpsilonGreedyAPI
+from rlmodule.modules.apis import EpsilonGreedyAPI, ExplorationNoiseAPI
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
@@ -41,6 +41,23 @@ class Exploring(Small, EpsilonGreedyAPI):
 
     def set_epsilon(self, epsilon: float) -> None:
         self.epsilon.fill_(epsilon)
+
+    def update_observation_statistics(self, obs: Tree) -> None:
+        """Nothing."""
+
+
+class Noisy(Small, ExplorationNoiseAPI):
+    """Its only buffer is one that who samples sets."""
+
+    scale: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        del self.trained_on
+        self.register_buffer("scale", torch.full((), 0.25))
+
+    def set_exploration_noise(self, scale: float) -> None:
+        self.scale.fill_(scale)
 
     def update_observation_statistics(self, obs: Tree) -> None:
         """Nothing."""
@@ -331,7 +348,7 @@ class Echo(Collective):
         """Nothing."""
 
 
-@pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
+@pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Noisy, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
 def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small], sums: int) -> None:
     """For the gradient; for whole numbers of the nets' own, such as counts; for others; and twice for moments."""
     learner, collective = make(Regression, module_class), Echo()
