@@ -318,7 +318,7 @@ class ReplayAlgorithm(Algorithm):
             seed=seed_sequence(self.run_seed, "replay", *number),
         )
         if sequences is not None and not config.is_multi_agent:
-            self._check_learning_starts(sequences, replay.max_steps)
+            self._check_sequences(sequences, replay.max_steps)
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
     def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
@@ -336,10 +336,13 @@ class ReplayAlgorithm(Algorithm):
             expected = f"1 for policy {module_id!r}, which has a memory, with several agents"
             raise config._invalid("rollout_fragment_length", expected, "Set it to 1.")
 
-    def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
-        """Raise ``ValueError`` unless the replay buffer will hold enough complete sequences for a batch when learning
-        starts."""
-        config, length = self.config, sequences.length
+    def _check_sequences(self, sequences: SequenceReplay, n_step: int) -> None:
+        """Raise ``ValueError`` unless rollouts fit the sequences, and the replay buffer will hold enough complete
+        sequences for a batch when learning starts."""
+        config, length, fragment = self.config, sequences.length, self.config.get_rollout_fragment_length()
+        if fragment % length and length % fragment:
+            expected = f"a divisor or a multiple of max_seq_len={length} (None is {fragment} here)"
+            raise config._invalid("rollout_fragment_length", expected, "Set one of these.")
         count, slots = max(1, config.train_batch_size // length), config.num_envs
         needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))
         if config.num_steps_sampled_before_learning_starts < needed:

@@ -87,8 +87,15 @@ class Priorities:
                 absolute errors (Kapturowski et al. 2019, section 2.3).
 
         Raises:
-            ValueError: If an error is NaN or infinite. No priority is then changed.
+            ValueError: If there is not one error for each leaf or row, or if an error is NaN or infinite. No priority
+                is then changed.
         """
+        expected = leaves.shape if owners is None else owners.shape
+        if errors.shape != expected:
+            raise ValueError(
+                f"ReplayBuffer.update_priorities(td_errors): expected one for each row, {expected}, got shape "
+                f"{errors.shape}. If a loss of yours reports td_error, report it without a mean over rows or critics."
+            )
         sizes = np.abs(errors, dtype=np.float64)
         if not np.maximum.reduce(sizes, initial=0.0) < math.inf:  # also True if the maximum is NaN
             row = int(np.flatnonzero(~np.isfinite(sizes))[0])

@@ -111,11 +111,16 @@ class Anchors(Candidates):
         (steps, slots), length = rollout.shape, self.settings.length
         first = -head % length
         # Runners record states before rows 0, L, 2L, … of a rollout, so anchors must fall on these.
-        if (steps % length and length % steps) or 0 < first < steps:
+        if steps % length and length % steps:
             raise ValueError(
-                "rollout_fragment_length: expected a divisor or a multiple of the sequence length "
-                f"{length}, the same for all rollouts, got {steps} steps from row {head} on. Set one that "
-                "divides max_seq_len, or a multiple of it."
+                f"rollout_fragment_length: expected a divisor or a multiple of the sequence length {length}, got "
+                f"{steps} steps. Set one that divides max_seq_len, or a multiple of it."
+            )
+        if 0 < first < steps:
+            raise ValueError(
+                f"rollout_fragment_length: expected rollouts that begin where a sequence of {length} steps begins, or "
+                f"end before the next one, got {steps} steps from row {head} on. Sample rollouts of one length into a "
+                "buffer: keep the rollout_fragment_length of the checkpoint, or set replay_in_checkpoints=False."
             )
         if first:
             return None

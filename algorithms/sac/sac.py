@@ -61,6 +61,13 @@ class SACConfig(SACTraining, ReplayConfig):
     def algo_class(self) -> type["SAC"]:
         return SAC
 
+    def validate(self) -> None:
+        super().validate()
+        if self.alpha_lr == 0 and self.target_entropy != "auto":
+            raise self._invalid(
+                "target_entropy", "'auto' with alpha_lr=0, which fixes the temperature", "Leave it out."
+            )
+
     def default_learner_class(self) -> type[SACLearner]:
         return SACLearner
 

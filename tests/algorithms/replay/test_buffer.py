@@ -279,6 +279,17 @@ def test_greater_errors_are_drawn_more_often() -> None:
     assert (drawn == sample.indices[0]).mean() == pytest.approx(0.75, abs=0.02)
 
 
+@pytest.mark.parametrize("errors", [np.float32(1), np.ones(3), np.ones((2, 2)), np.ones((2, 1))], ids=np.shape)
+def test_errors_that_are_not_one_for_each_row_are_refused(errors: np.ndarray) -> None:
+    stream = Stream(5, 1)
+    buffer = make(stream, 10, prioritized=PrioritizedReplay())
+    buffer.add(stream.rollout(4))
+    with pytest.raises(
+        ValueError, match=r"update_priorities\(td_errors\): expected one for each row, \(2,\), got shape"
+    ):
+        buffer.update_priorities(buffer.sample(2), errors)
+
+
 # ----------------------------------------------------------------------------------------------------------- spaces
 
 
