@@ -13,6 +13,7 @@ from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.learner import Learner, join_metrics, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
+from rlmodule.modules.recurrent import check_sequences
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
@@ -70,6 +71,8 @@ class BatchLearner(Learner):
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
+        if batch and self._stateful.get(module_id):
+            check_sequences(batch, f"{where} with the recurrent module {module_id!r}")
         try:
             with self._together:
                 now = self._steps_after(num_rows(batch) if batch else 0)

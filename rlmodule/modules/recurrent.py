@@ -64,18 +64,23 @@ def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch
         ValueError: If ``batch`` has rows instead of sequences, or if the module predicts values but returns no
             ``embeddings``.
     """
-    if Columns.STATE_IN not in batch:
-        raise ValueError(
-            f"{where}: expected a batch of sequences, with {Columns.STATE_IN} and "
-            f"{Columns.STARTS}, got one of rows, with {', '.join(batch)}. Make the train batch "
-            "with pack()."
-        )
+    check_sequences(batch, where)
     valid_rows, total = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS].numel()
     with nullcontext() if valid_rows is None else over_valid_rows(module, valid_rows, total):
         fwd_out = module.forward_train(batch)
     if isinstance(module, ValueFunctionAPI | QNetAPI):
         embeddings_of(module, fwd_out)
     return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
+
+
+def check_sequences(batch: Batch, where: str) -> None:
+    """Raise ``ValueError`` if ``batch`` has rows instead of sequences. ``where`` is the start of the message."""
+    if Columns.STATE_IN not in batch:
+        raise ValueError(
+            f"{where}: expected a batch of sequences, with {Columns.STATE_IN} and "
+            f"{Columns.STARTS}, got one of rows, with {', '.join(batch)}. Make the train batch "
+            "with pack(), or sample it from a replay buffer with sequences."
+        )
 
 
 def burn_in(module: RLModule, batch: Batch) -> Batch:

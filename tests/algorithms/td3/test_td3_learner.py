@@ -165,6 +165,12 @@ def test_a_loss_of_ones_own_gets_the_outputs_in_each_step() -> None:
         learner.step_on_batch(batch(32, seed=i), env_steps=i)
 
 
+def test_rows_for_a_net_with_a_memory_are_refused() -> None:
+    learner = make(model_config={"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4})
+    with pytest.raises(ValueError, match=r"recurrent module 'default_policy': expected a batch of sequences"):
+        learner.update_from_batch(batch(12))
+
+
 def test_a_target_is_the_lesser_value_of_the_target_policy_s_action_with_bounded_noise() -> None:
     learner, data = make(target_noise=0.4, target_noise_clip=0.1), batch()
     target: Any = learner.target[ID]
