@@ -140,7 +140,7 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
             try:
                 self.copy().update({**changed, "policy_overrides": {}}).validate()
             except ValueError as error:
-                raise ValueError(f"policy_overrides[{policy_id!r}] makes {error}") from None
+                raise ValueError(f"policy_overrides[{policy_id!r}] makes {error} Or override it there, too.") from None
 
 
 class ReplayAlgorithm(Algorithm):
