@@ -73,6 +73,8 @@ class TargetNets:
             net.share_tensors_of(module, but=has_copy)
         by_part = {name: [p for n, p in net.named_parameters() if part.covers(n)] for name, part in followed.items()}
         flat = FlatParameters(by_part)
+        for p in flat.views:
+            p.grad = None  # frees the memory of gradients, which a target net never gets
         whole, slices = [(flat, parameters)], [(part, parameters.parts[name]) for name, part in flat.parts.items()]
         self._pairs[module_id] = [(x.tensor.detach(), y.tensor.detach()) for x, y in (whole if everything else slices)]
         theirs = dict(module.named_buffers())
