@@ -322,8 +322,9 @@ class AlgorithmConfig(
 
         Args:
             observation_space, action_space: Spaces of the env, or of an agent.
-            spec: The spec of one of several policies, which takes precedence over ``rl_module_spec``. If it names a
-                catalog that does not read the net settings, they do not apply to its policy.
+            spec: The spec of one of several policies, which takes precedence over ``rl_module_spec``, and whose dict
+                ``model_config`` takes precedence over that of the run, setting by setting. If it names a catalog that
+                does not read the net settings, they do not apply to its policy.
 
         Raises:
             ValueError: If ``model_config`` has a different value for a net setting, or a net setting was changed that
@@ -336,6 +337,9 @@ class AlgorithmConfig(
             action_space=action_space,
             model_config=self.model_config,
         )
+        if isinstance(own.model_config, Mapping) and self.model_config is not None:
+            given = self.model_config if isinstance(self.model_config, Mapping) else self.model_config.given()
+            own = replace(own, model_config={**given, **own.model_config})
         spec = own.filled(self.rl_module_spec or RLModuleSpec()).filled(default)
         return self._with_net_settings(spec, own.catalog_class is not None) if self.net_settings else spec
 

@@ -34,6 +34,7 @@ MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
 
 # Setting that no saved state limits → the largest value that a checkpoint may have for it.
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
+MOST_AGENTS = 10_000
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -129,7 +130,9 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     }
     if algorithm.config.is_multi_agent:
         spaces: Any = algorithm.env_runner_group.observation_space
-        content["agents"] = [*spaces]  # for MultiAgentPolicy.load()
+        content["agents"] = [*spaces]  # these two are for MultiAgentPolicy.load()
+        if (by_agent := algorithm.policies.policy_map.static) is not None:
+            content["policy_mapping"] = encode(by_agent)
     own = import_path(type(algorithm.config))
     if own is not None and registered_at(own) is None:
         content["config_class"] = own
@@ -277,8 +280,8 @@ def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
 def _check_sizes(
     content: Mapping[str, Any], config: AlgorithmConfig, given: Mapping[str, Any], weights: Sequence[torch.Tensor]
 ) -> None:
-    """Check that the saved settings do not ask for more envs or agents than the checkpoint has state for, for wider
-    layers than :data:`MOST_UNITS` allows, or for more threads or processes than :data:`MOST` allows.
+    """Check that the saved settings do not ask for more envs than the checkpoint has state for, for wider layers than
+    :data:`MOST_UNITS` allows, or for more agents, threads or processes than :data:`MOST_AGENTS` and :data:`MOST` allow.
 
     Args:
         content: The content of the checkpoint.
@@ -296,8 +299,9 @@ def _check_sizes(
         got["num_envs_per_env_runner"] = envs, _num_envs(state["env_runners"])
     if state["evaluation"] is not None:
         got["evaluation_num_envs"] = config.evaluation_num_envs or 0, _num_envs(state["evaluation"])
-    for name in ("env_config", "evaluation_env_config") if "agents" in content else ():
-        got[name] = (settings[name] or {}).get("num_agents", 0), len(content["agents"])
+    for name in {"env_config", "evaluation_env_config"} - given.keys() if "agents" in content else ():
+        if isinstance(num_agents := (settings[name] or {}).get("num_agents"), int):  # the env decides what it means
+            got[f"{name}['num_agents']"] = num_agents, MOST_AGENTS
     for name in ("model_config", "rl_module_spec", *config.net_settings):
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int)]
         got[name] = max(numbers, default=0), max(MOST_UNITS, *(size for one in weights for size in one.shape), 0)

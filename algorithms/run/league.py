@@ -136,12 +136,14 @@ class Standings(Callbacks):
         return Matches(run_seed, self._agents, self._learner, self.chances())
 
     def take_snapshot(self, algorithm: Algorithm) -> None:
-        """Add a snapshot of the learner to the run's policies. If there are now more than ``max_snapshots``, remove the
+        """Add a snapshot of the learner to the run's policies. While there are more than ``max_snapshots``, remove the
         snapshot with the lowest probability, but never the newest."""
         name = f"{self._learner}_{algorithm.metrics.iterations}"
+        while name in algorithm.policies:  # a policy of the user's
+            name += "_"
         self.games[name] = (0.0, 0.0)
         algorithm.add_policy(name, copy_of=self._learner)
-        if len(self.games) > self._settings.max_snapshots:
+        while len(self.games) > self._settings.max_snapshots:
             algorithm.remove_policy(min([*self.games][:-1], key=self.chances().__getitem__))
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Any) -> None:

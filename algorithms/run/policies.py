@@ -164,11 +164,16 @@ class PolicyChanges:
                 raise unknown(f"{where}, copy_of", "policies", self._specs, copy_of, "Name a policy that exists.")
             weights = self._algorithm.learner_group.module[copy_of].get_state()
             origin = self._added.get(copy_of, {"of": copy_of})
+            if train and (names := self._config.policy_overrides.get(origin.get("of", copy_of), {})):
+                raise ValueError(
+                    f"{where}: expected train=False, or a policy without policy_overrides to copy, got {copy_of!r}, "
+                    f"whose {', '.join(names)} a copy would not learn with. Set them for the whole run."
+                )
             self._add(policy_id, self._specs[copy_of], train, {**origin, "train": train}, weights)
         else:
             runners: Any = self._algorithm.env_runner_group
             pairs = [(x, runners.action_space[agent]) for agent, x in runners.observation_space.items()]
-            own = self._config.get_rl_module_spec(*pairs[0], spec)
+            own = self._config.for_module(policy_id).get_rl_module_spec(*pairs[0], spec)
             if (pair := (own.observation_space, own.action_space)) not in pairs:
                 got = " and ".join(short_space(x) for x in pair if x is not None)
                 remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."
@@ -240,7 +245,8 @@ class PolicyChanges:
             allow: Import paths that specs in ``state`` may use; None allows all.
         """
         base, state = self._base, state.get("policies", {"added": {}, "removed": (), "league": {}})
-        wanted: dict[str, Origin] = {name: None for name in base if name not in state["removed"]} | state["added"]
+        gone = {*state["removed"], *state["added"]}  # an added policy may have the id of a removed one, and comes later
+        wanted: dict[str, Origin] = {name: None for name in base if name not in gone} | state["added"]
         for policy_id in [*self._specs]:
             if policy_id not in wanted or wanted[policy_id] != self._added.get(policy_id):
                 self._remove(policy_id)

@@ -168,5 +168,5 @@ def _of_policy(folder: Path) -> dict[str, Any]:
 def _of_checkpoint(folder: Path) -> dict[str, Any]:
     content = load_checkpoint(folder, replay=False)
     of_agents = {name: content[name] for name in ("agents",) if name in content}
-    of_agents["policy_mapping_fn"] = content["config"].get("policy_mapping_fn")
+    of_agents["policy_mapping_fn"] = content.get("policy_mapping", content["config"].get("policy_mapping_fn"))
     return {"modules": content["modules"], "state": content["state"]["learners"]["module"], **of_agents}

@@ -197,6 +197,29 @@ def test_a_policy_that_was_replaced_acts_after_the_run_was_resumed(train: bool, 
         assert acts_as_it_learns(loaded, runners, "wide")
 
 
+def test_policies_have_the_same_order_after_the_run_was_resumed(tmp_path: Path) -> None:
+    with config(policies=["main", "old"]).build() as algo:
+        algo.add_policy("second", copy_of="main")
+        algo.remove_policy("old")
+        algo.add_policy("old", copy_of="main")
+        path, ids = algo.save(tmp_path / "ck"), [*algo.policies]
+    with Algorithm.from_checkpoint(path, env=Higher, policy_mapping_fn=newest) as loaded:
+        assert [*loaded.policies] == ids == ["main", "second", "old"]
+
+
+def test_a_policy_has_the_overrides_of_its_id_or_no_copy_of_it_learns() -> None:
+    overrides = {"main": {"dueling": True, "lr": 0.1}}
+    run: Any = tiny(Higher, policies=["main", "b"], policy_mapping_fn=newest, policy_overrides=overrides)
+    with run.multi_agent(policy_mapping_fn=lambda agent, episode: episode.policies[0]).build() as algo:
+        with pytest.raises(ValueError, match=r"got 'main', whose dueling, lr a copy would not learn with"):
+            algo.add_policy("copy", copy_of="main", train=True)
+        algo.add_policy("copy", copy_of="main")
+        assert algo.get_module("copy").model_config.dueling
+        algo.remove_policy("main")
+        algo.add_policy("main", spec=RLModuleSpec(), train=True)
+        assert algo.get_module("main").model_config.dueling
+
+
 def test_an_earlier_state_has_the_policy_that_was_replaced_since() -> None:
     with config().build() as algo:
         algo.add_policy("other", copy_of="main")
@@ -501,6 +524,16 @@ def test_a_run_without_a_league_gets_none_from_a_checkpoint(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"^from_checkpoint\(league=\): expected None, since the saved run has no lea"):
         Algorithm.from_checkpoint(path, env=Higher, league=League())
     Algorithm.from_checkpoint(path, env=Higher, league=None).stop()
+
+
+def test_a_league_goes_on_with_fewer_snapshots_and_beside_policies_of_other_ids(tmp_path: Path) -> None:
+    with league(every=1, max_snapshots=4).build() as algo:
+        algo.add_policy("main_2", copy_of="main")
+        assert [algo.train()["league"]["num_snapshots"] for _ in range(4)] == [2, 3, 4, 4]
+        assert {"main_2", "main_2_"} <= {*algo.policies}
+        path = algo.save(tmp_path / "ck")
+    with Algorithm.from_checkpoint(path, env=Higher, league=League(every=1, max_snapshots=2)) as loaded:
+        assert loaded.train()["league"]["num_snapshots"] == 2
 
 
 def test_a_league_may_be_a_dict_of_settings() -> None:

@@ -109,6 +109,16 @@ def test_each_policy_has_its_own_spec_and_spaces_and_the_rest_of_the_config() ->
         assert {*algo.train()["learners"]} == {"pair", "late"}
 
 
+def test_a_spec_names_what_differs_from_the_model_config_of_the_run() -> None:
+    nets = {"fcnet_hiddens": [8], "fcnet_activation": "relu"}
+    run = tags(policies={"pair": RLModuleSpec(), "late": WIDE}, model_config=nets)
+    module = run.build_learner_group().module
+    read = [
+        (module[name].model_config.fcnet_hiddens, module[name].model_config.fcnet_activation) for name in run.policies
+    ]
+    assert read == [((8,), "relu"), ((5,), "relu")]
+
+
 def test_specs_may_name_the_spaces_that_a_mapping_function_cannot() -> None:
     wide, narrow = (RLModuleSpec(observation_space=Tags().observation_spaces[agent]) for agent in ("late", "b"))
     acting: Any = {"action_space": spaces.Discrete(2)}

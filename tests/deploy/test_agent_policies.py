@@ -84,6 +84,18 @@ def test_a_checkpoint_of_several_agents_is_loaded(tmp_path: Path) -> None:
         assert late.act(OBS["late"]) == policies["late"].act(OBS["late"])
 
 
+@pytest.mark.parametrize("league", [None, {"every": 1}])
+def test_a_checkpoint_with_added_policies_is_loaded_with_its_mapping(league: Any, tmp_path: Path) -> None:
+    with config(policies="shared", league=league).build() as algorithm:
+        if league is None:
+            algorithm.add_policy("old", copy_of="default_policy")
+        algorithm.save(tmp_path / "checkpoint")
+        policies: Any = algorithm.policies
+    loaded = MultiAgentPolicy.load(tmp_path / "checkpoint")
+    assert loaded.policy_map.static is not None
+    assert loaded.policy_map.static == policies.policy_map.static
+
+
 def test_a_function_of_a_script_is_refused_and_can_be_passed_again(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"MultiAgentPolicy\.save\(.*\): expected settings made of plain .*<lambda>"):
         team(lambda agent, episode: MAPPING[agent]).save(tmp_path / "team")

@@ -192,7 +192,11 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         setting(evaluation_num_envs=10**4),
         "evaluation_num_envs of at most 1, got 10,",
     ),
-    "agents": ("agents", setting(env_config={"num_agents": 10**9}), "env_config of at most 2, got 1,000,000,000"),
+    "agents": (
+        "agents",
+        setting(env_config={"num_agents": 10**9}),
+        "env_config['num_agents'] of at most 10,000, got 1,0",
+    ),
     "units": ("ppo", hidden(10**9), "model_config of at most 10,000, got 1,000,000,000"),
     "layers": ("ppo", hidden(*[9_999] * 99), "got more with weight (9999, 9999) of "),
     "units of an added policy": ("agents", added(10**9), "got more with weight (1000000000, 4) of "),
