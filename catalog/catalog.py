@@ -546,7 +546,7 @@ class Catalog(Hooks):
         """Whether a custom encoder reads the earlier steps itself. False if there is no custom encoder, if there are no
         earlier steps, or if a net with a memory follows."""
         is_own = self.has_custom_encoder or self.model_config.custom_model is not None
-        return self._sees_more and is_own and not self._whole_config.is_recurrent
+        return self._sees_more and is_own and not self.model_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
         """Return whether the encoder of ``function``, such as "value", reads raw observations although the module

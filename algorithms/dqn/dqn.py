@@ -38,7 +38,7 @@ class DQNTraining(DQNNetSettings, ReplayTraining):
         le=1,
     )
     td_error_loss_fn: Literal["huber", "mse"] = setting(
-        "huber", "Loss of TD errors: squared up to 1 and linear above it (huber), or squared (mse); unused with atoms."
+        "huber", "Loss of TD errors without atoms: squared up to 1 and linear above it (huber), or squared (mse)."
     )
 
 
@@ -97,6 +97,8 @@ class DQNConfig(DQNTraining, ReplayConfig):
         except ValueError as error:  # the user set them on this config, so name it and not model_config
             message = str(error).replace("model_config.", f"{type(self).__name__}.", 1)
             raise ValueError(message) from None
+        if self.num_atoms > 1 and self.td_error_loss_fn != "huber":
+            raise self._invalid("td_error_loss_fn", "its default with num_atoms > 1, whose loss is KL", "Leave it out.")
 
 
 class DQN(ReplayAlgorithm):

@@ -1,5 +1,6 @@
 """PPO: its settings, and one iteration of training."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from algorithms.algorithm import Algorithm
@@ -71,8 +72,11 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
         whole env, which :class:`WithState` adds to observations (Yu et al. 2022).
 
         Args:
-            **values: Additional settings, or values that replace those of MAPPO.
+            **values: Additional settings, or values that replace those of MAPPO. A dict ``model_config`` replaces
+                single settings of MAPPO's.
         """
+        if isinstance(own := values.get("model_config"), Mapping):
+            values["model_config"] = MAPPO["model_config"] | dict(own)
         return cls().update(MAPPO | values)
 
     @property
@@ -87,6 +91,10 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     def validate(self) -> None:
         super().validate()
+        for one in (vars(self), *self.policy_overrides.values()):
+            if one.get("use_kl_loss", self.use_kl_loss) and not one.get("kl_coeff", self.kl_coeff):
+                expected = "more than 0 with use_kl_loss, since factors adapt it"
+                raise self._invalid("kl_coeff", expected, "Set it, or leave use_kl_loss out.")
         unread = [one for one in self.policy_overrides.values() if not one.get("use_kl_loss", self.use_kl_loss)]
         if not self.use_kl_loss and len(unread) == len(self.policy_overrides):
             unread.append(vars(self))

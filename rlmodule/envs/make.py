@@ -149,6 +149,7 @@ def _make(
     try:
         if isinstance(source, str | EnvSpec):
             if vectorize:
+                remedy = f"If the id has no vector class, leave gym_env_vectorize_mode out. {remedy}"
                 return gym.make_vec(source, num_envs, "vector_entry_point", **config)
             return gym.make(source, disable_env_checker=True, **config)  # EnvGuard checks more
         remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
@@ -160,7 +161,9 @@ def _make(
     except Exception as error:
         if isinstance(source, str) and isinstance(error, gym.error.Error) and _id(source) not in gym.registry:
             raise _unknown_id(source.removeprefix("ale_py:")) from None
-        raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {error}. {remedy}") from error
+        raise RuntimeError(
+            f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.')}. {remedy}"
+        ) from error
     if isinstance(made, gym.Env | VectorEnv):
         return made
     remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."

@@ -66,7 +66,7 @@ class Group(ABC):
                 shares.append(None if peers is None else peers.share_of(batch))
         before, steps = perf_counter(), learner.progress
         of_modules = [learner.settings_of(module_id) for module_id in self._ids]
-        epochs = [num_epochs or settings.num_epochs for settings in of_modules]
+        epochs = [settings.num_epochs if num_epochs is None else num_epochs for settings in of_modules]
         sizes = [settings.minibatch_size if size is None else size for settings in of_modules]
         learner.module.train()
         with learner._module_noise:
@@ -89,6 +89,17 @@ class Group(ABC):
         minibatches of its ``sizes`` (None: all rows). Return each module's metrics, joined over its minibatches."""
 
 
+def _units(batch: Batch, share: Share | None) -> tuple[int, int]:
+    """Return the number of sequences of a batch, over all learners, and the rows in each; without sequences, the number
+    of rows and 1."""
+    if share is not None:
+        return share.total, share.length
+    if Columns.STATE_IN not in batch:
+        return num_rows(batch), 1
+    length, count = batch[Columns.STARTS].shape
+    return count, length
+
+
 class Family(Group):
     """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
     modules are trained in the same number of minibatches. The gradient of each part is clipped separately and each part
@@ -108,15 +119,13 @@ class Family(Group):
         self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
     ) -> list[Metrics]:
         learner, collective = self._learner, self._learner.collective
-        counts = [
-            num_rows(batch) if share is None else share.total * share.length
-            for batch, share in zip(batches, shares, strict=True)
-        ]
+        counts, lengths = zip(*map(_units, batches, shares), strict=True)
         if not all(counts):
             raise no_data("no valid row")
-        pieces = max(-(-n // ((size or n) * collective.size)) for n, size in zip(counts, sizes, strict=True))
+        each = zip(counts, lengths, sizes, strict=True)  # a minibatch has as many whole units as its size allows
+        pieces = max(-(-n // max(1, size * collective.size // length)) if size else 1 for n, length, size in each)
         cutters = [sequence_minibatches if Columns.STATE_IN in batch else row_minibatches for batch in batches]
-        lengths = [-(-count // pieces) for count in counts]  # rows of a minibatch, over all learners
+        lengths = [-(-n // pieces) * length for n, length in zip(counts, lengths, strict=True)]  # rows of a minibatch
         history: list[list[Metrics]] = [[] for _ in batches]
         stopped = [False] * len(batches)
         for epoch in range(max(epochs)):

@@ -58,6 +58,12 @@ class Groups:
                 )
             tensors = tensors_at(modules[module_id], places[module_id]).values()
             parameters = {id(own[key]): own[key] for own, key in tensors if own[key].requires_grad}
+            if not parameters:
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected a part with trainable parameters, got none in "
+                    f"{places[module_id]!r} of {module_id!r}. Share another part, and let each policy have its own "
+                    "statistics."
+                )
             if name not in learner.shared_parts:
                 flat = FlatParameters({name: parameters.values()}).parts[name]
                 part = Part((places[module_id],), settings.lr, settings.grad_clip)

@@ -54,6 +54,7 @@ from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
 from rlmodule.learning.update_data import (
     ModuleData,
+    check_counts,
     check_episodes,
     check_preprocessed,
     explain_missing_column,
@@ -683,9 +684,13 @@ class EpisodeLearner(Learner):
 
         Raises:
             KeyError: If no module has the given id, or the data lacks a column that the learner reads.
-            TypeError, ValueError: If the data is neither a rollout nor episodes, or no learner has any.
+            TypeError, ValueError: If the data is neither a rollout nor episodes, no learner has any, or ``num_epochs``
+                or ``minibatch_size`` is less than 1.
             CollectiveError: If another learner raises an error, exits or hangs.
         """
+        if num_epochs is not None or minibatch_size is not None:
+            counts = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
+            check_counts(counts, f"{type(self).__name__}.update_from_episodes()")
         is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
         if isinstance(episodes, Mapping) or not is_alone:
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)

@@ -159,7 +159,8 @@ def test_a_wrapper_adds_the_state_of_the_env() -> None:
     assert all(env.observation_spaces[agent].contains(obs[agent]) for agent in "xy")
     with pytest.raises(ValueError, match="expected no field 'seen', got one"):
         WithState(Two(), key="seen")
-    config = PPOConfig.mappo(env=lambda _: WithState(Two()), policies="own")
+    config = PPOConfig.mappo(env=lambda _: WithState(Two()), policies="own", model_config={"fcnet_hiddens": [8]})
+    assert config.model_config == {"critic_only_keys": ["state"], "flatten_observations": True, "fcnet_hiddens": [8]}
     with config.training(train_batch_size_per_learner=64, minibatch_size=32).build() as algo:
         assert {"x", "y"} <= algo.train()["learners"].keys()
         assert algo.policies.act(Two().reset()[0] | {"x": {"obs": np.zeros(2, np.float32)}})[0].keys() == {"x", "y"}

@@ -119,6 +119,10 @@ def test_noisy_nets_go_without_random_actions_unless_told() -> None:
             ("training_intensity", "at most 128,000", "batches of 128", "got 1000000000.0"),
         ),
         ({"num_atoms": 51}, ("DQNConfig.v_min",)),
+        (
+            {"num_atoms": 51, "v_min": 0.0, "v_max": 1.0, "td_error_loss_fn": "mse"},
+            ("DQNConfig.td_error_loss_fn", "its default with num_atoms > 1"),
+        ),
         ({"prioritized_replay_beta": 0.9}, ("prioritized_replay_beta", "without prioritized_replay", "got 0.9")),
         ({"num_atoms": 51, "v_min": 1.0, "v_max": 1.0}, ("v_max",)),
         ({"v_min": 0.0, "v_max": 1.0}, ("num_atoms",)),

@@ -129,6 +129,10 @@ def test_a_setting_of_another_section() -> None:
             ("PPOConfig.train_batch_size_per_learner", "rollout_fragment_length=10", "is 20"),
         ),
         (
+            lambda c: c.training(use_kl_loss=True, kl_coeff=0.0),
+            ("PPOConfig.kl_coeff", "more than 0 with use_kl_loss", "got 0.0"),
+        ),
+        (
             lambda c: c.training(kl_coeff=0.5),
             ("PPOConfig.kl_coeff", "its default without use_kl_loss", "got 0.5", "Set that to True"),
         ),
@@ -155,6 +159,7 @@ def test_a_setting_of_another_section() -> None:
         "minibatch > batch",
         "uneven batch",
         "inconsistent fragment",
+        "a penalty of 0",
         "kl_coeff without the penalty",
         "kl_target without the penalty",
         "no env",

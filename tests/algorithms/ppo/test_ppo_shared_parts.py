@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
-from rlmodule import Columns, Rollout
+from rlmodule import Columns, Episode, Rollout
 from rlmodule.agents.cartpoles import CartPoles
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.collective import Collective, SingleProcess
@@ -167,6 +167,43 @@ def test_the_policy_with_most_minibatches_sets_the_number_for_its_family(module_
     # a single row that is left over joins the minibatch before it
     assert learner.num_gradient_steps[module_id] in {(rows := data[module_id].num_env_steps) // 4, -(-rows // 4)}
     assert min(learner.num_gradient_steps.values()) > 3
+
+
+@pytest.mark.parametrize(
+    ("size", "lengths", "steps"),
+    [
+        (8, {"a": [4, 4, 4], "b": [4, 4, 4, 4]}, 2),
+        (12, {"a": [4], "b": [6]}, 1),
+        (12, {"a": [4, 4, 4], "b": [4, 1, 1, 1, 1, 1, 1]}, 3),
+    ],
+)
+def test_policies_with_memories_take_the_same_number_of_steps(
+    size: int, lengths: dict[str, list[int]], steps: int
+) -> None:
+    nets = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    config = PPOConfig(minibatch_size=size, num_epochs=1)
+    both = MultiRLModuleSpec(
+        {name: PPOConfig(model_config=nets).get_rl_module_spec(OBS, ACTIONS["a"]) for name in "ab"}, {"e": "encoder"}
+    )
+    learner = PPOLearner(config.freeze(), both, run_seed=1)
+
+    def episode(length: int) -> Episode:
+        columns = {Columns.ACTION_LOGP: np.zeros(length, np.float32), Columns.ACTION_DIST_INPUTS: np.zeros((length, 3))}
+        return Episode(
+            np.zeros((length + 1, 4), np.float32), np.zeros(length, np.int64), np.ones(length), columns=columns
+        )
+
+    data = {name: [episode(length) for length in of] for name, of in lengths.items()}
+    learner.update_from_episodes(data, env_steps=0)
+    assert learner.num_gradient_steps == {"a": steps, "b": steps}
+
+
+def test_a_shared_part_without_parameters_is_refused() -> None:
+    nets = {"normalize_observations": True}
+    own = {name: PPOConfig(model_config=nets).get_rl_module_spec(OBS, ACTIONS[name]) for name in "ab"}
+    spec = MultiRLModuleSpec(own, {"norm": "observation_normalizer"})
+    with pytest.raises(ValueError, match=r"shared_parts\['norm'\]: expected a part with trainable parameters"):
+        PPOLearner(PPOConfig().freeze(), spec, run_seed=1)
 
 
 def test_a_policy_of_a_family_clips_its_own_part_in_its_own_way() -> None:
