@@ -40,7 +40,7 @@ from catalog.rules import Node
 T = TypeVar("T")
 
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
-_NO_MEMORY = "Acting would need its state: set functions={'value': {'use_lstm': False}}, say."
+_NO_MEMORY = "Acting would need its state: set functions={'value': {'use_lstm': False}}, or the memory that you use."
 
 
 class Catalog(Hooks):
@@ -620,7 +620,9 @@ class Catalog(Hooks):
             wrong = [key for key in keys if key not in known or key in kept]
             if wrong or {*keys, *kept} == {*known}:
                 expected = "fields of a Dict observation, but not all, and neither mask nor action vectors"
-                remedy = f"Name some of {', '.join(known) or 'none'}.{closest((wrong or keys)[0], known)}"
+                left = [key for key in known if key not in kept]
+                meant = closest(wrong[0], left) if wrong else " Leave one to the policy."
+                remedy = f"Name some of {', '.join(left) or 'none'}.{meant}"
                 raise ValueError(f"model_config.critic_only_keys: expected {expected}, got {keys} of {space}. {remedy}")
             if "value" not in self.functions or self.has_custom_encoder:
                 what = "a catalog with a value function and without build_encoder() of its own"
@@ -654,8 +656,8 @@ class Catalog(Hooks):
             return
         value, has_own_net = config.for_function("value"), self.model_config.custom_model is not None
         for is_wrong, what, remedy in (
-            (config.vf_share_layers, "shared layers", "Set vf_share_layers=False."),
             (value.is_recurrent, "a value function with a memory", _NO_MEMORY),
+            (config.vf_share_layers, "shared layers", "Set vf_share_layers=False."),
             (PREV_OBS in self.past_view.steps, "earlier observations", "Leave one of them out."),
             (has_own_net, "a custom_model of the policy, which would read them", "Register an encoder instead."),
         ):

@@ -91,7 +91,8 @@ class Callbacks:
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any] | AgentEnvGuard, in_evaluation: bool) -> None:
         """Handle a new vector env, or in a multi-agent run each new env, for training or evaluation. The algorithm is
-        not passed, because it may not be built yet."""
+        not passed, because it may not be built yet. In a single-agent run, this is not called for an env within a
+        vector env that replaces one that raised."""
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
         """Handle a rollout that was sampled for training, before the learners use it. Do not change the rollout."""

@@ -58,7 +58,8 @@ class AgentRunner(Accounts):
         run_seed: Seed of the run; the random streams of each env, and the action noise of each slot, derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
-        on_env: Called with each new env. All envs are closed if a call raises.
+        on_env: Called with each new env, also with one that replaces an env that raised. All envs are closed if a call
+            for the first ones raises.
         incarnation: Number of earlier runners of the same envs, such as those of a worker that was restarted. Each
             incarnation draws different random numbers.
         step_counter: See :class:`Accounts`.
@@ -98,6 +99,7 @@ class AgentRunner(Accounts):
         each = enumerate(self.envs if settings.restart_failed_sub_environments else ())
         self._restarts = [Restarts(guard, functools.partial(self._replace, e)) for e, guard in each]
         self._guards: Sequence[Any] = self._restarts or self.envs  # they reset the envs
+        self._on_env = on_env
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -215,6 +217,8 @@ class AgentRunner(Accounts):
     def _replace(self, e: int) -> AgentEnvGuard:
         """Replace env ``e`` with a new one, and return it."""
         [self.envs[e]] = self._make(1, first_env_index=self._first + e, like=self.envs[e])
+        if self._on_env is not None:
+            self._on_env(self.envs[e])
         return self.envs[e]
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:

@@ -42,7 +42,8 @@ class Episode:
 
     Args:
         observations: Tree of arrays ``[L+1, ...]``, or a list of ``L+1`` observations.
-        actions: Tree of arrays ``[L, ...]``, or a list of ``L`` actions.
+        actions: Tree of arrays ``[L, ...]``, or a list of ``L`` actions. Learners need actions as the distribution
+            samples them: choices counted from 0, and the numbers of a bounded Box in [-1, 1].
         rewards: Rewards of the steps, ``[L]``.
         columns: Additional columns by name (``action_logp``, …), each a tree of arrays ``[L, ...]`` or a list.
         terminated: Whether the last step ended the episode by the rules of the task.

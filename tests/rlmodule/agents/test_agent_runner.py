@@ -499,7 +499,9 @@ def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(mode
     alone = EnvRunner(Settings(env=counters_one_by_one(Breaks), **restart), run_seed=1)
     alone.set_module(module_for(alone.observation_space, alone.action_space, **model))
     make = counters_one_by_one(Breaks)
-    agents = AgentRunner(Settings(env=lambda config: OneAgent(make(config), "a"), **restart), run_seed=1)
+    made: list[Any] = []
+    one_agent = Settings(env=lambda config: OneAgent(make(config), "a"), **restart)
+    agents = AgentRunner(one_agent, run_seed=1, on_env=made.append)
     modules = MultiRLModule({"p": module_for(alone.observation_space, alone.action_space, **model)})
     agents.set_module(modules, PolicyMap(["a"], ["p"]))
     lost = 0
@@ -518,6 +520,8 @@ def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(mode
     assert lost > 6
     assert alone.step_counter.count == agents.step_counter.count == 3 * 48
     assert [env.env_index for env in agents.envs] == [0, 1, 2]
+    assert len(made) > 3
+    assert {*agents.envs} <= {*made}
 
 
 def test_an_env_that_raises_while_its_episode_is_continued_is_restarted() -> None:
