@@ -56,7 +56,10 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
             if (policy_id := place.partition(".")[0]) not in specs:
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
     maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn)]
-    if (judged_by := config.evaluation_policy_mapping_fn) is not None:
+    judged_by = config.evaluation_policy_mapping_fn
+    if (
+        judged_by is not None and config.evaluation_env_config is None
+    ):  # with it, the evaluated env may have other agents
         maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn"))
     for policy_map in maps:
         trial = MultiAgentEpisode(0, 0, agents, policy_map, np.zeros(len(agents)))

@@ -379,6 +379,15 @@ def test_an_evaluation_has_its_own_mapping() -> None:
         assert {*seen} >= {(agent, env) for agent in CART for env in range(4)}
 
 
+def test_an_evaluation_may_have_other_agents_with_a_mapping_of_their_own() -> None:
+    acting = {"cart_0": "a", "cart_1": "b"}
+    run = config(env_config={"num_agents": 2}, policies=["a", "b"], policy_mapping_fn=acting)
+    run.multi_agent(evaluation_policy_mapping_fn=acting | {"cart_2": "a"})
+    with run.evaluation(evaluation_env_config={"num_agents": 3}).build() as algo:
+        played = algo.evaluate(num_episodes=2)["env_runners"]
+    assert {*played["agent_episode_returns_mean"]} == {"cart_0", "cart_1", "cart_2"}
+
+
 def test_an_evaluation_refuses_agents_with_other_spaces_each_time() -> None:
     with tags(evaluation_env_config={"width": 4}).build() as algo:
         for _ in range(2):
