@@ -515,7 +515,7 @@ class AlgorithmConfig(
     def _set(self, values: Mapping[str, Any], where: str, section: str | None = None) -> Self:
         if isinstance(model_config := values.get("model_config"), dict):
             for name in filter(model_config.__contains__, self.net_settings):
-                raise TypeError(
+                raise ValueError(
                     f"{where[:-1]}model_config=): expected settings of the nets alone, got {name!r}, a setting "
                     f"of the algorithm. Write .training({name}=...)."
                 )

@@ -403,14 +403,15 @@ METRICS = ROOT / "docs" / "metrics.md"
 
 def described_metrics(algorithm: str) -> dict[str, str]:
     """Path → meaning of what metrics.md says that an algorithm reports."""
-    others = {"PPO", "DQN", "SAC", "TD3", "DDPG"} - {algorithm}
+    algorithms = {"PPO", "DQN", "SAC", "TD3", "DDPG"}
     found: dict[str, str] = {}
     for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", prose_of(METRICS), re.M | re.S):
         for path, meaning in re.findall(r"^\| `([\w/]+)` \| (.+) \|$", text, re.M):
             if path.startswith("workers/"):
                 continue  # of whatever algorithm: see below
             of_another = title.startswith("Learning: ") and algorithm not in title
-            if not of_another and not any(meaning.startswith(f"{other}: ") for other in others):
+            of = {*meaning.partition(": ")[0].split(", ")} & algorithms
+            if not of_another and (not of or algorithm in of):
                 found[path] = meaning
     return found
 

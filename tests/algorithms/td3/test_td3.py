@@ -82,7 +82,7 @@ def test_a_net_setting_has_one_place() -> None:
     spec = RLModuleSpec(model_config={"twin_q": True})
     with pytest.raises(ValueError, match=r"DDPGConfig\.twin_q: expected one value, got False\. model_config has True"):
         DDPGConfig(rl_module_spec=spec).get_rl_module_spec(*SPACES)
-    with pytest.raises(TypeError, match=r"got 'twin_q', a setting of the algorithm\. Write \.training\(twin_q="):
+    with pytest.raises(ValueError, match=r"got 'twin_q', a setting of the algorithm\. Write \.training\(twin_q="):
         TD3Config().rl_module(model_config={"twin_q": False})
 
 
