@@ -57,9 +57,8 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
     maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn)]
     judged_by = config.evaluation_policy_mapping_fn
-    if (
-        judged_by is not None and config.evaluation_env_config is None
-    ):  # with it, the evaluated env may have other agents
+    # with evaluation_env_config, the env may have other agents
+    if judged_by is not None and config.evaluation_env_config is None:
         maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn"))
     for policy_map in maps:
         trial = MultiAgentEpisode(0, 0, agents, policy_map, np.zeros(len(agents)))
