@@ -340,7 +340,7 @@ class ReplayAlgorithm(Algorithm):
         """Raise ``ValueError`` unless rollouts fit the sequences, and the replay buffer will hold enough complete
         sequences for a batch when learning starts."""
         config, length, fragment = self.config, sequences.length, self.config.get_rollout_fragment_length()
-        if fragment % length and length % fragment:
+        if not sequences.fits(fragment):
             expected = f"a divisor or a multiple of max_seq_len={length} (None is {fragment} here)"
             raise config._invalid("rollout_fragment_length", expected, "Set one of these.")
         count, slots = max(1, config.train_batch_size // length), config.num_envs

@@ -54,6 +54,11 @@ class SequenceReplay:
         """Return the number of rows that must be written from an anchor on before its sequence can be sampled."""
         return self.burn_in + self.length + n_step - 1
 
+    def fits(self, steps: int) -> bool:
+        """Return whether rollouts of ``steps`` rows can be cut into sequences: whether ``steps`` is a divisor or a
+        multiple of their length."""
+        return not (steps % self.length and self.length % steps)
+
     @property
     def state_bytes(self) -> int:
         """Bytes of one recurrent state."""
@@ -111,7 +116,7 @@ class Anchors(Candidates):
         (steps, slots), length = rollout.shape, self.settings.length
         first = -head % length
         # Runners record states before rows 0, L, 2L, … of a rollout, so anchors must fall on these.
-        if steps % length and length % steps:
+        if not self.settings.fits(steps):
             raise ValueError(
                 f"rollout_fragment_length: expected a divisor or a multiple of the sequence length {length}, got "
                 f"{steps} steps. Set one that divides max_seq_len, or a multiple of it."

@@ -16,7 +16,7 @@ from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
-from rlmodule.learning.update_data import ModuleData
+from rlmodule.learning.update_data import ModuleData, check_counts
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sealed_folder import StrPath
@@ -184,6 +184,8 @@ class LearnerGroup:
         if not issubclass(self._learner_class, EpisodeLearner):
             raise self._wrong_kind("update_from_episodes")
         kwargs: Kwargs = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
+        if num_epochs is not None or minibatch_size is not None:
+            check_counts(kwargs, "update_from_episodes()")  # before anything is sent to another process
         kwargs |= {"env_steps": env_steps, "module_id": module_id}
         if self._learner is None:
             return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)

@@ -62,9 +62,8 @@ def which(path: Path) -> str:
 def test_the_manifest_names_every_file_with_its_digest(saved: Path) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     assert (manifest["kind"], manifest["format"]) == ("checkpoint", 2)
-    assert manifest["versions"]["torch"] == version(
-        "torch"
-    )  # without the build, such as +cpu, where the package leaves it out
+    # without the build, such as +cpu, where the package leaves it out
+    assert manifest["versions"]["torch"] == version("torch")
     assert {name: entry["size"] for name, entry in manifest["files"].items()} == {
         file.name: file.stat().st_size for file in saved.iterdir() if file.name != "manifest.json"
     }

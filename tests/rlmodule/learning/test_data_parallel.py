@@ -29,32 +29,20 @@ OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 NAN = float("nan")
 
 
-class Exploring(Small, EpsilonGreedyAPI):
-    """Its only buffer is one that who samples sets."""
+class Exploring(Small, EpsilonGreedyAPI, ExplorationNoiseAPI):
+    """Its only buffers are two that control exploration, which training does not change."""
 
     epsilon: Tensor
-
-    def setup(self) -> None:
-        super().setup()
-        del self.trained_on
-        self.register_buffer("epsilon", torch.full((), 0.25))
-
-    def set_epsilon(self, epsilon: float) -> None:
-        self.epsilon.fill_(epsilon)
-
-    def update_observation_statistics(self, obs: Tree) -> None:
-        """Nothing."""
-
-
-class Noisy(Small, ExplorationNoiseAPI):
-    """Its only buffer is one that who samples sets."""
-
     scale: Tensor
 
     def setup(self) -> None:
         super().setup()
         del self.trained_on
-        self.register_buffer("scale", torch.full((), 0.25))
+        for name in ("epsilon", "scale"):
+            self.register_buffer(name, torch.full((), 0.25))
+
+    def set_epsilon(self, epsilon: float) -> None:
+        self.epsilon.fill_(epsilon)
 
     def set_exploration_noise(self, scale: float) -> None:
         self.scale.fill_(scale)
@@ -348,7 +336,7 @@ class Echo(Collective):
         """Nothing."""
 
 
-@pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Noisy, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
+@pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
 def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small], sums: int) -> None:
     """For the gradient; for whole numbers of the nets' own, such as counts; for others; and twice for moments."""
     learner, collective = make(Regression, module_class), Echo()

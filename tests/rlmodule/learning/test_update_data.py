@@ -129,8 +129,9 @@ def test_sequences_without_a_valid_row_are_refused() -> None:
 def test_epochs_and_minibatches_below_one_are_refused(counts: dict[str, Any]) -> None:
     group = group_of(Reinforce)
     ((name, count),) = counts.items()
-    with pytest.raises(ValueError, match=rf"expected {name} of at least 1, got {count}"):
-        group.update_from_episodes(rollout_for(group.learner), **counts)
+    for updating in (group, group.learner):
+        with pytest.raises(ValueError, match=rf"expected {name} of at least 1, got {count}"):
+            updating.update_from_episodes(rollout_for(group.learner), **counts)
     assert group.num_updates == 0
 
 
