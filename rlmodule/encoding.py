@@ -30,6 +30,7 @@ from catalog.checks import union_members
 from catalog.distributions.base import Distribution
 from catalog.model_config import DefaultModelConfig
 from catalog_rl import PACKAGES
+from rlmodule.env_names import imports_unknown_code
 
 
 def encode(value: Any) -> Any:
@@ -118,23 +119,52 @@ class _Place:
         return replace(self, path=path, hint=next(inner, Any))
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """A value of a file that must not be used.
+
+    Attributes:
+        place: Where it is.
+        text: The import path or file path, or a description of an object that was not saved.
+        expected: What is expected in its place, for error messages.
+        allow: What the caller would have to allow; None for an object that was not saved.
+    """
+
+    place: _Place
+    text: str
+    expected: str
+    allow: str | None
+
+    @classmethod
+    def import_of(cls, path: str, place: _Place) -> _Refused:
+        """Return the refusal of an import path ``module:name`` that is not allowed."""
+        return cls(place, path, "an import path that you allow", _module_in(path))
+
+
 class Decoder:
-    """Decodes values that :func:`encode` wrote.
+    """Decodes values that :func:`encode` wrote. Every text of a file that this library would import, call or open goes
+    through it.
 
     A file must not run arbitrary code, so the annotation of each setting limits which classes and functions the file
     may name there. For example, a setting of type ``type[Learner]`` accepts this library's learners. A learner class
     from another package must also be listed in ``allow``. A class that is not a learner is never accepted.
 
+    An env may be named by its registered id. Any other text would import what it names, so it needs ``allow``. Settings
+    of such an env may not contain paths that are not in ``allow``, because the env might open them.
+
     Args:
         where: Name of the config in error messages.
         allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the file may name, with everything inside
-            them. None trusts the file and allows every import path.
+            them, and paths of files that an env may open. None trusts the file and allows every path.
     """
 
     def __init__(self, where: str, allow: Sequence[str] | None) -> None:
         self._where = where
         self._allow = (allow,) if isinstance(allow, str) else allow
-        self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
+        self._refused: list[_Refused] = []
+        # Paths in the settings of the env, and whether an env that the caller did not allow would open them.
+        self._paths_for_env: list[_Refused] = []
+        self._env_is_of_file = False
 
     def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
         """Decode the value of ``setting``, whose annotation is ``hint``.
@@ -150,28 +180,33 @@ class Decoder:
 
     @property
     def modules_to_allow(self) -> dict[str, list[str]]:
-        """Names of the Python modules that the data read so far names although they are not allowed, each with the
-        settings that name it."""
-        found: dict[str, list[str]] = {}
-        for place, text, is_path in self._missing:
-            if is_path:
-                names = found.setdefault(text.partition(":")[0], [])
-                names += [] if place.setting in names else [place.setting]
-        return found
+        """The Python modules, and the paths of files, that the data read so far names although they are not allowed,
+        each with the settings that name it."""
+        settings: dict[str, list[str]] = {}
+        for refused in self._missing:
+            if refused.allow is not None:
+                names = settings.setdefault(refused.allow, [])
+                names += [] if refused.place.setting in names else [refused.place.setting]
+        return settings
+
+    @property
+    def _missing(self) -> list[_Refused]:
+        """Everything read so far that must not be used."""
+        return self._refused + (self._paths_for_env if self._env_is_of_file else [])
 
     def refuse_missing(self) -> None:
         """Raise :class:`NotReadable` if any object read so far could not be restored. The error names all such
         objects."""
-        if not self._missing:
+        missing = self._missing
+        if not missing:
             return
-        kinds = {True: "an import path that you allow", False: "the object itself, which could not be saved"}
-        expected = " or ".join(dict.fromkeys(kinds[is_path] for *_, is_path in self._missing))
-        paths = " and ".join(place.path for place, *_ in self._missing)
-        got = " and ".join(repr(text) for _, text, _ in self._missing)
-        names = dict.fromkeys(place.setting for place, *_ in self._missing)
+        expected = " or ".join(dict.fromkeys(refused.expected for refused in missing))
+        paths = " and ".join(refused.place.path for refused in missing)
+        got = " and ".join(repr(refused.text) for refused in missing)
+        names = dict.fromkeys(refused.place.setting for refused in missing)
         remedy = f"ass it again by keyword ({', '.join(f'{name}=...' for name in names)})."
         modules = self.modules_to_allow
-        gone = any(is_path and _is_of_another_script(text) for _, text, is_path in self._missing)
+        gone = any(refused.allow is not None and _is_of_another_script(refused.text) for refused in missing)
         if allow := [module for module in modules if not (gone and module == "__main__")]:
             remedy = f"If you trust it, pass allow={allow}, or p{remedy}"
         else:
@@ -207,7 +242,7 @@ class Decoder:
                 return self._build(lambda: _decode_space(_SPACES[name], parts), place, data)
             # Note it and go on, so that one error names all that is missing.
             case {"__pass_again__": what}:
-                self._missing.append((place, str(what), False))
+                self._refused.append(_Refused(place, str(what), "the object itself, which could not be saved", None))
             # After all known forms: a form of a later version, or a malformed one, must not pass as a plain dict.
             case dict() if any(key.startswith("__") for key in data):
                 raise self._unreadable(place, "a form that this version knows", repr(data))
@@ -218,14 +253,19 @@ class Decoder:
         return None
 
     def _text(self, text: str, place: _Place) -> str:
-        """Return ``text``. If it names something to import (a net, a distribution, or the module in an env id) that is
-        not allowed, note it as missing."""
+        """Return ``text``. If it names something to import (a net, a distribution, an env) or to open that is not
+        allowed, note it as refused."""
         if self._allow is None:
             return text
+        is_allowed = self._is_allowed(text)
         if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
             self._object(text if ":" in text else ":".join(text.rpartition(".")[::2]), place, place.bases)
-        elif place.name == "env" and ":" in text and not self._is_allowed(text):
-            self._missing.append((place, text, True))
+        elif place.name == "env":
+            self._env_is_of_file = not is_allowed
+            if not is_allowed and imports_unknown_code(text):
+                self._refused.append(_Refused.import_of(text, place))
+        elif place.setting in ("env_config", "evaluation_env_config") and not is_allowed and _is_file_path(text):
+            self._paths_for_env.append(_Refused(place, text, "a file path that you allow", text))
         return text
 
     def _dataclass(self, path: str, data: Mapping[str, Any], place: _Place) -> Any:
@@ -238,7 +278,7 @@ class Decoder:
             name: self._read(value, replace(place, path=f"{place.path}.{name}", name=name, hint=hints.get(name, Any)))
             for name, value in data.items()
         }
-        if cls is None or self._missing:
+        if cls is None or self._refused:
             return None
         try:
             return cls(**values)
@@ -258,7 +298,7 @@ class Decoder:
             kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
         # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
         if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
-            self._missing.append((place, path, True))
+            self._refused.append(_Refused.import_of(path, place))
             return None
         is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
         if not kinds and (not is_open or (bases and isinstance(found, type))):
@@ -299,6 +339,16 @@ class Decoder:
             f"{self._where}.{place.path}: expected {expected}, got {got}. Pass the value again by "
             f"keyword ({place.setting}=...)."
         )
+
+
+def _module_in(path: str) -> str:
+    """Return the module of an import path ``module:name``."""
+    return path.partition(":")[0]
+
+
+def _is_file_path(text: str) -> bool:
+    """Return whether an env could take ``text`` for a path that leads out of its own folder, or for a URL."""
+    return "/" in text or "\\" in text or text.startswith("~")
 
 
 _ACTIVATIONS = "torch.nn.modules.activation:"

@@ -132,7 +132,7 @@ ROOMS = (
     "catalog.explain",
     "catalog.catalog",
     "catalog.critics",
-    "rlmodule.sealed_folder",
+    "rlmodule.env_names rlmodule.sealed_folder",
     "rlmodule.checkpoint rlmodule.encoding rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
     "rlmodule.modules",

@@ -12,9 +12,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
 from catalog.errors import closest, unknown
+from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
-from rlmodule.envs.pettingzoo import is_known
 from rlmodule.envs.restarting import RestartingEnv
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time, follow_parent, in_lasting_thread
@@ -261,7 +261,7 @@ def _unknown_id(env_id: str) -> ValueError:
             f"env {env_id!r}: expected a current id, got an old one of an Atari game. Use {current!r}, "
             "whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
         )
-    if is_known(env_id):
+    if is_zoo_id(env_id) or is_zoo_module(env_id):
         return ValueError(f"env {env_id!r}: expected an id of Gymnasium's, got one of PettingZoo's. {SEVERAL_AGENTS}")
     name = _id(env_id)
     return ValueError(

@@ -32,13 +32,6 @@ def maker_of(name: str) -> Callable[..., Any] | None:
     return found.get("parallel_env", found.get("env"))
 
 
-def is_known(name: str) -> bool:
-    """Return whether ``name`` is the name of a PettingZoo env in an installed package."""
-    with contextlib.suppress(Exception):
-        return maker_of(name) is not None
-    return False
-
-
 def is_of_gymnasium(name: str) -> bool:
     """Return whether ``name`` is an id of a Gymnasium env or of an Atari game."""
     return name in gym.registry or is_atari(name)

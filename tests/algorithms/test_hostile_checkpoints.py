@@ -172,6 +172,67 @@ def test_a_checkpoint_runs_no_program(hostile: tuple[str, Path], capsys: pytest.
         assert algorithm.config.env == "CartPole-v1"
 
 
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The path of a module that leaves a trace if it, or a package around it, is imported."""
+    trace = tmp_path / "trace"
+    for folder in ("downloads", "downloads/team"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(f"open({str(trace)!r}, 'a').close()")
+    (tmp_path / "downloads" / "team" / "planted.py").write_text(f"open({str(trace)!r}, 'a').close()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "downloads.team.planted"
+    for module in [name for name in sys.modules if name.startswith("downloads")]:
+        del sys.modules[module]  # so that the next test would import it again
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("env", ["{}", "{}:Env-v0", "{}.missing", "mpe2.{}_v0", "pettingzoo.utils.env", "json.tool"])
+def test_an_env_that_a_file_names_is_not_imported(
+    planted: str, env: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PPOConfig(env="CartPole-v1", **TINY).build() as algorithm:
+        algorithm.save("c")
+    name = env.format(planted)
+    rewrite(Path("c"), lambda content: content["config"].update(env=name))
+    loaded = {*sys.modules}
+    policies = {"policies": ["a"], "policy_mapping_fn": {"x": "a"}}
+    for given in ({}, {"env_config": {"x": 1}}, policies):
+        with pytest.raises(ValueError, match=r"PPOConfig\.env: expected an import path that you allow") as caught:
+            Algorithm.from_checkpoint("c", **given)
+        assert repr(name.partition(":")[0]) in str(caught.value)  # in allow=[...]
+    for command in (["evaluate", "c"], ["train", "--load", "c"], ["export", "c", "c.onnx"]):
+        main(command)
+    assert not [module for module in {*sys.modules} - loaded if module.startswith(("downloads", "mpe2", "json.tool"))]
+
+
+def test_wording_an_error_of_an_unknown_env_imports_nothing(planted: str) -> None:
+    """Also if the script itself names the env."""
+    with pytest.raises(ValueError, match="expected a registered id, got an unknown one"):
+        PPOConfig(env=planted).build()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "mpe2.simple_spread_v3", "pettingzoo.classic.rps_v2", "classic/rps-v2"])
+def test_a_file_may_name_registered_envs(env: str) -> None:
+    assert PPOConfig.from_dict({"env": env}, allow=[]).env == env
+
+
+def test_a_file_chooses_no_path_that_an_env_would_open() -> None:
+    """MuJoCo opens ``xml_file``, for example. An env that the caller allows may do with its settings what it likes."""
+    data = {"env": "HalfCheetah-v5", "env_config": {"xml_file": "/secret/model.xml", "ctrl_cost_weight": 0.1}}
+    with pytest.raises(ValueError, match=r"expected a file path that you allow, got '/secret/model\.xml'") as caught:
+        PPOConfig.from_dict(data, allow=[])
+    assert "allow=['/secret/model.xml']" in str(caught.value)
+    assert PPOConfig.from_dict(data, allow=["/secret/model.xml"]).env_config["xml_file"] == "/secret/model.xml"
+    assert PPOConfig.from_dict({**data, "env": "mine:Env-v0"}, allow=["mine"]).env == "mine:Env-v0"
+    for path in ("model.xml", "4x4"):
+        assert PPOConfig.from_dict({**data, "env_config": {"xml_file": path}}, allow=[]).env_config["xml_file"] == path
+    for path in ("../model.xml", "~model.xml", "..\\model.xml", "https://a.b/model.xml"):
+        with pytest.raises(ValueError, match="expected a file path that you allow"):
+            PPOConfig.from_dict({**data, "evaluation_env_config": {"deep": [path]}}, allow=["/secret/model.xml"])
+
+
 def test_a_checkpoint_makes_no_folder_outside_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
