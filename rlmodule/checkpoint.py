@@ -23,6 +23,7 @@ from torch import Tensor
 from rlmodule.sealed_folder import (
     FORMATS,
     MANIFEST,
+    MOST_VALUES_OF_JSON,
     DamagedFolder,
     StrPath,
     parse_json,
@@ -72,6 +73,11 @@ def prepare_checkpoint(
     """
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(split_tensors(state, "", tensors), indent=1).encode()
+    if (values := plain.count(b",")) > MOST_VALUES_OF_JSON:
+        raise TypeError(
+            f"checkpoint state: expected at most {MOST_VALUES_OF_JSON:,} plain values, got {values:,}. Return arrays "
+            "from get_state() as tensors."
+        )
     if copy:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     replay = {name: tensor for name, tensor in tensors.items() if name.startswith("replay/")}

@@ -10,6 +10,7 @@ import gymnasium as gym
 
 # Distributions whose env modules anyone may name: PettingZoo, and the particle envs that left it.
 _ZOO = ("pettingzoo", "mpe2")
+_OURS = "rlmodule.agents.cartpoles"
 _VERSIONED_MODULE = re.compile(r"(?:pettingzoo\.[a-z_]+|mpe2)\.[a-z0-9_]+_v[0-9]+")
 
 
@@ -22,8 +23,11 @@ def imports_unknown_code(name: str) -> bool:
 
 
 def is_zoo_module(name: str) -> bool:
-    """Return whether ``name`` is the import path of an env of PettingZoo or mpe2 (``"mpe2.simple_spread_v3"``) that is
-    installed. The files of these distributions decide, not those of the working directory."""
+    """Return whether ``name`` is the import path of this library's env of several agents, or of one of PettingZoo or
+    mpe2 (``"mpe2.simple_spread_v3"``) that is installed. The files of these distributions decide, not those of the
+    working directory."""
+    if name == _OURS:
+        return True
     return bool(_VERSIONED_MODULE.fullmatch(name)) and name in _installed_zoo_modules()
 
 

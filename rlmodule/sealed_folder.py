@@ -41,6 +41,9 @@ MANIFEST = "manifest.json"
 FORMATS = {"checkpoint": 2, "policy": 1}
 """The format of each kind of folder that is written and read."""
 MOST_BYTES_OF_MANIFEST = 1_000_000
+
+# Most values of a JSON file, counted by its commas. Reading so many takes a few seconds; thousands of envs have fewer.
+MOST_VALUES_OF_JSON = 2**22
 _INTS = {torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64"}
 _UNSIGNED = {torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL"}
 _FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
@@ -399,8 +402,11 @@ def parse_json(content: bytes | bytearray, name: str) -> Any:
     """Parse the JSON of the file ``name``.
 
     Raises:
-        DamagedFolder: If the content is not valid JSON, is nested too deeply, or repeats a key within an object.
+        DamagedFolder: If the content has more values than :data:`MOST_VALUES_OF_JSON`, is not valid JSON, is nested too
+            deeply, or repeats a key within an object.
     """
+    if (commas := content.count(b",")) > MOST_VALUES_OF_JSON:
+        raise DamagedFolder(f"{name}: expected at most {MOST_VALUES_OF_JSON:,} values, got {commas:,}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(found := dict(pairs)) < len(pairs):

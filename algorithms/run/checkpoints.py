@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -35,6 +36,9 @@ MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
 # Setting that no saved state limits → the largest value that a checkpoint may have for it.
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
 MOST_AGENTS = 10_000
+
+# Largest count of steps, updates or episodes of a run, at which 64-bit floats still tell neighbours apart.
+MOST_STEPS = 2**53
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -217,7 +221,9 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             algorithm.set_policies(state, list(allow))
         for module_id, module in algorithm.learner_group.module.items():
             module.check_state(state["learners"]["module"][module_id])
-        _check_kinds(state, algorithm.get_state(), "state")
+        built = algorithm.get_state()
+        started = built["learners"]["num_gradient_steps"].keys() if "policies_to_train" in objects else ()
+        _check_kinds(state, built, "state", frozenset(started) - state["learners"]["num_gradient_steps"].keys())
         of_agents = {"length": 0, "return": 0.0, "returns": [0.0], "earned": [0.0]}
         of_agents |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
         episode = {"seed": 0, "number": 0}  # a new algorithm has none that is open
@@ -317,15 +323,20 @@ def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
     return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
 
 
-def _check_kinds(saved: Any, built: Any, path: str) -> None:
+def _check_kinds(saved: Any, built: Any, path: str, started: frozenset[str] = frozenset()) -> None:
     """Check that ``saved``, the part at ``path`` of a saved state, fits ``built``, the same part of a new state.
 
+    Args:
+        saved: A part of a saved state.
+        built: The same part of the state of a new run.
+        path: Where the part is, for error messages.
+        started: Ids of policies that the caller trains from now on, which have no state of a learner yet.
+
     Raises:
-        ValueError: If a type differs, or an entry is missing that every state has; names the first such entry.
+        ValueError: If a type differs, a number is no possible count, or an entry is missing that every state has; names
+            the first such entry.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
-    is_whole = path in ("state", "state/learners", "state/metrics") or path.endswith("/episode")
-    is_whole |= in_optimizer and "param_groups" not in path  # in other places, the keys may change
     kinds = [kind for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str) if isinstance(built, kind)]
     # what may be None has numbers or names
     kind = kinds[0] if kinds else Mapping | int | float | None
@@ -333,19 +344,45 @@ def _check_kinds(saved: Any, built: Any, path: str) -> None:
         raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
     if isinstance(built, torch.Tensor):
         if saved.dtype != built.dtype or (in_optimizer and saved.shape != built.shape):
-            expected, got = (f"{one.dtype} of shape {tuple(one.shape)}" for one in (built, saved))
+            expected, got = (f"{tensor.dtype} of shape {tuple(tensor.shape)}" for tensor in (built, saved))
             raise ValueError(f"{path}: expected {expected}, got {got}")
     elif isinstance(built, Mapping):
         for name in (name for name in built if name != "replay"):  # the buffer checks its own state
             if str(name) in saved:
-                _check_kinds(saved[str(name)], built[name], f"{path}/{name}")
-            elif is_whole:
+                _check_kinds(saved[str(name)], built[name], f"{path}/{name}", started)
+            elif _has_all_entries(path) and str(name).partition(".")[0] not in started:
                 raise ValueError(f"{path}/{name}: expected a value like {built[name]!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
         if in_optimizer and len(saved) != len(built):
             raise ValueError(f"{path}: expected {len(built)} values, got {len(saved)}")
-        for i, (one, other) in enumerate(zip(saved, built, strict=False)):
-            _check_kinds(one, other, f"{path}/{i}")
+        for i, (saved_item, built_item) in enumerate(zip(saved, built, strict=False)):
+            _check_kinds(saved_item, built_item, f"{path}/{i}", started)
+    elif isinstance(built, int | float) and not isinstance(built, bool):
+        _check_number(saved, built, path)
+
+
+def _has_all_entries(path: str) -> bool:
+    """Return whether the saved state at ``path`` must have each entry that a new state has there. In other places, the
+    entries depend on the envs, or on what has happened in the run."""
+    if path.startswith("state/learners"):
+        return "param_groups" not in path
+    return path in ("state", "state/metrics") or path.endswith("/episode")
+
+
+def _check_number(saved: float, built: float, path: str) -> None:
+    """Check a number of a saved state. A count, which is an int in ``built``, must be one in ``saved``, too, of at most
+    :data:`MOST_STEPS`. Any other number must be finite.
+
+    Raises:
+        ValueError: If the number is another; names ``path``.
+    """
+    if "/block_start/" in path:  # words of a random generator, which checks them
+        return
+    is_count = isinstance(built, int)
+    if is_count and not (isinstance(saved, int) and abs(saved) <= MOST_STEPS):
+        raise ValueError(f"{path}: expected an int of at most {MOST_STEPS:,}, got {saved!s:.50}")
+    if not math.isfinite(saved):
+        raise ValueError(f"{path}: expected a finite number, got {saved}")
 
 
 def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:

@@ -586,3 +586,8 @@ def test_readers_next_to_writers_get_one_checkpoint(tmp_path: Path, writers: int
             os.waitpid(process, 0)
     save_checkpoint(tmp_path / "c", OLD)
     assert os.listdir(tmp_path) == ["c"]
+
+
+def test_json_with_more_values_than_any_state_is_not_parsed() -> None:
+    with pytest.raises(DamagedFolder, match=r"x\.json: expected at most 4,194,304 values, got 4,194,305"):
+        parse_json(b"[" + b"0," * (2**22 + 1) + b"0]", "x.json")

@@ -257,6 +257,46 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda it: it["state"]["learners"]["optimizers"]["default_policy"]["state"]["0"].pop("exp_avg"),
         "state/0/exp_avg: expected a value like tensor",
     ),
+    "no optimizer of a policy": (
+        "agents",
+        lambda it: it["state"]["learners"]["optimizers"].pop("cart_1"),
+        "state/learners/optimizers/cart_1: expected a value like",
+    ),
+    "no target net": (
+        "dqn",
+        lambda it: it["state"]["learners"]["target"].pop("default_policy"),
+        "state/learners/target/default_policy: expected a value like",
+    ),
+    "no weight of a target net": (
+        "dqn",
+        lambda it: it["state"]["learners"]["target"]["default_policy"].popitem(),
+        "state/learners/target/default_policy/af_head",
+    ),
+    "no count of gradient steps": (
+        "ppo",
+        lambda it: it["state"]["learners"]["num_gradient_steps"].clear(),
+        "state/learners/num_gradient_steps/default_policy: expected a value like 0, got nothing",
+    ),
+    "a counter that is a fraction": (
+        "ppo",
+        lambda it: it["state"]["learners"].update(num_updates=1e300),
+        "state/learners/num_updates: expected an int of at most 9,007,199,254,740,992, got 1e+300",
+    ),
+    "a counter beyond all runs": (
+        "ppo",
+        lambda it: it["state"]["metrics"].update(env_steps=10**300),
+        "state/metrics/env_steps: expected an int of at most",
+    ),
+    "a time that is NaN": (
+        "ppo",
+        lambda it: it["state"]["metrics"].update(seconds=float("nan")),
+        "state/metrics/seconds: expected a finite number, got nan",
+    ),
+    "an infinite coefficient": (
+        "ppo",
+        lambda it: it["state"]["learners"]["kl_coeff"].update(default_policy=float("inf")),
+        "state/learners/kl_coeff/default_policy: expected a finite number, got inf",
+    ),
     "an env that is a text": ("ppo", lambda it: it["state"]["env_runners"].update({"0": "x"}), "AttributeError: 'str'"),
     "noise without end": (
         "ppo",
