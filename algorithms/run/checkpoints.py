@@ -20,18 +20,13 @@ from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
-from rlmodule.modules.spec import RLModuleSpec, modules_up_to
+from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_units, most_weights
 from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 logger = logging.getLogger(__name__)
 
 # Largest number of envs that a checkpoint may ask for if the envs return tensors.
 MOST_TENSOR_ENVS = 1_000_000
-
-# Limits of the nets that a checkpoint's settings describe. Largest number in these settings, unless the checkpoint has
-# a wider layer. Most weights of all nets built from it, unless `MOST_COPIES` times its own weights are more, because
-# learners, env runners and evaluations have copies.
-MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
 
 # Setting that no saved state limits → the largest value that a checkpoint may have for it.
 MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
@@ -215,7 +210,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         _check_sizes(content, config, objects, weights)
         _tell_what_differs(content["config"], folder, config)
         copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
-        with without_initialisers(), modules_up_to(max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))):
+        with without_initialisers(), modules_up_to(most_weights(weights, copies)):
             algorithm = config.build()
             algorithm.lost_run_dir = lost
             algorithm.set_policies(state, list(allow))
@@ -287,7 +282,8 @@ def _check_sizes(
     content: Mapping[str, Any], config: AlgorithmConfig, given: Mapping[str, Any], weights: Sequence[torch.Tensor]
 ) -> None:
     """Check that the saved settings do not ask for more envs than the checkpoint has state for, for wider layers than
-    :data:`MOST_UNITS` allows, or for more agents, threads or processes than :data:`MOST_AGENTS` and :data:`MOST` allow.
+    its own (see :func:`rlmodule.modules.spec.most_units`), or for more agents, threads or processes than
+    :data:`MOST_AGENTS` and :data:`MOST` allow.
 
     Args:
         content: The content of the checkpoint.
@@ -310,7 +306,7 @@ def _check_sizes(
             got[f"{name}['num_agents']"] = num_agents, MOST_AGENTS
     for name in ("model_config", "rl_module_spec", *config.net_settings):
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int)]
-        got[name] = max(numbers, default=0), max(MOST_UNITS, *(size for one in weights for size in one.shape), 0)
+        got[name] = max(numbers, default=0), most_units(weights)
     for name, (count, most) in got.items():
         if name not in given and count > most:
             raise ValueError(f"expected {name} of at most {most:,}, got {count:,}")

@@ -19,13 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tree
 from torch import Tensor
 
+from catalog.activations import without_initialisers
 from catalog.errors import closest
 from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
-from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.modules.spec import RLModuleSpec, modules_up_to, most_units, most_weights
 from rlmodule.sealed_folder import (
     DamagedFolder,
     StrPath,
@@ -141,17 +143,44 @@ def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, w
         ValueError: If the spec is damaged, or names code that ``decoder`` does not allow.
     """
     spec = content["modules"][module_id]
-    decoded = decoder.read(spec, "spec", RLModuleSpec)
-    if modules := decoder.modules_to_allow:
-        raise NotReadable(
-            f"{where}: expected a policy of classes of this library or of modules that you allow, got code of "
-            f"{', '.join(modules)}. If you trust it, pass allow={[*modules]}.",
-            modules,
-        )
-    decoder.refuse_missing()
-    if not isinstance(decoded, RLModuleSpec):
-        raise ValueError(f"{where}: expected the description of a module, got {spec!r}. Save the policy again.")
-    return decoded.build_with(content["state"][module_id])
+    try:
+        decoded = decoder.read(spec, "spec", RLModuleSpec)
+        if modules := decoder.modules_to_allow:
+            raise NotReadable(
+                f"{where}: expected a policy of classes of this library or of modules that you allow, got code of "
+                f"{', '.join(modules)}. If you trust it, pass allow={[*modules]}.",
+                modules,
+            )
+        decoder.refuse_missing()
+        if not isinstance(decoded, RLModuleSpec):
+            raise ValueError(f"{where}: expected the description of a module, got {spec!r}. Save the policy again.")
+        return _built(decoded, spec["fields"].get("model_config"), content["state"][module_id])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, RuntimeError) as error:
+        if str(error).startswith(where):
+            raise
+        got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{where}: expected the settings and weights of module {module_id!r}, got what does not fit. "
+            f"{got.rstrip('.')}. Load another file, or save the policy again."
+        ) from error
+
+
+def _built(spec: RLModuleSpec, settings: Any, weights: Mapping[str, Tensor]) -> RLModule:
+    """Build the module that ``spec`` describes with the weights of its file, whose encoded model settings are
+    ``settings``. The file must not ask for more memory than its own weights need.
+
+    Raises:
+        ValueError: If a setting is larger than any layer of the file, if the nets are, or if a weight is missing, has
+            another shape, or is NaN or infinite.
+    """
+    largest = max((number for number in tree.flatten(settings) if isinstance(number, int)), default=0)
+    if largest > (most := most_units(weights.values())):
+        raise ValueError(f"expected model_config of at most {most:,}, got {largest:,}")
+    with without_initialisers(), modules_up_to(most_weights(weights.values())):
+        module = spec.build_with(weights)
+    if broken := [name for name, weight in module.named_parameters() if not weight.isfinite().all()]:
+        raise ValueError(f"expected finite weights, got NaN or infinite ones in {', '.join(broken[:3])}")
+    return module
 
 
 def _of_policy(folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,6 +21,11 @@ from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.shared_parts import SharedParts
 
+# Limits of the nets that settings in a file describe. Largest number in these settings, unless the file has a wider
+# layer. Most weights of all nets built from it, unless `MOST_COPIES` times its own weights are more, because learners,
+# env runners and evaluations have copies.
+MOST_UNITS, MOST_WEIGHTS, MOST_COPIES = 10_000, 1_000_000, 10
+
 _weights_left: ContextVar[list[int] | None] = ContextVar("weights_left", default=None)
 
 
@@ -36,6 +41,16 @@ def modules_up_to(size: int) -> Iterator[None]:
         yield
     finally:
         _weights_left.reset(token)
+
+
+def most_units(weights: Iterable[Tensor]) -> int:
+    """Return the largest number that settings of nets may have in a file with these tensors."""
+    return max(MOST_UNITS, *(size for tensor in weights for size in tensor.shape), 0)
+
+
+def most_weights(weights: Iterable[Tensor], copies: int = MOST_COPIES) -> int:
+    """Return the most weights of all nets that may be built from a file with these tensors, ``copies`` times each."""
+    return max(MOST_WEIGHTS, copies * sum(map(torch.numel, weights)))
 
 
 @contextmanager

@@ -27,13 +27,19 @@ class Wide(DiagGaussian):
     """A distribution that another program has to allow."""
 
 
-def policy_of(cls: type[PPOModule] = PPOModule, **model: Any) -> Policy:
+def policy_of(cls: type[PPOModule] = PPOModule, obs: spaces.Space = OBS, **model: Any) -> Policy:
     settings = {"fcnet_hiddens": [8], **model}
     return Policy(
         cls(
-            observation_space=OBS, action_space=spaces.Box(-2, 3, (2,)), model_config=settings, catalog_class=PPOCatalog
+            observation_space=obs, action_space=spaces.Box(-2, 3, (2,)), model_config=settings, catalog_class=PPOCatalog
         )
     )
+
+
+def rewritten(folder: Path, content: Any) -> None:
+    """Replace ``policy.json``, and seal the folder again."""
+    files = {name: bytes(file) for name, file in read_folder(folder, "policy").items()}
+    write_folder(folder, "policy", {**files, "policy.json": json.dumps(content).encode()})
 
 
 @pytest.fixture
@@ -141,11 +147,58 @@ def test_nothing_to_load_is_explained(tmp_path: Path) -> None:
     ],
 )
 def test_a_strangers_folder_runs_nothing(spec: Any, told: str, folder: Path) -> None:
-    files = read_folder(folder, "policy")
+    files = {name: bytes(file) for name, file in read_folder(folder, "policy").items()}
     weights = {name: bytes(content) for name, content in files.items()}
     write_folder(folder, "policy", weights | {"policy.json": json.dumps({"spec": spec}).encode()})
     with pytest.raises(ValueError, match=told):
         Policy.load(folder)
+
+
+def bound_spec(**settings: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content["spec"]["fields"]["model_config"]["fields"].update(settings)
+
+
+TOO_MUCH: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "units": (bound_spec(fcnet_hiddens=[10**9]), "expected model_config of at most 10,000, got 1,000,000,000"),
+    "cells": (bound_spec(use_lstm=True, lstm_cell_size=10**9), "expected model_config of at most 10,000, got 1,000,"),
+    "layers": (bound_spec(fcnet_hiddens=[9_999] * 9), "expected nets as large as those in the file, got more with "),
+    "negative units": (bound_spec(fcnet_hiddens=[-1]), "expected"),
+    "a text for units": (bound_spec(fcnet_hiddens=["1"]), "expected"),
+    "an activation that is none": (bound_spec(fcnet_activation="missing"), "expected"),
+    "a stack of frames": (bound_spec(lstm_use_prev_action=10**9), "expected"),
+    "no space": (lambda content: content["spec"]["fields"].update(observation_space=None), "observation_space"),
+    "another space": (
+        lambda content: content["spec"]["fields"].update(
+            observation_space={"__space__": "Discrete", "n": 4, "start": 0, "dtype": "int64"}
+        ),
+        "a state that differs at ",
+    ),
+}
+
+
+@pytest.mark.parametrize("demand", TOO_MUCH)
+def test_a_file_cannot_ask_for_more_than_it_holds(demand: str, tmp_path: Path) -> None:
+    """Each error names the folder."""
+    folder = policy_of(obs=spaces.Box(-1, 1, (3,))).save(tmp_path / "policy")
+    change, expected = TOO_MUCH[demand]
+    content = json.loads((folder / "policy.json").read_text())
+    change(content)
+    rewritten(folder, content)
+    with pytest.raises(ValueError, match="expected") as raised:
+        Policy.load(folder)
+    assert str(raised.value).startswith(f"Policy.load({str(folder)!r})")
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    policy = policy_of()
+    with torch.no_grad():
+        next(policy.module.parameters()).fill_(value)
+    folder = policy.save(tmp_path / "broken")
+    with pytest.raises(ValueError, match=r"expected finite weights, got NaN or infinite ones in encoder\.") as raised:
+        Policy.load(folder)
+    assert str(raised.value).startswith(f"Policy.load({str(folder)!r}): ")
 
 
 def test_weights_of_another_net_are_refused(folder: Path, tmp_path: Path) -> None:
