@@ -112,7 +112,8 @@ class _Place:
         """Return the place of an item of this value: the entry ``key`` if the value is a dict, or any item if the value
         is a list and ``key`` is None."""
         path = self.path if key is None else f"{self.path}.{key}"
-        if isinstance(key, str) and key in self.below:
+        # custom_action_dist maps parts of the action space to distributions: a part may be called like a setting
+        if isinstance(key, str) and key in self.below and self.name != "custom_action_dist":
             return replace(self, path=path, name=key, hint=self.below[key])
         of = (list,) if key is None else (dict, Mapping)
         inner = (get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in of)

@@ -591,3 +591,23 @@ def test_readers_next_to_writers_get_one_checkpoint(tmp_path: Path, writers: int
 def test_json_with_more_values_than_any_state_is_not_parsed() -> None:
     with pytest.raises(DamagedFolder, match=r"x\.json: expected at most 4,194,304 values, got 4,194,305"):
         parse_json(b"[" + b"0," * (2**22 + 1) + b"0]", "x.json")
+
+
+def test_a_save_succeeds_though_another_one_sweeps_its_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment between the making of a folder and its lock is made certain here."""
+    target = save_checkpoint(tmp_path / "c", {"x": torch.zeros(3)})
+    mkdir, swept = Path.mkdir, list[Path]()
+
+    def make_and_sweep_once(self: Path, *args: Any, **kwargs: Any) -> None:
+        mkdir(self, *args, **kwargs)
+        if self.name.startswith(".c-") and not swept:
+            swept.append(self)
+            sealed_folder._sweep(target.resolve())
+
+    monkeypatch.setattr(Path, "mkdir", make_and_sweep_once)
+    save_checkpoint(target, {"x": torch.ones(3)})
+    assert len(swept) == 1
+    assert torch.equal(load_checkpoint(target)["x"], torch.ones(3))
+    assert [*tmp_path.iterdir()] == [target]
