@@ -1,4 +1,4 @@
-"""Hints for error messages. The form of a message is ``where: expected …, got …. Remedy.``"""
+"""Texts of error messages. The form of a message is ``where: expected …, got …. Remedy.``"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -12,6 +12,14 @@ def closest(name: str, known: Iterable[str]) -> str:
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
     matches = longer or get_close_matches(name, known, n=1, cutoff=0.6)
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def printable(text: str) -> str:
+    """Return ``text``, which may come from a file, with each character that a terminal would act on replaced by its
+    escape sequence, such as ``\\x1b``: control characters, line breaks and marks that change the direction."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) -> ValueError:

@@ -21,7 +21,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
@@ -30,6 +30,8 @@ from uuid import uuid4
 
 import torch
 from torch import Tensor
+
+from catalog.errors import printable
 
 if sys.platform != "win32":
     import fcntl
@@ -55,7 +57,14 @@ _OPEN = os.O_RDONLY | (os.O_BINARY if sys.platform == "win32" else os.O_NOFOLLOW
 
 
 class DamagedFolder(ValueError):
-    """Raised if a folder is not as it was written. The message names the file and says why, in a few words."""
+    """Raised if a folder is not as it was written. The message names the file and says why, in a few words.
+
+    Args:
+        text: The message. Names in it may be those of the folder, so it is made :func:`printable`.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 # --- write ------------------------------------------------------------------------------------------------------------
@@ -108,8 +117,11 @@ def _staged(target: Path) -> Iterator[Path]:
     while True:
         staged = target.with_name(f".{target.name}-{uuid4().hex}")
         staged.mkdir()  # unlike a folder of tempfile, it follows the umask
-        with _locked(staged, wait=True):
-            if not staged.exists():  # before it was locked, another process took it for a leftover
+        with ExitStack() as held:
+            # Before it is locked, another process that saves may take the folder for a leftover and delete it.
+            with suppress(FileNotFoundError):
+                held.enter_context(_locked(staged, wait=True))
+            if not staged.exists():
                 continue
             try:
                 yield staged
@@ -331,6 +343,7 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
         if (
             Path(name).name != name
             or name in ("", "..")
+            or not name.isprintable()
             or not isinstance(entry, dict)
             or type(entry.get("size")) is not int
         ):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import catalog_rl
+from catalog.errors import printable
 
 # Exit codes. FAILED: an error or a missed target. USAGE: a wrong command line. INTERRUPTED: Ctrl-C. NOBODY_READS:
 # stdout is a closed pipe, as after `| head`. TERMINATED: SIGTERM. The last three are 128 plus a signal number.
@@ -69,7 +70,7 @@ def _nobody_reads() -> bool:
 def _readable(error: Exception) -> str:
     """Format an error as one line. If its message is not in this library's form, add its type, its place and the flag
     that shows the traceback."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     if ": expected " in text:
         return f"error: {text}"
     return f"error: {type(error).__name__}: {text}{_place(error)} (--debug shows the traceback)"

@@ -13,6 +13,7 @@ from algorithms.loggers.jsonl import read_rows
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.saved_settings import default_settings, folders_below, plain_settings, read_about, setting_text
 from algorithms.run.text import return_text, table_text
+from catalog.errors import printable
 from catalog.settings import setting
 from rlmodule.checkpoint import PLAIN, holds_checkpoint, verify_checkpoint
 from rlmodule.sealed_folder import MANIFEST, standing_in
@@ -35,7 +36,7 @@ def inspect(args: Sequence[str]) -> int:
     content = read_checkpoint(folder)
     # plain values: decoding them would import the code that they name
     algorithm, config = str(content["algorithm"]), plain_settings(str(content["algorithm"]), content["config"])
-    print(f"{algorithm} on {setting_text(config['env'])}")
+    print(printable(f"{algorithm} on {setting_text(config['env'])}"))
     print(table_text([("checkpoint", str(folder)), *_history(folder, content)], "<<"))
     defaults = {} if flags.all else default_settings(algorithm)
     shown = {name: value for name, value in config.items() if flags.all or value != defaults.get(name)}
@@ -46,7 +47,7 @@ def inspect(args: Sequence[str]) -> int:
         # count 0 for buffers, and for shared parameters, which are listed under another name
         counts = {name: tensor.numel() if name in about["parameters"] else 0 for name, tensor in tensors.items()}
         rows = [(name, " × ".join(map(str, tensors[name].shape)), f"{count:,}") for name, count in counts.items()]
-        print(f"\nModule {module_id}: {about['class']}")
+        print("\n" + printable(f"Module {module_id}: {about['class']}"))
         print(table_text([*rows, ("parameters in all", "", f"{sum(counts.values()):,}")], "<<>"))
     manifest = verify_checkpoint(folder)
     print("\nFiles, unchanged since they were written (verified by their SHA-256)")

@@ -18,6 +18,7 @@ from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
+from catalog.errors import printable
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_units, most_weights
@@ -244,7 +245,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"{where}: expected the settings and state of a run of {content['algorithm']}, got what does not fit. "
-            f"{got.rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
+            f"{printable(got).rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
         ) from error
     return algorithm
 

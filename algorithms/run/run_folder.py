@@ -37,6 +37,7 @@ from algorithms.run.checkpoint_writer import CheckpointWriter
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
+from catalog.errors import printable
 from rlmodule.checkpoint import KIND
 from rlmodule.sealed_folder import DamagedFolder, StrPath, read_manifest
 
@@ -294,7 +295,7 @@ def best_return_in(checkpoint: Path) -> float:
 
 def run_name(algorithm: Algorithm) -> str:
     """Return the algorithm and env as text: ``PPO on CartPole-v1``."""
-    return f"{type(algorithm).__name__} on {env_name(algorithm.config.env)}"
+    return printable(f"{type(algorithm).__name__} on {env_name(algorithm.config.env)}")
 
 
 def env_name(env: Any) -> str:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from catalog.errors import printable
+
 
 def return_text(value: float) -> str:
     """Format a return to three significant digits: ``0.532``, ``27.4``, ``-1,520``; a dash for NaN."""
@@ -26,10 +28,11 @@ def table_text(rows: Sequence[Sequence[str]], sides: str, indent: str = "  ") ->
     """Format rows as lines with aligned columns.
 
     Args:
-        rows: The cells of each line; at least one row.
+        rows: The cells of each line, which may come from a file; at least one row.
         sides: "<" or ">" for each column: align its cells left or right.
         indent: Start of each line.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     line = indent + "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    return "\n".join(line.format(*row).rstrip() for row in rows)
+    return "\n".join(line.format(*row).rstrip() for row in cells)

@@ -23,7 +23,7 @@ import tree
 from torch import Tensor
 
 from catalog.activations import without_initialisers
-from catalog.errors import closest
+from catalog.errors import closest, printable
 from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
@@ -161,7 +161,7 @@ def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, w
         got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
             f"{where}: expected the settings and weights of module {module_id!r}, got what does not fit. "
-            f"{got.rstrip('.')}. Load another file, or save the policy again."
+            f"{printable(got).rstrip('.')}. Load another file, or save the policy again."
         ) from error
 
 

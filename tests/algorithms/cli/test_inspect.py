@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from algorithms.run.text import return_text
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
-from tests.checkpoints import replace
+from tests.checkpoints import replace, rewrite
 
 
 def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -299,3 +301,35 @@ def test_a_tensor_that_is_missing(checkpoint: Path, capsys: pytest.CaptureFixtur
 def test_a_checkpoint_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_checkpoint(tmp_path / "other", {"weights": torch.zeros(2)})
     assert "got one without algorithm, config, modules, run_seed, state" in refusal(capsys, tmp_path / "other")
+
+
+# --- files of others --------------------------------------------------------------------------------------------------
+
+
+def test_texts_of_a_file_are_shown_and_do_nothing_to_the_terminal(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clear the screen, name the window, forge a line, write from right to left."""
+    folder = shutil.copytree(trained / "checkpoint", tmp_path / "c")
+    clear, title, forged, reverse = "\x1b[2J", "\x1b]0;owned\x07", "\nFiles, unchanged", "\u202e"
+
+    def change(content: dict[str, Any]) -> None:
+        content["config"]["env"] = f"CartPole{clear}{title}-v1"
+        content["config"]["on_train_result"] = None
+        content["config"]["env_config"] = {f"{clear}key": f"{reverse}value"}
+        content["modules"]["default_policy"]["class"] = f"PPOModule{forged}"
+
+    rewrite(folder, change)
+    for command in (["inspect", str(folder), "--all"], ["evaluate", str(folder)], ["train", "--load", str(folder)]):
+        main(command)
+        shown = "".join(capsys.readouterr())
+        assert not {character for character in shown if not character.isprintable()} - {"\n"}
+        assert "\n" + forged.strip() + "\n" not in shown
+        assert r"CartPole\x1b[2J\x1b]0;owned\x07-v1" in shown
+
+
+def test_a_file_with_a_name_that_no_folder_has_is_refused(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained / "checkpoint", tmp_path / "c")
+    replace(folder, "more\x1b[2J", b"x")
+    with pytest.raises(ValueError, match=r"manifest\.json: 'more\\x1b\[2J' is not a file of the folder"):
+        Algorithm.from_checkpoint(folder)
