@@ -60,27 +60,29 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
     # with evaluation_env_config, the env may have other agents
     if judged_by is not None and config.evaluation_env_config is None:
         maps.append(PolicyMap(agents, [*specs], judged_by, "evaluation_policy_mapping_fn"))
+    mapped: dict[str, dict[AgentID, None]] = {policy_id: {} for policy_id in specs}
     for policy_map in maps:
         trial = MultiAgentEpisode(0, 0, agents, policy_map, np.zeros(len(agents)))
         for agent in agents:
-            trial.join(agent)
-    static = [one.static for one in maps]
-    if not any(map(config.is_trained, acting := [*dict.fromkeys(static[0].values() if static[0] else specs)])):
+            mapped[trial.join(agent)][agent] = None
+    # a function may map agents to other policies in later episodes
+    static = maps[0].static
+    if not any(map(config.is_trained, acting := [*dict.fromkeys(static.values() if static else specs)])):
         expected = f"at least one policy that agents act with ({', '.join(acting)})"
         got = "none. Train one, or call evaluate() of an algorithm that was trained."
         raise ValueError(f"{where}.policies_to_train: expected {expected}, got {got}")
     filled = {}
     for policy_id, spec in specs.items():
-        mapped = [agent for agent in agents if any(one and one[agent] == policy_id for one in static)]
         named = [agent for agent in agents if str(agent) == policy_id]
-        spaces = [(observation_spaces[agent], action_spaces[agent]) for agent in mapped or named or agents]
+        its_agents = [*mapped[policy_id]] or named or agents
+        spaces = [(observation_spaces[agent], action_spaces[agent]) for agent in its_agents]
         others = [each for each in spaces if each != spaces[0]]
         if others and (spec.observation_space is None or spec.action_space is None):
             got = " and ".join(f"({', '.join(map(short_space, pair))})" for pair in (spaces[0], others[0]))
             raise ValueError(
                 f"policy {policy_id!r}: expected agents with the same spaces, got {got}. Map agents with different "
-                "spaces to different policies; with a function policy_mapping_fn, which may map any agent to any "
-                "policy, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
+                "spaces to different policies, or, if policy_mapping_fn maps no agent to the policy in the first "
+                "episode, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
             )
         filled[policy_id] = config.for_module(policy_id).get_rl_module_spec(*spaces[0], spec)
     return MultiRLModuleSpec(filled, config.shared_parts)

@@ -119,19 +119,24 @@ def test_a_spec_names_what_differs_from_the_model_config_of_the_run() -> None:
     assert read == [((8,), "relu"), ((5,), "relu")]
 
 
-def test_specs_may_name_the_spaces_that_a_mapping_function_cannot() -> None:
-    wide, narrow = (RLModuleSpec(observation_space=Tags().observation_spaces[agent]) for agent in ("late", "b"))
-    acting: Any = {"action_space": spaces.Discrete(2)}
-    specs = {
-        "pair": RLModuleSpec(observation_space=narrow.observation_space, **acting),
-        "late": RLModuleSpec(observation_space=wide.observation_space, **acting),
-    }
-    with tags(policies=specs, policy_mapping_fn=mapping_fn).build() as algo:
+def test_a_policy_has_the_spaces_of_the_agents_that_a_function_maps_to_it() -> None:
+    with tags(policy_mapping_fn=mapping_fn, evaluation_policy_mapping_fn=MAPPING).build() as algo:
+        shapes = {name: algo.get_module(name).observation_space.shape for name in ("pair", "late")}
+        assert shapes == {"pair": (2,), "late": (3,)}
         assert {*algo.train()["learners"]} == {"pair", "late"}
-    with pytest.raises(
-        ValueError, match=r"policy 'pair': expected agents with the same spaces, .* a function policy_m"
-    ):
-        tags(policy_mapping_fn=mapping_fn).build()
+
+
+def test_a_policy_that_a_function_uses_later_has_the_spaces_of_its_spec() -> None:
+    def later(agent: Any, episode: Any) -> str:
+        return "spare" if agent == "b" and episode.number else MAPPING[agent]
+
+    seen, acts = Tags().observation_spaces["b"], spaces.Discrete(2)
+    specs = {"pair": RLModuleSpec(), "late": RLModuleSpec(), "spare": RLModuleSpec(None, seen, acts)}
+    with tags(policies=specs, policy_mapping_fn=later).build() as algo:
+        assert {*algo.train()["learners"]} == {"pair", "late", "spare"}
+    expected = r"policy 'spare': expected agents with the same spaces, .* maps no agent to the policy in the first epi"
+    with pytest.raises(ValueError, match=expected):
+        tags(policies=[*specs], policy_mapping_fn=later).build()
 
 
 @pytest.mark.parametrize("num_agents", [1, 3])
