@@ -112,10 +112,11 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
 
     def save(self, path: StrPath) -> Path:
         """Write the policies to a folder ``path``, as the files that :meth:`Policy.save` describes. They hold all
-        modules, the agents, and the mapping of agents to modules.
+        modules, the agents, and the mapping of agents to modules. A mapping function that the files cannot hold, such
+        as a lambda, must be passed to :meth:`load` again.
 
         Raises:
-            TypeError: If the mapping function or a setting of the nets cannot be written, such as a lambda.
+            TypeError: If a setting of the nets cannot be written, such as a lambda.
             FileExistsError, OSError: See :meth:`Policy.save`.
         """
         mapping = self.policy_map.static or self.policy_map.mapping_fn

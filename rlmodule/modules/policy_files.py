@@ -73,7 +73,9 @@ def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mappi
             "Choose another path."
         )
     text = json.dumps(content, indent=1)
-    if lost := re.findall(r'"__pass_again__": (".*")', text):
+    # a mapping of agents that the file cannot hold, such as a lambda, can be passed again to load()
+    nets = text if "modules" not in content else json.dumps(content["modules"], indent=1)
+    if lost := re.findall(r'"__pass_again__": (".*")', nets):
         raise TypeError(
             f"{where}: expected settings made of plain values, and of classes and functions that can be imported, got "
             f"{' and '.join(lost)}. Define it at the top level of a module."

@@ -96,17 +96,15 @@ def test_a_checkpoint_with_added_policies_is_loaded_with_its_mapping(league: Any
     assert loaded.policy_map.static == policies.policy_map.static
 
 
-def test_a_function_of_a_script_is_refused_and_can_be_passed_again(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"MultiAgentPolicy\.save\(.*\): expected settings made of plain .*<lambda>"):
-        team(lambda agent, episode: MAPPING[agent]).save(tmp_path / "team")
+def test_a_function_that_a_file_cannot_hold_is_passed_again(tmp_path: Path) -> None:
     with config(policies=["x", "y"], policy_mapping_fn=lambda agent, episode: "y").build() as algorithm:
-        algorithm.save(tmp_path / "checkpoint")
         policies: Any = algorithm.policies
-    with pytest.raises(ValueError, match=r"policy_mapping_fn: expected the object itself.*policy_mapping_fn=\.\.\."):
-        MultiAgentPolicy.load(tmp_path / "checkpoint")
-    loaded = MultiAgentPolicy.load(tmp_path / "checkpoint", policy_mapping_fn=lambda agent, episode: "y")
-    obs = dict.fromkeys([f"cart_{i}" for i in range(4)], np.full(4, 0.1, np.float32))
-    assert loaded.act(obs)[0] == policies.act(obs)[0]
+        for folder in (algorithm.save(tmp_path / "checkpoint"), policies.save(tmp_path / "team")):
+            with pytest.raises(ValueError, match=r"policy_mapping_fn: expected the object itself.*licy_mapping_fn=\."):
+                MultiAgentPolicy.load(folder)
+            loaded = MultiAgentPolicy.load(folder, policy_mapping_fn=lambda agent, episode: "y")
+            obs = dict.fromkeys([f"cart_{i}" for i in range(4)], np.full(4, 0.1, np.float32))
+            assert loaded.act(obs)[0] == policies.act(obs)[0]
 
 
 def test_the_policy_of_one_agent_is_no_team(tmp_path: Path) -> None:
