@@ -120,7 +120,7 @@ def test_a_spec_names_what_differs_from_the_model_config_of_the_run() -> None:
 
 
 def test_a_policy_has_the_spaces_of_the_agents_that_a_function_maps_to_it() -> None:
-    with tags(policy_mapping_fn=mapping_fn, evaluation_policy_mapping_fn=MAPPING).build() as algo:
+    with tags(policy_mapping_fn=mapping_fn).build() as algo:
         shapes = {name: algo.get_module(name).observation_space.shape for name in ("pair", "late")}
         assert shapes == {"pair": (2,), "late": (3,)}
         assert {*algo.train()["learners"]} == {"pair", "late"}
