@@ -43,7 +43,7 @@ def lazily(package: str, package_file: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package, which imports each name that the package offers on first use.
 
     It raises ``AttributeError`` for other names. With it, loading a policy imports the module of its algorithm and what
-    that module needs, but not the rest of the packages.
+    that module needs, but not the rest of the packages. ``dir()`` of the package lists all names.
 
     Args:
         package: The ``__name__`` of the calling package.
@@ -60,6 +60,8 @@ def lazily(package: str, package_file: str) -> Callable[[str], Any]:
         found = vars(sys.modules[package])[name] = getattr(import_module(str(origins[name])), name)
         return found
 
+    module = vars(sys.modules[package])
+    module["__dir__"] = lambda: sorted({*module, *origins})  # notebooks complete what it lists
     return find
 
 

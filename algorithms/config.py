@@ -96,10 +96,10 @@ class MultiAgent(Settings):
         "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None plays "
         "without earlier versions.",
     )
-    shared_parts: dict[str, str | list[str]] = setting(
-        {},
+    shared_parts: dict[str, str | list[str]] | None = setting(
+        None,
         "Parts that policies share, by a name of your choice: the path of a part in all policies, such as 'encoder', "
-        "or its places in some, such as ['a.encoder', 'b.encoder'].",
+        "or its places in some, such as ['a.encoder', 'b.encoder']; None shares none.",
     )
 
 

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -57,3 +59,10 @@ def test_own_doc_sees_through_generated_ones() -> None:
         """Text."""
 
     assert [own_doc(thing) for thing in (Generated, Inherited, Written)] == ["", "", "Text."]
+
+
+def test_a_package_lists_what_it_offers(package: ModuleType) -> None:
+    """Notebooks complete what ``dir()`` lists. A new process has not used any of the names yet."""
+    listing = f"import {package.__name__} as package; print(*dir(package))"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=300)
+    assert {*package.__all__} <= {*done.stdout.split()}

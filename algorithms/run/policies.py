@@ -51,7 +51,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
         for policy_id in ids:
             if policy_id not in specs:
                 raise unknown(f"{where}.{name}", "policies", specs, policy_id, "Name a policy that exists.")
-    for name, where_it_is in config.shared_parts.items():
+    for name, where_it_is in (config.shared_parts or {}).items():
         for place in where_it_is if isinstance(where_it_is, list) else ():
             if (policy_id := place.partition(".")[0]) not in specs:
                 raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
@@ -85,7 +85,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
                 "episode, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
             )
         filled[policy_id] = config.for_module(policy_id).get_rl_module_spec(*spaces[0], spec)
-    return MultiRLModuleSpec(filled, config.shared_parts)
+    return MultiRLModuleSpec(filled, config.shared_parts or {})
 
 
 def policies_of(algorithm: Algorithm, generator: torch.Generator | None, mapping_fn: Any = None) -> MultiAgentPolicy:

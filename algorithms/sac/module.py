@@ -55,6 +55,15 @@ class SACCatalog(ActionCriticCatalog):
             return SquashedGaussian
         return super()._get_dist_cls_from_action_space(action_space)
 
+    def build_temperature(self) -> "Temperature":
+        """Build the temperature, which starts at the setting ``initial_alpha``."""
+        config = self.model_config
+        assert isinstance(config, SACModelConfig)
+        return Temperature(config.initial_alpha)
+
+    def _explain_further_parts(self) -> dict[str, nn.Module]:
+        return super()._explain_further_parts() | {"temperature": self.build_temperature()}
+
     @property
     def values_all(self) -> bool:
         """Whether the critics predict the values of all joint actions in one pass."""
@@ -107,9 +116,8 @@ class SACModule(ActionCriticModule, TemperatureAPI):
     def setup(self) -> None:
         self._check_catalog(SACModule, SACCatalog)
         super().setup()
-        config = self.catalog.model_config
-        assert isinstance(config, SACModelConfig)
-        self.temperature = Temperature(config.initial_alpha)
+        assert isinstance(self.catalog, SACCatalog)
+        self.temperature = self.catalog.build_temperature()
 
     def get_non_inference_attributes(self) -> list[str]:
         return [*super().get_non_inference_attributes(), "temperature"]

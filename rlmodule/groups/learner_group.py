@@ -42,8 +42,8 @@ class LearnerGroup:
     of their ids, each with its own settings.
 
     Updates have these arguments; updates from batches have neither ``num_epochs`` nor ``minibatch_size``:
-        ``env_steps``: Env steps sampled in the whole run so far; None adds the steps of the data to the learners' own
-        count.
+        ``env_steps``: The count of env steps of the run at which schedules are read. For episodes, it is that before
+        they were sampled. None takes the learners' own count, to which they add the steps of the data.
         ``module_id``: Id of the module that learns.
         ``num_epochs``: Passes over the data; None takes the setting.
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
@@ -159,7 +159,12 @@ class LearnerGroup:
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = self.update_from_episodes if from_episodes else self.update_from_batch
         warn_of_update(type(self), right.__name__)
-        given = [one for one in (data, batch, episodes) if one is not None]
+        given = [argument for argument in (data, batch, episodes) if argument is not None]
+        if len(given) != 1:
+            raise TypeError(
+                f"LearnerGroup.update(): expected the data once, got it {len(given)} times. Call "
+                f"{right.__name__}(data)."
+            )
         return right(*given, **kwargs)
 
     def update_from_episodes(

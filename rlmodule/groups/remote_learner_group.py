@@ -119,14 +119,15 @@ class RemoteLearnerGroup(LearnerGroup):
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        by_id = method == "update_from_episodes" and issubclass(type(data), Mapping)
+        size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
+        if method == "update_from_episodes":
+            check_episodes(data, where, kwargs["module_id"])
+        by_id = method == "update_from_episodes" and isinstance(data, Mapping)
         for module_id in data if by_id else [kwargs["module_id"]]:
             self.module[module_id]  # raises KeyError for an unknown id
-        size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
         # a state as large as the networks is not returned after each single step: summarize_updates() returns it
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
-            check_episodes(data, where, kwargs["module_id"])
             parts, rows = shard(data, size), num_steps_in(data)
         else:
             if method == "step_on_batch":

@@ -46,6 +46,8 @@ from rlmodule.learning.reports import (
     Metrics,
     add_extra_losses,
     check_names,
+    loss_without_gradient,
+    metric_tensors,
     name_taken,
     too_many_skipped,
     wrong_loss,
@@ -244,7 +246,16 @@ class Learner(Hooks, ABC):
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
             object.__setattr__(settings, name, value)  # unlike setattr(), it changes this copy of frozen settings, too
         with self.using(settings):
-            optimizer = self.configure_optimizer_for_module(module_id, parameters)
+            try:
+                optimizer = self.configure_optimizer_for_module(module_id, parameters)
+            except TypeError as error:
+                if "params argument given to the optimizer" not in str(error):
+                    raise
+                raise TypeError(
+                    f"{type(self).__name__}.configure_optimizer_for_module(): expected an optimizer of a list, got one "
+                    "of parameters itself, which is one flat tensor. Write it in brackets, as in "
+                    "torch.optim.RMSprop([parameters])."
+                ) from error
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
         return optimizer
@@ -450,7 +461,9 @@ class Learner(Hooks, ABC):
             loss, extra = add_extra_losses(loss, metrics, module, rows, fwd_out)
             check_names(module, extra, self._extra_metrics.setdefault(module_id, frozenset(extra)))
             metrics |= extra
-        return loss, metrics
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise loss_without_gradient(type(self).__name__)
+        return loss, metric_tensors(metrics, loss, type(self).__name__)
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Take one gradient step without waiting for the device, and return its metrics. If the loss or the gradient is
@@ -696,7 +709,8 @@ class EpisodeLearner(Learner):
             return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes if isinstance(episodes, Rollout) else self._rollout_of(episodes)
         with self._together:
-            self._set_env_steps(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
+            following = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
+            self._set_env_steps(self.env_steps if env_steps is None else env_steps)
             if self.data_parallel is not None:
                 rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
@@ -726,6 +740,7 @@ class EpisodeLearner(Learner):
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)
+            self.env_steps = following
         return {module_id: results, "timers": {"value_pass": prepared - start, "update": perf_counter() - prepared}}
 
     def _update_each(
@@ -746,7 +761,8 @@ class EpisodeLearner(Learner):
             groups = self._groups.divide([*settings], stacks=self._is_plain and self.device.type == "cpu")
         results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
         with self._together:
-            steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
+            following = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
+            steps = self.env_steps if env_steps is None else env_steps
             for ids, group in groups:
                 with self.using(settings[ids[0]]):
                     if group is None:
@@ -762,6 +778,7 @@ class EpisodeLearner(Learner):
                         rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
                         results |= group.update(rollouts, num_epochs, minibatch_size)
                 timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
+            self.env_steps = following
         return results | {"timers": timers}
 
     @functools.cached_property

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -112,6 +113,33 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
         f"{learner}.compute_loss_for_module(): expected a scalar tensor and a dict of tensors to "
         f"report, got {' and '.join(shapes)}. Return (loss.mean(), {{'name': value}})."
     )
+
+
+def loss_without_gradient(learner: str) -> ValueError:
+    """Return the error to raise if the loss of the learner class ``learner`` depends on no parameter."""
+    return ValueError(
+        f"{learner}.compute_loss_for_module(): expected a loss that depends on the parameters, got one without a "
+        "gradient. Leave out detach() and torch.no_grad(), and compute it from fwd_out."
+    )
+
+
+def metric_tensors(metrics: Mapping[str, Any], loss: Tensor, learner: str) -> Metrics:
+    """Return ``metrics`` with tensors in place of numbers, each of the shape and device of ``loss``.
+
+    Raises:
+        TypeError: If a metric is neither a tensor nor a number; names the metric and the class ``learner``.
+    """
+    tensors = Metrics()
+    for name, value in metrics.items():
+        if not isinstance(value, Tensor):
+            if not isinstance(value, int | float | np.number | np.bool_):
+                raise TypeError(
+                    f"{learner}.compute_loss_for_module(): expected a tensor or a number as metric {name!r}, got "
+                    f"{type(value).__name__}. Report a scalar, or one entry per row."
+                )
+            value = loss.detach().new_full(loss.shape, float(value))
+        tensors[name] = value
+    return tensors
 
 
 def add_extra_losses(

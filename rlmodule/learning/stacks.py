@@ -16,7 +16,7 @@ from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.families import Group, Shares
 from rlmodule.learning.flat_optimizer import FlatAdam
 from rlmodule.learning.learner import minibatch_bounds
-from rlmodule.learning.reports import SKIPPED, Metrics
+from rlmodule.learning.reports import SKIPPED, Metrics, metric_tensors
 from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI
 from rlmodule.modules.module_stack import ModuleStack, stack_of, structure_of
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
@@ -84,7 +84,7 @@ class StackedPass:
             learner.module, learner.row_weights = before, None
         grads = torch.autograd.grad(losses.sum(), self.modules.leaves, materialize_grads=True)
         torch._foreach_copy_(self._grads, grads)  # pyright: ignore[reportPrivateImportUsage]
-        return losses.detach(), metrics
+        return losses.detach(), metric_tensors(metrics, losses, type(learner).__name__)
 
 
 class Stack(Group):

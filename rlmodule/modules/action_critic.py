@@ -81,4 +81,9 @@ class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
             state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
             obs = batch[Columns.OBS] if self.critic_reads_raw else self._normalized(batch)
             embeddings = self.encoder.encode_critic(obs, state, starts=starts)
+        if embeddings.dim() > 2:
+            raise ValueError(
+                f"{type(self).__name__}.compute_action_values(): expected rows, with embeddings [B, D], got sequences "
+                f"with embeddings {tuple(embeddings.shape)}. Flatten both: embeddings.flatten(0, 1), and the actions."
+            )
         return self.qf(embeddings, actions, frozen=frozen, num_critics=num_critics)

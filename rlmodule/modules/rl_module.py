@@ -80,6 +80,11 @@ class RLModule(Hooks, nn.Module, ABC):
         inference_only: bool = False,
     ) -> None:
         super().__init__()
+        if (dtype := torch.get_default_dtype()) != torch.float32:
+            raise ValueError(
+                f"{type(self).__name__}: expected torch's default dtype float32, got {dtype}, which this program or a "
+                "library has set. Call torch.set_default_dtype(torch.float32) before the nets are built."
+            )
         self.observation_space = observation_space
         self.action_space = action_space
         self.inference_only = inference_only

@@ -1,6 +1,7 @@
 """Check a new module by running it on two observations, so that wrong shapes raise errors before any training."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from rlmodule.modules.rl_module import RLModule
 # would broadcast.
 ROWS = 2
 
+# Packages whose layers need no checks of what they compute.
+_KNOWN = ("catalog", "rlmodule", "algorithms", "torch")
+
 
 def check_module(module: RLModule) -> None:
     """Check that every forward pass of ``module`` returns the columns and shapes that env runners and learners read.
@@ -32,9 +36,11 @@ def check_module(module: RLModule) -> None:
     a train batch has is not checked.
 
     Raises:
-        ValueError: If a pass raises an error, changes its observations in place, lacks an output column or returns a
-            column of the wrong shape; if the initial state contains anything but tensors, dicts and tuples; or if the
-            action distribution raises an error or returns a wrong shape. The message names the pass or the method.
+        ValueError: If one row of a batch changes the outputs of another in a net that is not of this library, or the
+            training pass of such a net has no gradient. If a pass raises an error, changes its observations in place,
+            lacks an output column or returns a column of the wrong shape; if the initial state contains anything but
+            tensors, dicts and tuples; or if the action distribution raises an error or returns a wrong shape. The
+            message names the pass or the method.
     """
     stateful = module.is_stateful()
     if stateful:
@@ -48,8 +54,14 @@ def check_module(module: RLModule) -> None:
             _check_distribution(module, out[Columns.ACTION_DIST_INPUTS])
             if stateful:
                 check_next_state(batch[Columns.STATE_IN], state_out_of(module, out), f"{where}[{Columns.STATE_OUT!r}]")
+        is_custom = any(type(part).__module__.partition(".")[0] not in _KNOWN for part in module.modules())
+        if is_custom:
+            _check_rows_apart(module)
         try:
-            _try_training(module, probe_batch(module, min(3, module.max_seq_len)))
+            batch = probe_batch(module, min(3, module.max_seq_len))
+            _try_training(module, batch)
+            if is_custom:
+                _check_gradient(module, batch)
         except ValueError as error:
             if not isinstance(error.__cause__, KeyError):  # the pass reads a column that only a train batch has
                 raise
@@ -69,6 +81,62 @@ def probe_batch(module: RLModule, steps: int) -> Batch:
         starts = torch.zeros(leading, dtype=torch.bool, device=device)
         batch |= {Columns.STARTS: starts, Columns.STATE_IN: initial_states(module, ROWS)}
     return batch
+
+
+def _check_rows_apart(module: RLModule) -> None:
+    """Check that the outputs for a row depend on that row alone, so that acting does not depend on the number of envs.
+    Warn if a module with a state keeps it where an episode starts.
+
+    Raises:
+        ValueError: If the outputs for the first row change with the second row.
+    """
+    where, stateful = f"{type(module).__name__}.forward_inference()", module.is_stateful()
+    batch, changed = probe_batch(module, 1), probe_batch(module, 1)
+    second_row = (0, 1) if stateful else (1,)
+    for leaf in tree.flatten(changed[Columns.OBS]):
+        if leaf.is_floating_point():
+            leaf[second_row] = leaf[second_row] + 0.5
+    outputs = [_first_row(module, where, inputs) for inputs in (batch, changed)]
+    if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise ValueError(
+            f"{where}: expected outputs for a row that depend on that row alone, got others when the second row "
+            "changed. Compute no mean or norm over the batch dim: use LayerNorm, or keep running statistics."
+        )
+    if stateful:
+        batch[Columns.STARTS] = torch.ones_like(batch[Columns.STARTS])
+        other_state = map_leaves(lambda x: x + 0.5 if x.is_floating_point() else x, batch[Columns.STATE_IN])
+        outputs = [
+            _first_row(module, where, {**batch, Columns.STATE_IN: state})
+            for state in (batch[Columns.STATE_IN], other_state)
+        ]
+        if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5, equal_nan=True):
+            warnings.warn(
+                f"{where}: expected a state that begins again where starts is True, got outputs that still depend on "
+                "the state before. Set the state to 0 there, unless episodes are meant to share it.",
+                stacklevel=2,
+            )
+
+
+def _first_row(module: RLModule, where: str, batch: Batch) -> Tensor:
+    """Return the inputs of the action distribution for the first row of ``batch``. Each call draws the same random
+    numbers."""
+    torch.manual_seed(0)
+    _, out = _called(module, module.forward_inference, batch)
+    inputs = out[Columns.ACTION_DIST_INPUTS]
+    return inputs[0, 0] if module.is_stateful() else inputs[0]
+
+
+def _check_gradient(module: RLModule, batch: Batch) -> None:
+    """Raise ValueError if no output of the training pass has a gradient although the module has parameters to train."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return
+    with torch.enable_grad():
+        where, out = _called(module, module.forward_train, batch)
+    if not any(leaf.requires_grad for leaf in tree.flatten(dict(out)) if isinstance(leaf, Tensor)):
+        raise ValueError(
+            f"{where}: expected outputs with a gradient, got none. Leave out detach() and torch.no_grad(), or freeze "
+            "the parameters with requires_grad_(False)."
+        )
 
 
 def _try_training(module: RLModule, batch: Batch) -> None:

@@ -69,9 +69,9 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "policies_to_train": ([None, ["a"], bool], [], ["a", [1], {"a": True}]),
     "policy_overrides": ([{}, {"a": {"gamma": 0.5}}], [], [None, {"a": 1}, {1: {}}, ["a"]]),
     "shared_parts": (
-        [{}, {"trunk": "encoder"}, {"trunk": ["a.encoder", "b.encoder"]}],
+        [None, {}, {"trunk": "encoder"}, {"trunk": ["a.encoder", "b.encoder"]}],
         [],
-        [None, {"trunk": 1}, ["a"]],
+        [{"trunk": 1}, ["a"]],
     ),
     "league": ([None, League(every=2)], [], ["a", 3, [1]]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -190,3 +191,19 @@ def test_settings_that_critics_read_are_not_called_unread() -> None:
     text = Own(OBS, BOX, config).explain()
     assert "ActionCritic  7 → 6 → 1" in text
     assert "no effect" not in text
+
+
+def test_catalog_and_module_explain_the_same_number_of_parameters() -> None:
+    """The temperature counts."""
+    space = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,))
+    module = SACModule(observation_space=space[0], action_space=space[1], catalog_class=SACCatalog)
+    totals = [re.findall(r"^ *all +([\d,]+)$", text, re.M) for text in (module.catalog.explain(), module.explain())]
+    number = f"{sum(parameter.numel() for parameter in module.parameters()):,}"
+    assert totals == [[number], [number]]
+
+
+def test_values_of_sequences_ask_for_rows() -> None:
+    space = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,))
+    module = SACModule(observation_space=space[0], action_space=space[1], catalog_class=SACCatalog)
+    with pytest.raises(ValueError, match=r"compute_action_values\(\): expected rows, .* Flatten both"):
+        module.compute_action_values({}, torch.zeros(2, 3, 2), torch.zeros(2, 3, 256))

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -504,3 +504,94 @@ def test_a_rate_that_changed_under_a_constant_lr_outlives_a_checkpoint_unless_an
         learner.set_state(clone(used.get_state()))
     assert rates(other) == [0.2, 0.07]
     assert rates(faster) == [0.5, 0.07]
+
+
+# --- what a custom loss may return ------------------------------------------------------------------------------------
+
+
+class Reporting(PPOLearner):
+    """PPO's loss, which also reports what ``reported`` has."""
+
+    reported: ClassVar[Mapping[str, Any]] = {}
+
+    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+        loss, metrics = super().compute_loss_for_module(module_id, batch, fwd_out)
+        return loss, {**metrics, **self.reported}
+
+
+def learner_of(cls: type[PPOLearner], policies: int = 1, **settings: Any) -> PPOLearner:
+    config = PPOConfig(minibatch_size=32, num_epochs=1, **settings)
+    spec = config.get_rl_module_spec(OBS, ACTIONS, RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
+    names = ["default_policy"] if policies == 1 else [f"policy_{i}" for i in range(policies)]
+    return cls(config, MultiRLModuleSpec(dict.fromkeys(names, spec)), run_seed=1)
+
+
+@pytest.mark.parametrize("policies", [1, 2], ids=["one policy", "policies updated at once"])
+def test_a_metric_may_be_a_number(policies: int) -> None:
+    class Numbers(Reporting):
+        reported: ClassVar[Mapping[str, Any]] = {"whole": 3, "half": np.float32(0.5), "yes": True}
+
+    learner = learner_of(Numbers, policies)
+    data = {name: random_rollout(module, 32, 2) for name, module in learner.module.items()}
+    results = learner.update_from_episodes(data)
+    for name in data:
+        assert {key: results[name][key] for key in Numbers.reported} == {"whole": 3.0, "half": 0.5, "yes": 1.0}
+
+
+def test_a_metric_that_is_no_number_is_named() -> None:
+    class Text(Reporting):
+        reported: ClassVar[Mapping[str, Any]] = {"phase": "late"}
+
+    learner = learner_of(Text)
+    with pytest.raises(TypeError, match=r"Text\.compute_loss_for_module\(\): .* as metric 'phase', got str"):
+        learner.update_from_episodes(random_rollout(learner.module["default_policy"], 32, 2))
+
+
+def test_a_loss_without_a_gradient_is_named() -> None:
+    class Detached(PPOLearner):
+        def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+            loss, metrics = super().compute_loss_for_module(module_id, batch, fwd_out)
+            return loss.detach(), metrics
+
+    learner = learner_of(Detached)
+    with pytest.raises(ValueError, match=r"Detached\.compute_loss_for_module\(\): expected a loss that depends on"):
+        learner.update_from_episodes(random_rollout(learner.module["default_policy"], 32, 2))
+
+
+def test_an_optimizer_of_the_tensor_itself_gets_the_remedy() -> None:
+    class Plain(PPOLearner):
+        def configure_optimizer_for_module(self, module_id: str, parameters: Any) -> torch.optim.Optimizer:
+            return torch.optim.RMSprop(parameters, lr=1e-3)
+
+    with pytest.raises(TypeError, match=r"Write it in brackets, as in torch\.optim\.RMSprop\(\[parameters\]\)"):
+        learner_of(Plain)
+
+
+# --- schedules of an update -------------------------------------------------------------------------------------------
+
+
+def test_each_update_of_an_annealed_run_moves_the_weights() -> None:
+    """As in CleanRL, update ``k`` of ``n`` has the rate lr · (1 − (k − 1) / n)."""
+    total, size = 4 * 64, 64
+    learner = learner_of(PPOLearner, lr=[[0, 1e-3], [total, 0.0]], entropy_coeff=[[0, 0.1], [total, 0.0]])
+    rates, coefficients = [], []
+    for update in range(4):
+        before = clone(learner.module.state_dict())
+        rollout = random_rollout(learner.module["default_policy"], 32, 2)
+        results = learner.update_from_episodes(rollout, env_steps=size * update)["default_policy"]
+        rates.append(results["learning_rate"])
+        coefficients.append(results["entropy_coeff"])
+        assert differences(before, learner.module.state_dict()) != []
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    assert coefficients == pytest.approx([0.1, 0.075, 0.05, 0.025])
+
+
+def test_policies_of_one_update_read_schedules_at_the_same_step() -> None:
+    learner = learner_of(PPOLearner, 2, lr=[[0, 1e-3], [200, 0.0]])
+    for expected in (1e-3, 0.5e-3):
+        data = {name: random_rollout(module, 25, 2) for name, module in learner.module.items()}
+        steps = sum(int(rollout.valid.sum()) for rollout in data.values())
+        learner.env_steps = 0 if expected == 1e-3 else 100
+        results = learner.update_from_episodes(data)
+        assert learner.env_steps == steps + (0 if expected == 1e-3 else 100)
+        assert [results[name]["learning_rate"] for name in data] == pytest.approx([expected, expected])

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from algorithms.dqn.module import DQNCatalog, DQNModule
-from algorithms.ppo import PPOCatalog, PPOModule
+from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from catalog import MADE, ActionModel, AutoregressiveDistribution, Catalog, Categorical, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, MultiRLModule, QNetAPI, RLModule, RLModuleSpec
@@ -750,3 +750,13 @@ def test_an_action_model_that_the_distribution_never_asks_is_refused() -> None:
         ValueError, match=r"^Asked\.build_action_model\(\): expected None, since MultiCategorical.*_actions"
     ):
         RLModuleSpec(PPOModule, VECTOR, space, {}, Asked).build()
+
+
+def test_another_default_dtype_is_named() -> None:
+    """A library may have set it, and every net would then have weights that observations do not fit."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match=r"default dtype float32, got torch\.float64.* Call torch\.set_def"):
+            PPOConfig(env="CartPole-v1").build()
+    finally:
+        torch.set_default_dtype(torch.float32)

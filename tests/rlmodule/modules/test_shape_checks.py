@@ -277,3 +277,65 @@ def test_an_encoder_that_changes_observations_in_place_is_refused(net: nn.Module
     message = r"Mine\.build_encoder\(\): expected a net that leaves its input as it is.* nn\.ReLU\(\) without inplace"
     with pytest.raises(ValueError, match=message):
         RLModuleSpec(PPOModule, VECTOR, TWO, {"vf_share_layers": True}, Mine).build()
+
+
+# --- what a net of one's own computes ---------------------------------------------------------------------------------
+
+
+class OverRows(Own):
+    """Standardises over the batch."""
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        obs = batch[Columns.OBS]
+        return {INPUTS: self.net(obs - obs.mean(0))}
+
+
+class WithoutGradient(Own):
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self.net(batch[Columns.OBS]).detach()}
+
+
+class Frozen(WithoutGradient):
+    """Acts alone, and says so."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.requires_grad_(False)
+
+
+class BatchNormed(Own):
+    def setup(self) -> None:
+        super().setup()
+        self.norm = nn.BatchNorm1d(4)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self.net(self.norm(batch[Columns.OBS]))}
+
+
+def own(module_class: type[RLModule]) -> RLModule:
+    return spec_of(module_class, spaces.Discrete(4)).build()
+
+
+def test_outputs_that_depend_on_other_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"OverRows\.forward_inference\(\): expected outputs for a row that depend on"):
+        check_module(own(OverRows))
+
+
+def test_a_training_pass_without_a_gradient_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"WithoutGradient\.forward_train\(\): expected outputs with a gradient"):
+        check_module(own(WithoutGradient))
+
+
+@pytest.mark.parametrize("module_class", [Frozen, BatchNormed])
+def test_frozen_nets_and_running_statistics_are_fine(module_class: type[RLModule]) -> None:
+    check_module(own(module_class))
+
+
+def test_a_state_that_ignores_starts_is_warned_of() -> None:
+    class Endless(Recurrent):
+        def _forward(self, batch: Mapping[str, Tree]) -> Any:
+            return super()._forward({**batch, Columns.STARTS: torch.zeros_like(batch[Columns.STARTS])})
+
+    check_module(spec_of(Recurrent).build())
+    with pytest.warns(UserWarning, match=r"Endless\.forward_inference\(\): expected a state that begins again where"):
+        check_module(spec_of(Endless).build())
