@@ -8,11 +8,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
 from catalog.errors import closest, unknown
 from rlmodule.env_names import is_zoo_id, is_zoo_module
+from rlmodule.envs.async_vector_env import AsyncEnvs
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
 from rlmodule.envs.restarting import RestartingEnv
@@ -31,10 +32,6 @@ _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
 
 # copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
-
-
-class AsyncEnvs(AsyncVectorEnv):
-    """Steps single envs, each in an `EnvGuard` and in a separate process."""
 
 
 def make_vector_env(

@@ -19,9 +19,10 @@ class SyncEnvs(SyncVectorEnv):
     """Steps single envs one after another, like Gymnasium's SyncVectorEnv with same-step autoreset, but with less
     overhead.
 
-    ``info`` has only the entries that a runner reads: ``final_obs`` and ``final_info``. Both are object arrays ``[N]``
-    with the values that envs returned at the end of an episode, and None for envs whose episode continues. The infos of
-    different envs may have different keys. Each step overwrites the observations of the step before.
+    The ``info`` of ``reset`` is empty. That of ``step`` has only the entries that a runner reads: ``final_obs`` and
+    ``final_info``. Both are object arrays ``[N]`` with the values that envs returned at the end of an episode, and None
+    for envs whose episode continues. The infos of different envs may have different keys. Each step overwrites the
+    observations of the step before.
 
     Args:
         env_fns: Functions that make one env each.
@@ -66,6 +67,10 @@ class SyncEnvs(SyncVectorEnv):
         else:
             np.concatenate(all_obs, out=self._rows)
         return self._observations, rewards, terminateds, truncateds, finals
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        # Gymnasium's reset() would merge the infos, which is impossible if their shapes differ; no runner reads them
+        return vector_infos
 
     def _check_unchanged(self, copies: Sequence[Any]) -> None:
         """Raise ValueError unless each observation still equals its copy, which was made when its env returned it."""

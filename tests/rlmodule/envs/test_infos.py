@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rlmodule import EnvRunner
 from rlmodule.envs.infos import last_infos
+from rlmodule.envs.make import make_vector_env
 from tests.rlmodule.sampling.test_env_runner import runner_for
 from tests.rlmodule.toys import Counter, Settings, counters, counters_one_by_one
 
@@ -159,6 +160,114 @@ def test_infos_that_gymnasium_merged_come_apart_as_they_were(infos: list[dict[st
         merged = merger._add_info(merged, info, index)
     apart = last_infos(merged, np.ones(len(infos), dtype=bool), False)
     assert [plain(info) for info in apart] == [plain(info) for info in infos]
+
+
+# --- single envs, in this process and in others -----------------------------------------------------------------------
+
+# what two envs that end together return under the same key: Gymnasium would make one array of both
+UNLIKE: list[tuple[Any, Any]] = [
+    (1, 2.5), (True, 3), (False, 7.5), (1, None), (None, 1), (1, "lost"), ("won", "lost by a lot"), (2**70, 1),
+    (np.float32(1), 1e300), (np.uint8(1), 300), ([1, 2], [3]), ((1, 2), {1: 2}), ({"a": 1}, {"a": "b"}),
+    ({"a": {"b": 1}}, {"a": {"b": 2.5, "c": None}}), ({"a": 1}, None), (np.zeros(2), np.arange(3)), (np.zeros(2), 4),
+    (np.zeros(2, np.int64), np.full(2, 0.5)), (torch.arange(2), torch.ones(3)), (b"bytes", {1, 2}),
+]  # fmt: skip
+RESERVED = {"final_obs": np.array([-9.0]), "final_info": {"score": -9}, "_final_obs": True, "_x0": 5.0, "_only": 1}
+
+
+class Informing(gym.Env[Any, Any]):
+    """Observes its steps, of which an episode has two. The seed of the first reset chooses what it returns as info."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.index, self.t = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.index, self.t = self.index if self.index >= 0 else seed or 0, 0
+        return np.zeros(1, np.float32), self.info_of_reset()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.full(1, self.t, np.float32), 1.0, False, self.t == 2, self.info_of_step()
+
+    def info_of_reset(self) -> dict[str, Any]:
+        return {}
+
+    def info_of_step(self) -> dict[str, Any]:
+        unlike = {f"x{number}": pair[self.index] for number, pair in enumerate(UNLIKE)}
+        return unlike | RESERVED | ({"only": "one env"} if self.index else {})
+
+
+def exact(value: Any) -> Any:
+    """``value`` with the types of all that is in it; numbers of NumPy as those of Python."""
+    if isinstance(value, dict):
+        return {key: exact(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return type(value), value.dtype, value.tolist()
+    value = value.item() if isinstance(value, np.generic) else value
+    return type(value), value
+
+
+def end_of_two(env_class: type[Informing], mode: Any) -> tuple[list[dict[str, Any]], list[list[float]]]:
+    """The last infos and the final observations of two envs that end together."""
+    env = make_vector_env(env_class, {}, 2, mode)
+    try:
+        env.reset(seed=[0, 1])
+        for _ in range(2):
+            *_, info = env.step(np.zeros(2, np.int64))
+        return last_infos(info, np.array([True, True]), True), [obs.tolist() for obs in info["final_obs"]]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_infos_of_envs_that_end_together_need_have_nothing_in_common(mode: str) -> None:
+    expected = []
+    for index in range(2):
+        alone = Informing()
+        alone.reset(seed=index)
+        expected.append(alone.info_of_step())
+    infos, _ = end_of_two(Informing, mode)
+    assert [exact(info) for info in infos] == [exact(info) for info in expected]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_no_info_of_an_env_takes_the_place_of_its_final_observation(mode: str) -> None:
+    class Replacing(Informing):
+        info_of_reset = info_of_step = lambda self: RESERVED
+
+    infos, finals = end_of_two(Replacing, mode)
+    assert finals == [[2.0], [2.0]]
+    assert [exact(info) for info in infos] == [exact(RESERVED)] * 2
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_infos_of_resets_need_have_nothing_in_common(mode: str) -> None:
+    class Legal(Informing):
+        def info_of_reset(self) -> dict[str, Any]:
+            return {"legal": np.arange(2 + self.index), "where": ({"x": 1}, 3)[self.index]}
+
+    assert end_of_two(Legal, mode)[1] == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_info_that_the_reset_writes_into_is_that_of_the_step(mode: str) -> None:
+    class Reusing(Informing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.info: dict[str, Any] = {"path": np.zeros(2), "inner": {}}
+
+        def info_of_reset(self) -> dict[str, Any]:
+            self.info["path"][:] = 0
+            self.info["inner"].clear()
+            return self.info
+
+        def info_of_step(self) -> dict[str, Any]:
+            self.info["path"][:] = self.info["inner"]["n"] = self.t
+            return self.info
+
+    infos, _ = end_of_two(Reusing, mode)
+    assert [(info["path"].tolist(), info["inner"]) for info in infos] == [([2.0, 2.0], {"n": 2})] * 2
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

@@ -88,60 +88,6 @@ def test_it_does_what_gymnasium_does(observation_space: spaces.Space[Any], actio
     assert num_ended > 10
 
 
-class Ends(Chance):
-    """Ends at every step, with an info of its own, which its reset clears."""
-
-    def __init__(self, info: dict[str, Any]) -> None:
-        super().__init__(VECTOR, ACTIONS["Discrete"])
-        self.info = info
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, _ = super().reset(seed=seed)
-        return obs, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.observation_space.sample(), 0.0, True, False, self.info
-
-
-UNLIKE: list[tuple[Any, Any]] = [
-    (1, None), (None, 1), (1, "lost"), (0, 0.75), (False, 7), (2**70, 1), (np.uint8(1), 300), (np.float32(1), 1e300),
-    ([1, 2], [3]), ({"a": 1}, None), (None, {"a": 1}), ({"a": 1}, {"a": "b"}), ((1, 2), {1: 2}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("one", "other"), UNLIKE)
-def test_infos_of_envs_that_end_together_need_have_nothing_in_common(one: Any, other: Any) -> None:
-    infos = [{"x": one, "_x": 5.0}, {"x": other, "y": other}]
-    env = SyncEnvs([lambda info=info: Ends(info) for info in infos])
-    env.reset(seed=0)
-    info = env.step(np.array([0, 0]))[-1]
-    assert last_infos(info, np.array([True, True]), True) == infos
-
-
-def test_arrays_in_infos_may_be_of_any_length() -> None:
-    env = SyncEnvs([lambda n=n: Ends({"path": np.arange(n)}) for n in (3, 4)])
-    env.reset(seed=0)
-    infos = last_infos(env.step(np.array([0, 0]))[-1], np.array([True, True]), True)
-    assert [info["path"].tolist() for info in infos] == [[0, 1, 2], [0, 1, 2, 3]]
-
-
-def test_an_info_that_the_reset_writes_into_is_that_of_the_step() -> None:
-    class Reuses(Ends):
-        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-            self.info["path"][:] = 0
-            self.info["inner"].clear()
-            return super().reset(**given)
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            self.info["path"][:] = self.info["inner"]["n"] = 7
-            return super().step(action)
-
-    env = SyncEnvs([lambda: Reuses({"path": np.zeros(2), "inner": {}})])
-    env.reset(seed=0)
-    (info,) = last_infos(env.step(np.array([0]))[-1], np.array([True]), True)
-    assert (info["path"].tolist(), info["inner"]) == ([7, 7], {"n": 7})
-
-
 def test_rewards_and_ends_of_a_step_are_its_own() -> None:
     env = SyncEnvs([lambda: Chance(VECTOR, ACTIONS["Discrete"])] * 2)
     env.reset(seed=0)
