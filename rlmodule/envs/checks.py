@@ -14,6 +14,7 @@ because `check_finite` finds them.
 import copy
 import functools
 import logging
+import re
 import traceback
 from abc import abstractmethod
 from collections import deque
@@ -52,6 +53,9 @@ LARGEST = float(np.finfo(np.float64).max)
 
 # limits on error texts, which are sent to other processes and logged
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
+
+# how Python words a call of a method that lacks the argument
+_UNEXPECTED_BY_RESET = re.compile(r"(\S*\breset)\(\) got an unexpected keyword argument '(?:seed|options)'")
 
 SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
@@ -212,6 +216,13 @@ def check_info(where: str, info: Any, name: str = "info") -> None:
         raise TypeError(f"{where}, {name}: expected a dict, got {describe(info)}. Return {{}} if it is empty.")
 
 
+def reset_remedy(message: str) -> str:
+    """Return what to append to the ``message`` of a TypeError to say how to correct a ``reset`` of the old gym's API,
+    which has no arguments ``seed`` or ``options``. Return an empty text for other messages."""
+    unexpected = _UNEXPECTED_BY_RESET.match(message)
+    return f". Define {unexpected[1]}(self, *, seed=None, options=None), as gymnasium.Env does" if unexpected else ""
+
+
 def is_due(call: int) -> bool:
     """Return whether to check call number `call`, counted from 1: each of the first 100 calls, then every 100th."""
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
@@ -306,6 +317,7 @@ class Guard:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
         cause = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
+        cause += reset_remedy(message)
         return EnvError(
             f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
             f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),

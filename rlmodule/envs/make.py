@@ -88,6 +88,7 @@ def make_vector_env(
             return made
         if vectorize:
             raise ValueError(f"{where}: expected a VectorEnv for mode {mode!r}, got one env. Leave the mode out.")
+        spaces = _spaces_of(made, where)
     except ValueError:
         made.close()
         raise
@@ -96,10 +97,9 @@ def make_vector_env(
     # `made` becomes env 0 of SyncEnvs. AsyncVectorEnv makes an env in this process to read the spaces, before it starts
     # the workers: that one is `made`, and no worker gets a copy of it.
     ready, maker_pid = [made], os.getpid()
-    spaces = made.observation_space, made.action_space
 
     def guarded(single: gym.Env, index: int) -> EnvGuard:
-        if (own := (single.observation_space, single.action_space)) != spaces:
+        if (own := _spaces_of(single, f"env {index}")) != spaces:
             close_in_time(single, f"env {index}")
             raise ValueError(
                 f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {own}. Let "
@@ -172,13 +172,38 @@ def _make(
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
+def _spaces_of(env: gym.Env, where: str) -> tuple[gym.Space, gym.Space]:
+    """Return the observation and action space of ``env``. Raise ValueError as :func:`_space_of` does."""
+    return _space_of(env, "observation_space", where), _space_of(env, "action_space", where)
+
+
+def _space_of(env: gym.Env | VectorEnv, name: str, where: str) -> gym.Space:
+    """Return the space of ``env`` with this name. Raise ValueError if it is missing or is not one of Gymnasium's."""
+    expected = f"{where}, {name}: expected a space of gymnasium.spaces"
+    remedy = f"Set it in the env's __init__, as in self.{name} = gymnasium.spaces.Discrete(2)."
+    try:
+        space = getattr(env, name)
+    except AttributeError as error:  # Gymnasium's base classes only declare it
+        raise ValueError(f"{expected}, got an env without it ({error}). {remedy}") from error
+    if not isinstance(space, gym.Space):
+        got = f"an object of {type(space).__module__}.{type(space).__qualname__}"
+        raise ValueError(f"{expected}, got {got}. {remedy}")
+    return space
+
+
 def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
-    """Raise ValueError unless ``made``, a ready vector env, fits the settings."""
+    """Raise ValueError unless ``made``, a ready vector env, has spaces and fits the settings."""
     if restart or mode == "async":
         setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
         raise ValueError(
             f"{where}: expected single envs for {setting}, got a ready {type(made.unwrapped).__name__}. "
             "Leave the setting out, or return a single env from each call."
+        )
+    for name in ("single_observation_space", "single_action_space", "observation_space"):
+        _space_of(made, name, where)
+    if "num_envs" not in dir(made):
+        raise ValueError(
+            f"{where}, num_envs: expected an int, got a VectorEnv without it. Set self.num_envs in __init__."
         )
     if made.num_envs != num_envs:
         raise ValueError(

@@ -30,7 +30,7 @@ from typing_extensions import Never
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finite, received, to_send
+from rlmodule.envs.checks import EnvError, check_finite, describe, received, reset_remedy, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
@@ -547,15 +547,25 @@ def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device 
     """Return the device of the tensors that ``env.reset(seed=seed)`` returns, or None if it returns arrays.
 
     Raises:
+        TypeError: If ``reset`` lacks the argument ``seed``, or returns no tuple of two.
         ValueError: If the env returns both arrays and tensors, or returns tensors and has no autoreset.
     """
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
         return None
-    obs, _ = env.reset(seed=seed)
+    name = type(env.unwrapped).__name__
+    try:
+        result = env.reset(seed=seed)
+    except TypeError as error:
+        if not (remedy := reset_remedy(str(error))):
+            raise
+        raise TypeError(f"{name}.reset(): expected the arguments seed and options, got {error}{remedy}.") from error
+    if not isinstance(result, tuple) or len(result) != 2:
+        remedy = "Return obs, {} from reset(); see gymnasium.vector.VectorEnv.reset."
+        raise TypeError(f"{name}.reset(): expected a tuple (obs, info), got {describe(result)}. {remedy}")
+    obs, _ = result
     device = next((leaf.device for leaf in tree.flatten(obs) if isinstance(leaf, Tensor)), None)
     if device is None:
         return None
-    name = type(env.unwrapped).__name__
     check_device(f"{name}.reset()", obs, device)
     if mode is AutoresetMode.DISABLED:
         raise ValueError(

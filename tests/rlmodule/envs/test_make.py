@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from catalog.copies import frozen_copy
 from rlmodule.envs import checks
-from rlmodule.envs.checks import EnvGuard, VectorGuard, check_finite, check_member, is_due
+from rlmodule.envs.checks import EnvError, EnvGuard, VectorGuard, check_finite, check_member, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 
 # Python 3.12 and later warn of every fork of a process with threads, which torch has; it is Gymnasium that forks.
@@ -211,7 +211,30 @@ SHARED = Toy()
 
 
 class Spaceless(gym.Env):
-    pass
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+
+class SpacelessVector(VectorEnv):
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+
+class Uncounted(SpacelessVector):
+    def __init__(self, num_envs: int) -> None:
+        self.single_observation_space = self.observation_space = BOX
+        self.single_action_space = spaces.Discrete(2)
+
+
+def wrapped(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TimeLimit(env, 5)
+
+
+def second_without_spaces() -> Callable[..., gym.Env]:
+    envs = iter([Toy(), Spaceless()])
+    return lambda config: next(envs)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +266,20 @@ class Spaceless(gym.Env):
         (Toy, {"colour": 4}, 2, "sync", RuntimeError, ["Toy", "colour", "cls(**env_config)"]),
         (Toy, {}, 2, "vector_entry_point", ValueError, ["Toy", "'vector_entry_point'", "Leave the mode out"]),
         (lambda config: SHARED, {}, 2, "sync", ValueError, ["new env", "inside the factory"]),
-        (Spaceless, {}, 2, "sync", AttributeError, ["'Spaceless' object has no attribute 'observation_space'"]),
+        (Spaceless, {}, 2, "sync", ValueError, ["Spaceless, observation_space: expected a space", "Set it in"]),
+        (Spaceless, {"observation_space": BOX}, 2, "async", ValueError, ["Spaceless, action_space: expected a space"]),
+        (lambda config: wrapped(Spaceless()), {}, 2, "sync", ValueError, ["observation_space: expected a space"]),
+        (
+            Spaceless,
+            {"observation_space": BOX, "action_space": 2},
+            2,
+            "sync",
+            ValueError,
+            ["Spaceless, action_space: expected a space", "got an object of builtins.int"],
+        ),
+        (second_without_spaces(), {}, 2, "sync", ValueError, ["env 1, observation_space: expected a space"]),
+        (SpacelessVector, {}, 2, "sync", ValueError, ["SpacelessVector, single_observation_space: expected a space"]),
+        (Uncounted, {}, 2, "sync", ValueError, ["Uncounted, num_envs: expected", "Set self.num_envs"]),
         (lambda config: ToyVector(3), {}, 2, "sync", ValueError, ["3", "Set num_envs_per_env_runner=3"]),
         (
             lambda config: ToyVector(2),
@@ -486,6 +522,43 @@ def test_an_error_in_reset_is_named_and_an_interrupt_let_through() -> None:
     Bad.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         guard.reset()
+
+
+class OldReset(Toy):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class SeedOnly(Toy):
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        (OldReset, "OldReset.reset"),
+        (SeedOnly, "SeedOnly.reset"),
+        (lambda: wrapped(OldReset()), "OldReset.reset"),
+    ],
+)
+def test_a_reset_without_seed_or_options_is_named_with_the_arguments_it_needs(make: Any, method: str) -> None:
+    with pytest.raises(
+        EnvError, match=rf"env 3 raised TypeError in reset.*Define {method}\(self, \*, seed=None, options=None"
+    ):
+        EnvGuard(make(), 3).reset(seed=1)
+
+
+def test_another_wrong_argument_of_a_reset_is_the_env_s_own() -> None:
+    class Wrong(Toy):
+        def reset(self, **given: Any) -> Any:
+            return self.begin(level=1)  # type: ignore[call-arg]
+
+        def begin(self) -> None: ...
+
+    with pytest.raises(EnvError, match="unexpected keyword argument 'level'") as caught:
+        EnvGuard(Wrong(), 3).reset(seed=1)
+    assert "Define" not in str(caught.value)
 
 
 GOOD_REWARDS = [1, 1.5, True, np.float32(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1.0]), torch.ones(1)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 import tree
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from algorithms.dqn.module import DQNCatalog, DQNModule
@@ -584,6 +584,31 @@ def test_ready_vector_env_is_checked_too() -> None:
     runner = runner_for(env=counters(AutoresetMode.SAME_STEP, Wide))
     with pytest.raises(ValueError, match=r"env \d, step \d+, obs"):
         runner.sample(40, explore=False)
+
+
+class Ready(VectorEnv[Any, Any, Any]):
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    num_envs = 3
+    single_observation_space = observation_space = spaces.MultiBinary(3)
+    single_action_space = spaces.Discrete(2)
+
+
+def test_the_first_reset_of_a_ready_vector_env_is_checked() -> None:
+    class Unseeded(Ready):
+        def reset(self) -> Any:  # type: ignore[override]
+            return np.zeros(3, np.int8), {}
+
+    class ObsOnly(Ready):
+        def reset(self, **given: Any) -> Any:
+            return np.zeros(3, np.int8)
+
+    ready: Any
+    for ready, text in (
+        (Unseeded, r"Unseeded\.reset\(\): expected the arguments seed and options, got .*'seed'\. Define .*\.reset\("),
+        (ObsOnly, r"ObsOnly\.reset\(\): expected a tuple \(obs, info\), got shape \(3,\) and .*\. Return obs, \{\}"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            runner_for(env=lambda config, ready=ready: ready())
 
 
 def test_same_step_vector_env_without_final_observations_is_refused() -> None:
