@@ -11,6 +11,7 @@ import pytest
 import torch
 import tree
 
+from algorithms.ppo import PPOConfig
 from rlmodule import Policy
 from rlmodule.agents import MultiAgentPolicy, PolicyMap
 from tests.algorithms.dqn import matrix as dqn
@@ -97,6 +98,20 @@ def same_to_the_last_bit(actions: Any, episodes: Episodes) -> None:
 def test_policies_act_the_same_in_a_fresh_process(tmp_path: Path) -> None:
     """Which imports no Ray, no env, and nothing of algorithms but the modules."""
     check_fresh(CELLS, tmp_path)
+
+
+def test_a_policy_of_a_run_acts_from_its_files_as_in_the_run(tmp_path: Path) -> None:
+    """To the last bit in batches. One by one, torch rounds by where in memory the weights are, which a run keeps in one
+    tensor."""
+    config = PPOConfig().environment("Pendulum-v1").rl_module(model_config={"fcnet_hiddens": [7, 5]})
+    obs = np.random.default_rng(0).uniform(-1, 1, (50, 3)).astype(np.float32)
+    with config.debugging(seed=1).build() as algo:
+        loaded = Policy.load(algo.policy.save(tmp_path / "policy"))
+        policies = algo.policy, loaded
+        in_run, from_files = (policy.act_batch(obs)[0] for policy in policies)
+        np.testing.assert_array_equal(from_files, in_run)
+        in_run, from_files = (np.stack([policy.act(one)[0] for one in obs]) for policy in policies)
+        np.testing.assert_allclose(from_files, in_run, rtol=1e-6, atol=1e-6)
 
 
 def check_fresh(cells: Sequence[Any], tmp_path: Path) -> None:

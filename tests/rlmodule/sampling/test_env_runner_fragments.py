@@ -268,6 +268,20 @@ def test_a_row_that_only_resets_a_single_env_draws_no_noise() -> None:
     assert torch.equal(following, same[: len(following)])
 
 
+def test_noisy_nets_of_several_envs_act_alike_in_both_modes_until_one_only_resets() -> None:
+    rollouts = []
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+        env = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3, autoreset_mode=mode)
+        runner = test_env_runner.runner_for(Noisy, env=lambda config, env=env: env)
+        rollouts.append(runner.sample(200))
+    same, following = rollouts
+    first_reset = int((~following.valid).any(1).nonzero()[0])
+    assert first_reset > 0
+    assert torch.equal(same[Columns.ACTIONS][:first_reset], following[Columns.ACTIONS][:first_reset])
+    later = [following[Columns.ACTIONS][:, slot][following.valid[:, slot]] for slot in range(3)]
+    assert not all(torch.equal(own, same[Columns.ACTIONS][: len(own), slot]) for slot, own in enumerate(later))
+
+
 def test_a_policy_that_explores_resamples_noise_with_its_own_generator() -> None:
     module = test_env_runner.runner_for(Noisy).module
     assert isinstance(module, Noisy)
