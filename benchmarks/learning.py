@@ -181,8 +181,17 @@ def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[s
 CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spread_v3", "classic/connect_four-v3"
 FORAGING = "benchmarks.foraging"
 STATE_SPREAD = "benchmarks.spread_with_state"
+BRICKS = "benchmarks.bricks:Bricks-v0"
 
 _FORAGING = {"train_batch_size_per_learner": 4096, "minibatch_size": 1024, "lr": 7e-4, "entropy_coeff": 0.01}
+_BRICKS = {
+    "num_envs_per_env_runner": 8,
+    "train_batch_size_per_learner": 1024,
+    "minibatch_size": 256,
+    "num_epochs": 4,
+    "lr": 5e-4,
+    "entropy_coeff": 0.01,
+}
 
 GOALS = {
     "PPO": _on_presets(
@@ -244,6 +253,21 @@ GOALS = {
             ("central critic", STATE_SPREAD, {"critic_only_keys": ["state"], "flatten_observations": True}),
         )
     },
+    "PPO-images": {
+        part: Goal(
+            "PPO",
+            BRICKS,
+            300_000,
+            20,
+            _BRICKS | {"model_config": {"vf_share_layers": share}},
+            evaluate_every=50_000,
+            best=False,
+            part=part,
+            episodes=50,
+            most_seeds=3,
+        )
+        for part, share in (("two encoders", False), ("one encoder", True))
+    },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160})
     | _on_presets("SAC", {"LunarLanderContinuous-v3": 200}, most_seeds=3)
     | _on_presets("SAC", {"HalfCheetah-v5": 4520, "Hopper-v5": 798}, most_seeds=3)  # 1.15 times plain SAC's
@@ -281,7 +305,7 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
-COMPARED = ("central-critic",)
+COMPARED = ("central-critic", "PPO-images")
 """Tables whose second row is compared with the first."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
