@@ -30,7 +30,7 @@ from rlmodule.data.rollout import (
     unbind_rows,
     write_row,
 )
-from rlmodule.envs.checks import check_finite
+from rlmodule.envs.checks import check_finite, wrong_numbers
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.recurrent import initial_states, state_out_of
@@ -444,11 +444,12 @@ class AgentColumns:
     def _check_finite(self, obs: Tree, who: np.ndarray, steps: np.ndarray) -> None:
         """Raise ValueError unless the observations ``obs`` ``[R, k, ...]`` of the columns ``who`` ``[k]`` are finite.
         The error text names the env step, from ``steps`` ``[R, k]``."""
-        for leaf in tree.flatten(obs):
-            if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
-                row, i = np.argwhere(~finite)[0][:2]
-                env, agent = self.owners[int(who[i])]
-                check_finite(entry_of(obs, np.ix_([row], [i])), f"agent {agent!r}, obs", int(steps[row, i]), env)
+        space = self.module.observation_space
+        for _, _, wrong in wrong_numbers(obs, space):
+            row, i = np.argwhere(wrong)[0][:2]
+            env, agent = self.owners[int(who[i])]
+            values = entry_of(obs, np.ix_([row], [i]))
+            check_finite(values, f"agent {agent!r}, obs", int(steps[row, i]), env, space=space)
 
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:

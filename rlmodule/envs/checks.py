@@ -14,6 +14,7 @@ because `check_finite` finds them.
 import copy
 import functools
 import logging
+import operator
 import re
 import traceback
 from abc import abstractmethod
@@ -578,9 +579,15 @@ class VectorGuard:
 
 
 def check_finite(
-    values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
+    values: Any,
+    name: str,
+    first_step: int,
+    first_env_index: int = 0,
+    places: np.ndarray | None = None,
+    space: spaces.Space | None = None,
 ) -> None:
-    """Raise ValueError with the env, step and leaf of the first NaN or infinity in rows of collected data, if any.
+    """Raise ValueError with the env, step and leaf of the first number in rows of collected data that is NaN, infinite
+    or could not be stored, if any.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
@@ -588,21 +595,44 @@ def check_finite(
         first_step: Number of the env step that returned row 0; 0 stands for the reset.
         first_env_index: Index of the env in column 0.
         places: Row and column ``[K, 2]`` of each of the ``K`` values.
+        space: Space of the values if they are observations.
     """
+    for path, array, wrong in wrong_numbers(values, space):
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
+        where = f"env {first_env_index + env}, step {first_step + row}, {name}"
+        raise _not_finite(where + "".join(f"[{key!r}]" for key in path), array[index], inner)
+
+
+def wrong_numbers(values: Any, space: spaces.Space | None) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+    """Yield the path, the array and the places of the wrong numbers of each leaf of ``values`` that has any. In floats,
+    NaN and infinities are wrong. Where ``space`` has uint64, which is stored as int64, negative numbers are."""
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
         array = to_array(leaf)
-        if array.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(array)) < array.size:
-            index = tuple(int(i) for i in np.argwhere(~finite)[0])
-            row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
-            where = f"env {first_env_index + env}, step {first_step + row}, {name}"
-            raise _not_finite(where + "".join(f"[{key!r}]" for key in path), array[index], inner)
+        if array.dtype.kind == "f":
+            finite = np.isfinite(array)
+            if np.count_nonzero(finite) < array.size:
+                yield path, array, ~finite
+        elif space is not None and array.dtype == np.int64:
+            in_env: Any = functools.reduce(operator.getitem, path, space)  # type: ignore[arg-type]
+            if in_env.dtype == np.uint64 and np.count_nonzero(negative := array < 0):
+                yield path, array, negative
 
 
-def _not_finite(where: str, got: Any, index: list[Any]) -> ValueError:
+def _not_finite(where: str, number: Any, index: list[Any]) -> ValueError:
+    at = f" at index {tuple(index)}" if index else ""
+    if isinstance(number, np.integer):
+        return ValueError(
+            f"{where}: expected at most 2**63 - 1, since uint64 is stored as int64, got {number.view(np.uint64)}{at}. "
+            "Return such numbers as float64, or split them into two of uint32."
+        )
+    scale = ""
+    if np.isinf(number):
+        scale = f"Floats are stored as float32, which ends at {np.finfo(np.float32).max:.1e}: scale such numbers down. "
     return ValueError(
-        f"{where}: expected finite numbers, got {got}{f' at index {tuple(index)}' if index else ''}. Look for a "
-        "division by zero or an unstable simulation in the env, or a broken action."
+        f"{where}: expected finite numbers, got {number}{at}. {scale}Look for a division by zero or an unstable "
+        "simulation in the env, or a broken action."
     )
 
 

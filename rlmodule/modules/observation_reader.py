@@ -19,6 +19,8 @@ from catalog.base import Tree
 from catalog.explain.explain import short_space
 from catalog.spaces import kept_dtype, space_parts
 
+_LARGEST = np.iinfo(np.int64).max  # in which uint64 is stored
+
 
 class ObservationReader:
     """Checks and converts the observations of a space, or one part of such observations.
@@ -95,7 +97,9 @@ class ObservationReader:
             raise self._misfit(array, rows)
         # a sum of squares costs half as much as a look at each number, but may overflow
         if self._is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
-            raise self._outside("finite numbers", array[~np.isfinite(array)])
+            wrong = np.asarray(value)[~np.isfinite(array)]
+            expected = f"numbers in the range of {self._kept}" if np.isfinite(wrong[0]) else "finite numbers"
+            raise self._outside(expected, wrong)
         if self._bounds is not None and ((array < self._bounds[0]) | (array >= self._bounds[1])).any():
             raise self._outside(str(self._space), array)
         return torch.from_numpy(np.ascontiguousarray(array[None] if rows is None else array))
@@ -109,6 +113,8 @@ class ObservationReader:
             raise self._misfit(value, rows) from None
         if not self._takes(array.dtype):
             raise self._misfit(value if array.dtype.kind == "O" else array, rows)
+        if array.dtype == np.uint64 and not self._is_float and (array > _LARGEST).any():
+            raise self._outside(f"numbers of at most {_LARGEST}", array[array > _LARGEST])
         with np.errstate(over="ignore"):  # what is beyond the range of the dtype is refused as infinite
             return array.astype(self._kept, copy=False)
 

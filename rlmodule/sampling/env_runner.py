@@ -418,7 +418,8 @@ class EnvRunner(Accounts):
         the true final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
         final_index, final_obs = data.finals(found)
         if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
-            check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
+            obs, space = self.module.env_part(final_obs), self.module.observation_space
+            check_finite(obs, "obs", self._steps + 1, self._first, found, space)
         return final_index, final_obs
 
     def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:

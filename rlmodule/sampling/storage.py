@@ -241,7 +241,8 @@ class RolloutStorage:
         """Raise as :meth:`settle` does if a filled row, or the observation after the last filled row, has a wrong
         value. Change nothing. Arguments as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
-        check_finite(map_leaves(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
+        obs, space = map_leaves(lambda x: x[: self.filled + 1], self.env_obs), self.module.observation_space
+        check_finite(obs, "obs", first_step, first_env, space=space)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
         if (mask := self.module.action_mask) is None:
             return

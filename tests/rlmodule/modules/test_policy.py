@@ -326,8 +326,17 @@ def test_numbers_are_finite_if_they_fit_into_float32() -> None:
     policy = policy_for(spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (4,), np.float64))
     policy.act(np.full(4, 1e30))  # the square of which is infinite
     policy.act_batch(np.full((2, 4), 1e30)[:, ::-1])
-    with pytest.raises(ValueError, match="expected finite numbers, got inf"):
+    with pytest.raises(ValueError, match=r"expected numbers in the range of float32, got 1e\+300"):
         policy.act(np.full(4, 1e300))
+    with pytest.raises(ValueError, match="expected finite numbers, got inf"):
+        policy.act(np.full(4, np.inf))
+
+
+def test_a_uint64_that_int64_cannot_hold_is_refused() -> None:
+    policy = policy_for(spaces.Discrete(2), spaces.Box(0, 2**64 - 1, (3,), np.uint64))
+    policy.act(np.array([0, 7, 2**63 - 1], np.uint64))
+    with pytest.raises(ValueError, match=r"expected numbers of at most 9223372036854775807, got 9223372036854775813\."):
+        policy.act(np.array([0, 2**63 + 5, 7], np.uint64))
 
 
 def test_a_mask_that_leaves_nothing_is_named() -> None:

@@ -515,6 +515,38 @@ def test_what_goes_wrong_names_env_and_step(what: str, error: type[Exception], t
         runner.sample(6, explore=False)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number", "text"),
+    [
+        (np.uint64, 2**63 + 5, r"\['x'\]: expected at most 2\*\*63 - 1, .*, got 9223372036854775813 at index \(2,\)\."),
+        (
+            np.float64,
+            1e39,
+            r"\['x'\]: expected finite numbers, got inf at index \(2,\)\. .*float32, which ends at 3\.4e\+38",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_final", [False, True])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_numbers_too_large_to_store_are_refused(dtype: Any, number: float, text: str, is_final: bool) -> None:
+    class Large(Counter):
+        def __init__(self, index: int = 0) -> None:
+            super().__init__(index, lengths=(3 if is_final else 9,))
+            high = 2**64 - 1 if dtype is np.uint64 else np.inf
+            self.observation_space = spaces.Dict({"x": spaces.Box(0, high, (3,), dtype)})  # type: ignore[assignment]
+
+        def _obs(self) -> Any:
+            return {"x": np.array([0, 1, number if (self.index, self.t) == (1, 3) else 2], dtype)}
+
+        def step(self, action: Any) -> Any:
+            obs, reward, ends, also_ends, info = super().step(action)
+            return obs, reward, False, ends or also_ends, info
+
+    runner = runner_for(Small, env=counters_one_by_one(Large))
+    with pytest.raises(ValueError, match=rf"^env 1, step 3, obs{text}"):
+        runner.sample(6, explore=False)
+
+
 def test_after_an_error_new_episodes_start() -> None:
     class Once(Counter):
         def step(self, action: Any) -> Any:
