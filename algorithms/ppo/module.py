@@ -132,11 +132,11 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         normalizer = self.value_normalizer
         if normalizer is None:
             return values
-        # in the normaliser's float32: 16 bits are too few for a mean far from zero
-        return torch.addcmul(normalizer.mean, values.to(normalizer.mean.dtype), normalizer.std)
+        # in float32: 16 bits are too few for a mean far from zero
+        return torch.addcmul(normalizer.mean.float(), values.float(), normalizer.std.float())
 
     def value_scale(self) -> Tensor:
-        return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std
+        return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std.float()
 
     def update_value_statistics(self, targets: Tensor) -> None:
         if self.value_normalizer is not None:

@@ -334,13 +334,15 @@ def _check_kinds(saved: Any, built: Any, path: str, started: frozenset[str] = fr
             the first such entry.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
+    in_module = path.startswith(("state/learners/module/", "state/learners/target/"))
     kinds = [kind for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str) if isinstance(built, kind)]
     # what may be None has numbers or names
     kind = kinds[0] if kinds else Mapping | int | float | None
     if not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool):
         raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
     if isinstance(built, torch.Tensor):
-        if saved.dtype != built.dtype or (in_optimizer and saved.shape != built.shape):
+        other_dtype = saved.dtype != built.dtype and not in_module  # modules check those of their own state
+        if other_dtype or (in_optimizer and saved.shape != built.shape):
             expected, got = (f"{tensor.dtype} of shape {tuple(tensor.shape)}" for tensor in (built, saved))
             raise ValueError(f"{path}: expected {expected}, got {got}")
     elif isinstance(built, Mapping):

@@ -118,9 +118,13 @@ def _choices(space: Any) -> np.ndarray:
 
 
 class RunningMoments(nn.Module):
-    """Running mean and standard deviation (at least 1e-4) of a stream of samples, as buffers.
+    """Running mean and standard deviation of a stream of samples, as float64 buffers.
 
+    Float32 would stop following the data after many updates: far from zero, a step of the mean is smaller than the
+    distance between two numbers of float32. Cast the buffers to the dtype of the samples where you read them.
     :meth:`update` writes in place, so that modules that share the buffers see the change.
+
+    The standard deviation is at least 1e-7 times the mean, about what float32 resolves there, and at least 1e-8.
 
     Args:
         shape: Shape of one sample.
@@ -143,8 +147,8 @@ class RunningMoments(nn.Module):
         super().__init__()
         self.decay = decay
         self.pool: Callable[[Tensor], Tensor] | None = None
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("std", torch.ones(shape))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("std", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
@@ -161,12 +165,13 @@ class RunningMoments(nn.Module):
             known = self.count * self.decay + (1 - self.decay)
             weight = torch.where(count > 0, (1 - self.decay) / known, 0.0)
             self.count.copy_(torch.where(count > 0, known, self.count))
-        mean, var = self.mean.double(), self.std.double().square()
+        var = self.std.square()
         # merge two distributions with the shares 1 - weight and weight
-        delta = batch_mean - mean
+        delta = batch_mean - self.mean
         var = var + weight * (batch_var - var) + weight * (1 - weight) * delta.square()
-        self.std.copy_(var.sqrt().clamp_min(1e-4))
-        self.mean.copy_(mean + weight * delta)
+        self.mean.add_(weight * delta)
+        least = (1e-7 * self.mean.abs()).clamp_min(1e-8)
+        self.std.copy_(torch.maximum(var.sqrt(), least))
 
     def _moments(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the count, mean and variance over the ``batch`` of every process combined."""
@@ -206,7 +211,7 @@ class ObservationNormalizer(nn.Module):
     def forward(self, obs: Tree) -> Tree:
         moments = self.moments
         if moments is not None:
-            return ((obs - moments.mean) / moments.std).clamp(-self.clip, self.clip)
+            return ((obs - moments.mean.float()) / moments.std.float()).clamp(-self.clip, self.clip)
         changed = {key: part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)}
         if isinstance(obs, Mapping):
             return {**obs, **changed}

@@ -19,7 +19,7 @@ from catalog.catalog import Catalog, further_nets
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
-from catalog.encoders.preprocessing import ObservationNormalizer
+from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
@@ -314,7 +314,7 @@ class RLModule(Hooks, nn.Module, ABC):
         does not have.
 
         Raises:
-            ValueError: If a name is missing or unknown, or a tensor has the wrong shape.
+            ValueError: If a name is missing or unknown, or a tensor has the wrong shape or dtype.
         """
         mine = self.state_dict()
         if self.inference_only:
@@ -325,20 +325,31 @@ class RLModule(Hooks, nn.Module, ABC):
                 tensor.copy_(state[name])
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Check that ``state`` has the names and shapes of this module's state.
+        """Check that ``state`` has the names, shapes and dtypes of this module's state. Running moments may be float32,
+        as files of earlier versions have them.
 
         Raises:
-            ValueError: If a name is missing or unknown, or a tensor has the wrong shape.
+            ValueError: If a name is missing or unknown, or a tensor has the wrong shape or dtype.
         """
         mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
-        wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
+        both = sorted(mine.keys() & state.keys())
+        wrong += [name for name in both if mine[name].shape != state[name].shape]
+        other_dtype = [name for name in both if mine[name].dtype != state[name].dtype]
+        if other_dtype:
+            castable = self._names_of_moments()
+            wrong += [x for x in other_dtype if state[x].dtype != torch.float32 or x not in castable]
         if wrong:
             raise ValueError(
-                f"{type(self).__name__}.set_state(): expected the names and shapes of this "
+                f"{type(self).__name__}.set_state(): expected the names, shapes and dtypes of this "
                 f"module's own state, got a state that differs at {', '.join(wrong[:5])}. Load it "
                 "into a module with the same spaces, model_config and catalog."
             )
+
+    def _names_of_moments(self) -> set[str]:
+        """Return the names that the running means and deviations have in the state."""
+        paths = [path for path, part in self.named_modules(remove_duplicate=False) if isinstance(part, RunningMoments)]
+        return {f"{path}.{name}" for path in paths for name in ("mean", "std")}
 
     def share_tensors_of(self, other: RLModule, *, but: Callable[[str], bool] = lambda name: False) -> None:
         """Replace each parameter and buffer with the tensor of the same name in ``other``, so that both modules share

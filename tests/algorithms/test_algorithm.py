@@ -471,7 +471,7 @@ def test_the_walk_finds_what_a_learner_forgets(forgotten: str, tmp_path: Path) -
 def test_loading_is_refused_for_another_net(tmp_path: Path) -> None:
     with build() as algorithm:
         algorithm.save(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"set_state\(\): expected the names and shapes"):
+    with pytest.raises(ValueError, match=r"set_state\(\): expected the names, shapes and dtypes"):
         Algorithm.from_checkpoint(tmp_path / "c", model_config={"fcnet_hiddens": [9]})
     with pytest.raises(
         ValueError, match=r"from_checkpoint\(env=\): expected an env with the spaces .*, got 'Acrobot-v1'"

@@ -41,6 +41,10 @@ def test_a_file_is_small_described_and_says_nothing_of_the_machine(tmp_path: Pat
     assert about["noise"] == [{"kind": "normal", "width": 2}]
     assert about["action_space"]["__space__"] == "Box"
     assert [item.name for item in model.graph.output] == about["outputs"] == ["action", "dist_inputs"]
+    casts = [node.attribute[0].i for node in model.graph.node if node.op_type == "Cast"]
+    kinds = {item.data_type for item in model.graph.initializer} | {*casts}
+    assert onnx.TensorProto.FLOAT in kinds
+    assert onnx.TensorProto.DOUBLE not in kinds, "few runtimes have float64"
 
 
 def test_a_program_of_torch_acts_as_the_policy(tmp_path: Path) -> None:

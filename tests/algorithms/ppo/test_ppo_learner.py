@@ -99,12 +99,12 @@ def test_statistics_are_those_of_the_valid_rows(make_rollout: MakeRollout) -> No
     rollout = make_rollout(module, invalid=True)
     learner.update_from_episodes(rollout, env_steps=64)
     targets = torch.cat([batch[Columns.VALUE_TARGETS] for batch in learner.seen])
-    torch.testing.assert_close(module.value_normalizer.mean, targets.mean(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(module.value_normalizer.mean.float(), targets.mean(), rtol=1e-4, atol=1e-4)
     assert module.value_normalizer.std < 100  # the reset rows' rewards are 1e6
     rows = rollout[Columns.OBS][rollout.valid]
     moments = module.observation_normalizer.moments
-    torch.testing.assert_close(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(moments.std, rows.std(0, unbiased=False), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(moments.mean.float(), rows.mean(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(moments.std.float(), rows.std(0, unbiased=False), rtol=1e-4, atol=1e-4)
 
 
 def test_the_loss_is_given_what_the_settings_need(make_rollout: MakeRollout) -> None:
@@ -209,7 +209,7 @@ def test_the_ratio_is_one_at_the_first_minibatch_of_every_iteration(env_id: str,
         for _ in range(4):
             algorithm.train()
         statistics = algorithm.get_module().observation_normalizer.moments
-        assert not torch.allclose(statistics.mean, torch.zeros(()))
+        assert statistics.mean.abs().max() > 1e-5
     first, later = learner.log_ratios[::4], learner.log_ratios[1::4]
     assert len(first) == 4
     assert max(first) < 1e-5

@@ -546,7 +546,7 @@ def test_envs_are_closed_if_a_checkpoint_does_not_fit(tmp_path: Path) -> None:
     with config_for(Lengths).build() as algorithm:
         algorithm.save(tmp_path / "c")
     Lengths.closed.clear()
-    with pytest.raises(ValueError, match="names and shapes"):
+    with pytest.raises(ValueError, match="names, shapes and dtypes"):
         Algorithm.from_checkpoint(tmp_path / "c", env=Lengths, model_config={"fcnet_hiddens": [9]})
     assert len(Lengths.closed) == 2
 

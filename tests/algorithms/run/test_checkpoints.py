@@ -221,14 +221,18 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         "config_class: expected a config class that is registered or allowed, got 'algorithms.cli.main:main'",
     ),
     "an env that is gone": ("ppo", setting(env="Gone-v7"), "env 'Gone-v7': expected a registered id, got an unknown"),
-    "an env of other spaces": ("ppo", setting(env="Acrobot-v1"), "expected the names and shapes of this module's own"),
+    "an env of other spaces": (
+        "ppo",
+        setting(env="Acrobot-v1"),
+        "expected the names, shapes and dtypes of this module's own",
+    ),
     "a program": ("ppo", setting(env={"__import__": "os:system"}), "PPOConfig.env: expected an import path that you"),
     "capacity": ("dqn", setting(replay_capacity=10**12), "MemoryError: a replay buffer of 1,000,000,000,000 trans"),
     "a batch": ("ppo", setting(minibatch_size=10**9), "PPOConfig.minibatch_size: expected at most train_batch"),
     "a NaN": ("ppo", setting(gamma=float("nan")), "gamma=): expected finite float"),
     "a text": ("ppo", setting(gamma="x"), "gamma=): expected float"),
     "no weights": ("ppo", lambda it: it["state"]["learners"].update(module={}), "KeyError: 'default_policy'"),
-    "no buffer": ("ppo", lambda it: weights(it)["default_policy"].popitem(), "expected the names and shapes"),
+    "no buffer": ("ppo", lambda it: weights(it)["default_policy"].popitem(), "expected the names, shapes and dtypes"),
     "no weight": (
         "ppo",
         lambda it: weights(it)["default_policy"].pop(it["modules"]["default_policy"]["parameters"][0]),
@@ -377,7 +381,7 @@ TENSORS: dict[str, tuple[list[str], Callable[[torch.Tensor], torch.Tensor], str]
     "weights of float64": (
         ["module", "default_policy"],
         torch.Tensor.double,
-        "expected torch.float32 of shape (4, 4), ",
+        "names, shapes and dtypes of this module's own state, got a state that differs at encoder.",
     ),
     "weights of another shape": (["module", "default_policy"], lambda x: x[1:], "a state that differs at encoder."),
     "moments of another shape": (

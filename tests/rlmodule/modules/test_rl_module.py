@@ -568,6 +568,28 @@ def test_set_state_names_what_does_not_fit() -> None:
     assert differences(before, module.get_state()) == []
 
 
+def test_moments_of_earlier_files_are_cast_and_every_other_dtype_is_refused() -> None:
+    module = RLModuleSpec(
+        PPOModule, VECTOR, TWO, {"fcnet_hiddens": [4], "normalize_observations": True}, PPOCatalog
+    ).build()
+    state = {name: value + 1 / 3 for name, value in module.get_state().items()}
+    moments = ["observation_normalizer.moments.mean", "value_normalizer.std"]
+    assert {state[name].dtype for name in moments} == {torch.float64}
+    module.set_state(state | {name: state[name].float() for name in moments})
+    for name, value in module.get_state().items():
+        assert value.dtype == state[name].dtype
+        assert torch.equal(value, state[name].float().double() if name in moments else state[name])
+    for name, dtype in (
+        (moments[0], torch.float16),
+        ("pi_head.linears.0.bias", torch.float64),
+        ("pi_head.linears.0.bias", torch.bfloat16),
+    ):
+        with pytest.raises(ValueError, match=rf"names, shapes and dtypes.*differs at {name}"):
+            module.set_state(state | {name: state[name].to(dtype)})
+    with pytest.raises(ValueError, match=r"differs at value_normalizer\.count"):
+        module.set_state(state | {"value_normalizer.count": state["value_normalizer.count"].float()})
+
+
 def test_inference_only_copy_takes_its_part_of_a_full_state_but_not_less() -> None:
     full, acting = small(0), small(1, inference_only=True)
     acting.set_state(full.get_state())
