@@ -12,7 +12,7 @@ from torch.nn import functional
 from catalog.activations import Activation, Blocks, Init, Norm
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.dense import DenseStack
-from catalog.encoders.preprocessing import vector_width, vectorizer
+from catalog.encoders.preprocessing import Vectorize, vector_width, vectorizer
 from catalog.model_config import DefaultModelConfig, check_blocks, settings_about
 from catalog.rules import Node, When, of_rank
 
@@ -83,10 +83,26 @@ class MLPEncoder(DenseStack, Encoder):
         else:
             assert isinstance(space, spaces.Discrete)
             self.vectorize = DiscreteEmbedding(space, config.embedding_dim)
+        # without layers, the code is the latent
+        self.is_wide = isinstance(self.vectorize, Vectorize) and self.vectorize.is_wide and bool(self.layers)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
         vectorize = self.vectorize
+        if self.is_wide:
+            return EncoderOutput(self._run_wide(obs))
         return EncoderOutput(self.run(obs if vectorize is None else vectorize(obs)))
+
+    def _run_wide(self, obs: Tree) -> Tensor:
+        """Return the latents of observations whose one-hot codes would be wide, without making the codes."""
+        assert isinstance(self.vectorize, Vectorize)
+        first, *others = self.layers
+        assert first.linear is not None
+        product = self.vectorize.times(obs, first.linear["weight"]) + first.linear["bias"]
+        return self.run(product, [first._replace(linear=None), *others])
+
+    def take_members(self) -> None:
+        super().take_members()
+        self.is_wide = False  # stacked weights have other dims
 
 
 class DiscreteEmbedding(nn.Embedding):

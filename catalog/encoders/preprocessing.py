@@ -1,5 +1,6 @@
 """Preprocessing inside the net, which turns observations into vectors and standardises them by running statistics."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
+from torch.nn import functional
 
 from catalog.base import Tree
 from catalog.spaces import Leaf, array_leaves, space_parts
@@ -27,6 +29,10 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
 def is_byte_box(space: Space) -> bool:
     """Return whether ``space`` is a uint8 Box from 0 to 255. Nets divide the numbers of such a Box by 255."""
     return isinstance(space, spaces.Box) and space == spaces.Box(0, 255, space.shape, np.uint8)
+
+
+WIDE = 1024
+"""Width of a one-hot code above which :meth:`Vectorize.times` picks columns of the weights instead."""
 
 
 class Vectorize(nn.Module):
@@ -56,9 +62,24 @@ class Vectorize(nn.Module):
             leaves = list(group)  # neighbouring choices need only one scatter together
             self.pieces.extend([_OneHot(leaves)] if categorical else map(_Numbers, leaves))
 
+        self.is_wide = any(piece.width > WIDE for piece in self.parts() if isinstance(piece, _OneHot))
+
+    def parts(self) -> "Sequence[_Numbers | _OneHot]":
+        """Return the pieces of the vector, in their order."""
+        return [*self.pieces]  # type: ignore[list-item]
+
     def forward(self, obs: Tree) -> Tensor:
         vectors = [piece(obs) for piece in self.pieces]
         return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
+
+    def times(self, obs: Tree, weight: Tensor) -> Tensor:
+        """Return the product of the vectors with ``weight`` ``[outputs, D]``, ``[..., outputs]``, without making wide
+        one-hot codes: their product is the sum of the columns of ``weight`` at the ones."""
+        products, start = list[Tensor](), 0
+        for piece in self.parts():
+            products.append(piece.times(obs, weight, start))
+            start += piece.width
+        return functools.reduce(torch.add, products)
 
 
 def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
@@ -78,11 +99,15 @@ class _Numbers(nn.Module):
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
-        self.leaf, self.scaled = leaf, is_byte_box(leaf.space)
+        self.leaf, self.scaled, self.width = leaf, is_byte_box(leaf.space), math.prod(leaf.shape)
 
     def forward(self, obs: Tree) -> Tensor:
         numbers = self.leaf.of(obs)
         return numbers / 255 if self.scaled else numbers.float()
+
+    def times(self, obs: Tree, weight: Tensor, start: int) -> Tensor:
+        """Return the product with the columns of ``weight`` from ``start`` on."""
+        return functional.linear(self(obs), weight[:, start : start + self.width])
 
 
 class _OneHot(nn.Module):
@@ -98,13 +123,27 @@ class _OneHot(nn.Module):
         self.leaves, self.width, self.moves = tuple(leaves), int(nvec.sum()), bool(shift.any())
         self.register_buffer("shift", torch.as_tensor(shift), persistent=False)
 
-    def forward(self, obs: Tree) -> Tensor:
+    def _ones(self, obs: Tree) -> Tensor:
+        """Return the place of the one of each part in the code, ``[..., parts]``."""
         parts = [leaf.of(obs).long() for leaf in self.leaves]
         ones = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        if self.moves:
-            ones = ones + self.shift
+        return ones + self.shift if self.moves else ones
+
+    def forward(self, obs: Tree) -> Tensor:
+        ones = self._ones(obs)
         code = torch.zeros(*ones.shape[:-1], self.width, device=ones.device)
         return code.scatter_(-1, ones, 1.0)
+
+    def times(self, obs: Tree, weight: Tensor, start: int) -> Tensor:
+        """Return the product with the columns of ``weight`` from ``start`` on."""
+        if self.width <= WIDE:
+            return functional.linear(self(obs), weight[:, start : start + self.width])
+        ones = self._ones(obs) + start
+        rows = weight.shape[0]
+        # on the CPU, a dense gradient in each minibatch would fragment the memory; a sparse one is added in place
+        is_sparse = weight.is_cpu and not torch.compiler.is_compiling() and weight.is_leaf and weight.grad is not None
+        columns = weight.gather(1, ones.flatten().expand(rows, -1), sparse_grad=is_sparse)
+        return columns.view(rows, *ones.shape).sum(-1).movedim(0, -1)
 
 
 def _is_categorical(leaf: Leaf) -> bool:

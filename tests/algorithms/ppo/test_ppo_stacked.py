@@ -79,6 +79,7 @@ NETS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gaussian": (BOX, spaces.Box(-2, 2, (2,), np.float32), {"free_log_std": True}),
     "several choices": (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3]), {}),
     "nested": (NESTED, DISCRETE, {"flatten_observations": True}),
+    "wide codes": (spaces.Discrete(1100), DISCRETE, {"fcnet_hiddens": [8]}),
 }
 
 

@@ -160,6 +160,27 @@ def test_a_space_that_is_no_vector_is_refused() -> None:
         MLPEncoderConfig(input_space=spaces.Dict({"x": spaces.Text(3)}))
 
 
+@pytest.mark.parametrize("blocks", [None, "simba", "bro"])
+def test_many_choices_are_read_without_their_codes(blocks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, few = spaces.Discrete(5000, start=2), spaces.Discrete(5)
+    nets = [
+        MLPEncoderConfig(input_space=each, hidden_layer_dims=(8, 8), hidden_layer_blocks=blocks).build()
+        for each in (space, few)
+    ]
+    net = nets[0]
+    assert [*net.state_dict()] == [*nets[1].state_dict()]
+    obs = torch.tensor([[2, 5001], [77, 2500]])
+    expected = net.run(Vectorize(space)(obs))
+    monkeypatch.setattr(Vectorize, "forward", lambda *_: pytest.fail("a code of 5000 numbers per row was made"))
+    torch.testing.assert_close(net(obs).latent, expected)
+
+
+def test_many_choices_without_layers_are_their_codes() -> None:
+    space = spaces.Discrete(2000)
+    net = MLPEncoderConfig(input_space=space, hidden_layer_dims=()).build()
+    assert torch.equal(net(torch.tensor([3])).latent, Vectorize(space)(torch.tensor([3])))
+
+
 def test_an_embedding_counts_from_the_start_of_its_space() -> None:
     config = MLPEncoderConfig(input_space=spaces.Discrete(3, start=-1), embedding_dim=5, hidden_layer_dims=())
     assert config.output_dims == (5,)

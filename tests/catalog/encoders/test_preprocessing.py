@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -390,3 +391,39 @@ def test_keys_may_hold_any_characters() -> None:
 )
 def test_float_boxes_are_normalised_wherever_they_are(space: spaces.Space, expected: bool) -> None:
     assert can_normalize(space, exclude=("mask",)) is expected
+
+
+WIDE_SPACES = {
+    "Discrete": spaces.Discrete(1500, start=-3),
+    "MultiDiscrete": spaces.MultiDiscrete([[900, 2], [700, 3]], start=[[1, 0], [0, 5]]),
+    "mixed": spaces.Dict(
+        {
+            "x": spaces.Box(-1, 1, (2,)),
+            "n": spaces.Discrete(2000),
+            "y": spaces.Box(0, 255, (3,), np.uint8),
+            "few": spaces.Discrete(4),
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (3, 2), (0,)])
+@pytest.mark.parametrize("kind", WIDE_SPACES)
+def test_the_product_without_codes_is_that_of_the_codes(kind: str, lead: tuple[int, ...]) -> None:
+    space = WIDE_SPACES[kind]
+    space.seed(0)
+    rows = [as_tensors(space.sample()) for _ in range(int(np.prod(lead)) or 1)]
+    stacked = tree.map_structure(lambda *x: torch.stack(x)[: int(np.prod(lead))].reshape((*lead, *x[0].shape)), *rows)
+    vectorize = Vectorize(space)
+    weight = torch.randn(7, vector_width(space), generator=torch.Generator().manual_seed(0), requires_grad=True)
+    expected = vectorize(stacked) @ weight.T
+    (gradient,) = torch.autograd.grad(expected.square().sum(), weight)
+    for earlier in (None, torch.ones_like(weight)):  # a learner adds to a gradient that it has set to zero
+        weight.grad = earlier
+        product = vectorize.times(stacked, weight)
+        assert product.shape == (*lead, 7)
+        torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-6)
+        product.square().sum().backward()
+        before = 0 if earlier is None else 1
+        torch.testing.assert_close(weight.grad, gradient + before, rtol=1e-5, atol=1e-5)
+        assert earlier is None or weight.grad is earlier
