@@ -107,7 +107,7 @@ class PPOLearner(EpisodeLearner):
         """Return the rollout as a batch with standardised GAE advantages and value targets, and metrics by name."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
-        values, following = self.value_pass(module_id, rollout)
+        values, following = (x * module.has_value_statistics() for x in self.value_pass(module_id, rollout))
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
             values,

@@ -138,6 +138,9 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def value_scale(self) -> Tensor:
         return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std.float()
 
+    def has_value_statistics(self) -> Tensor:
+        return super().has_value_statistics() if self.value_normalizer is None else self.value_normalizer.count > 0
+
     def update_value_statistics(self, targets: Tensor) -> None:
         if self.value_normalizer is not None:
             self.value_normalizer.update(targets)

@@ -35,6 +35,12 @@ class ValueFunctionAPI(ABC):
         deviation of recent targets."""
         return torch.ones(())
 
+    def has_value_statistics(self) -> Tensor:
+        """Return whether the scale of the values is known, as a scalar tensor of bool. Until then, values count as 0 in
+        the targets, because an untrained head's outputs of about 1 would hide small rewards. The default is True; a
+        module that normalises values returns False before the first call of :meth:`update_value_statistics`."""
+        return torch.ones((), dtype=torch.bool)
+
     def update_value_statistics(self, targets: Tensor) -> None:
         """Update running normalisers with new value targets ``[B]``, before the gradient steps. The default does
         nothing."""
