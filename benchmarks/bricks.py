@@ -1,4 +1,4 @@
-"""A small Breakout in 20 × 20 colour images, after that of MinAtar (Young and Tian 2019): `benchmarks.bricks:Bricks-v0`.
+"""A small Breakout in 20 × 20 colour images, after MinAtar (Young and Tian 2019): `benchmarks.bricks:Bricks-v0`.
 
 A ball moves by one cell per step, diagonally. The paddle below turns it back, each brick above that it hits disappears
 and pays 1, and a wall without bricks is built again. An episode ends where the paddle misses the ball, or after 500
@@ -67,4 +67,4 @@ class Bricks(gym.Env[np.ndarray, np.int64]):
         return cells.repeat(PIXELS, 0).repeat(PIXELS, 1)
 
 
-gym.register("Bricks-v0", Bricks, max_episode_steps=500)
+gym.register("Bricks-v0", "benchmarks.bricks:Bricks", max_episode_steps=500)

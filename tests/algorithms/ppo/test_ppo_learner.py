@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import k3_divergence
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
-from rlmodule import Columns, RLModule, RLModuleSpec, Rollout
+from rlmodule import Columns, RLModuleSpec, Rollout
 from rlmodule.learning.learner import Batch, Metrics
 
 ID = "default_policy"
