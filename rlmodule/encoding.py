@@ -191,6 +191,11 @@ class Decoder:
         return settings
 
     @property
+    def names_another_script(self) -> bool:
+        """Whether the data read so far names code of a script other than the running one, which nobody can import."""
+        return any(refused.allow is not None and _is_of_another_script(refused.text) for refused in self._missing)
+
+    @property
     def _missing(self) -> list[_Refused]:
         """Everything read so far that must not be used."""
         return self._refused + (self._paths_for_env if self._env_is_of_file else [])
@@ -207,7 +212,7 @@ class Decoder:
         names = dict.fromkeys(refused.place.setting for refused in missing)
         remedy = f"ass it again by keyword ({', '.join(f'{name}=...' for name in names)})."
         modules = self.modules_to_allow
-        gone = any(refused.allow is not None and _is_of_another_script(refused.text) for refused in missing)
+        gone = self.names_another_script
         if allow := [module for module in modules if not (gone and module == "__main__")]:
             remedy = f"If you trust it, pass allow={allow}, or p{remedy}"
         else:
@@ -293,7 +298,7 @@ class Decoder:
         ``bases`` are the classes that the annotation of ``place`` asks for, if any; a class must derive from one of
         them. Raise ValueError if the path leads to nothing, or to an object that does not fit the annotation.
         """
-        found, kinds, allowed = None, [], self._is_allowed(path)
+        found, kinds, allowed = None, [], self._is_allowed(path) and not _is_of_another_script(path)
         if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
             found = self._imported(path, place)
             kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]

@@ -83,7 +83,15 @@ def allowing(allow: Sequence[str]) -> Iterator[None]:
         yield
     except NotReadable as error:
         modules = dict.fromkeys(modules_in([*allow, *error.modules]))
-        remedy = (f"type --allow {' '.join(modules)}; " if modules else "") + "setting=... is --setting"
+        settings = dict.fromkeys(name for names in error.modules.values() for name in names)
+        remedies = [f"type --allow {' '.join(modules)}"] if modules else []
+        remedies += ["setting=... is --setting"] if settings or not error.modules else []
+        remedy = "; ".join(remedies)
         if "__main__" in error.modules:
-            remedy = "the script that trained it cannot be imported: move that code to a module, and train again"
+            keywords = ", ".join(f"{name}=..." for name in settings or ["rl_module_spec"])
+            remedy = (
+                "no command can import that script: move its classes to a module my_module, and save the checkpoint "
+                f"with them, without training again: Algorithm.from_checkpoint(path, {keywords}).save('saved_again'). "
+                "Then type --allow my_module"
+            )
         raise ValueError(f"{error} In a shell, {remedy}.") from error

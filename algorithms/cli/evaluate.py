@@ -113,7 +113,9 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
             "--env CartPole-v1, for example; evaluate the run itself to see it."
         )
     env, num = environment(flags.env), min(flags.num_envs or 8, flags.episodes)
-    policy = Policy.load(path, allow=modules_in(flags.allow))
+    allow = modules_in(flags.allow)
+    with allowing(allow):
+        policy = Policy.load(path, allow=allow)
     settings = RunnerSettings(env=env, env_config=flags.env_config or {}, num_envs_per_env_runner=num)
     runner = EnvRunner(settings, run_seed=flags.seed or 0, role="evaluation_env")
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.cli.checkpoints import ALLOW, modules_in
+from algorithms.cli.checkpoints import ALLOW, allowing, modules_in
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import CommandFlags, parse
 from catalog.settings import setting
@@ -22,7 +22,9 @@ class ExportFlags(CommandFlags):
 def export(args: Sequence[str]) -> int:
     """Write the policy of a run as FILE: x.onnx, x.pt2 or a folder."""
     flags, (path, file), _ = parse(ExportFlags, "rlmodule export", "CKPT FILE", args, count=range(2, 3))
-    policy = Policy.load(path, module_id=flags.module_id, allow=modules_in(flags.allow))
+    allow = modules_in(flags.allow)
+    with allowing(allow):
+        policy = Policy.load(path, module_id=flags.module_id, allow=allow)
     written = policy.export(file, explore=flags.explore) if Path(file).suffix else policy.save(file)
     size = sum(part.stat().st_size for part in ([*written.iterdir()] if written.is_dir() else [written]))
     print(f"{file}, {size / 1e6:,.2f} MB" + (", which acts as the policy does" if Path(file).suffix else ""))

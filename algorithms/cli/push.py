@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.cli.checkpoints import ALLOW, modules_in
+from algorithms.cli.checkpoints import ALLOW, allowing, modules_in
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import CommandFlags, parse
 from catalog.settings import setting
@@ -36,7 +36,9 @@ def push(args: Sequence[str]) -> int:
                 f"--evaluation: expected a file with JSON, got {flags.evaluation!r} ({error}). Type rlmodule evaluate "
                 f"{path} --json > evaluation.json."
             ) from error
-    policy = Policy.load(path, module_id=flags.module_id, allow=modules_in(flags.allow))
+    allow = modules_in(flags.allow)
+    with allowing(allow):
+        policy = Policy.load(path, module_id=flags.module_id, allow=allow)
     about = {"evaluation": evaluation, "env": flags.env, "command": flags.command, "film": flags.film}
     print(policy.push_to_hub(repo_id, **about, private=flags.private or None))
     return OK

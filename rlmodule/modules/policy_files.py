@@ -148,10 +148,16 @@ def build_module(content: Mapping[str, Any], module_id: str, decoder: Decoder, w
     try:
         decoded = decoder.read(spec, "spec", RLModuleSpec)
         if modules := decoder.modules_to_allow:
+            remedy = f"If you trust it, pass allow={[*modules]}."
+            if decoder.names_another_script:
+                remedy = (
+                    "It was defined in another script: load it there with allow=['__main__'], or move it to a module "
+                    "and save again."
+                )
             raise NotReadable(
                 f"{where}: expected a policy of classes of this library or of modules that you allow, got code of "
-                f"{', '.join(modules)}. If you trust it, pass allow={[*modules]}.",
-                modules,
+                f"{', '.join(modules)}. {remedy}",
+                dict.fromkeys(modules, ()),  # no setting of a config names it
             )
         decoder.refuse_missing()
         if not isinstance(decoded, RLModuleSpec):

@@ -21,7 +21,8 @@ from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
-from rlmodule import Columns, EpisodeLearner, LearnerGroup, RLModuleSpec, Rollout
+from rlmodule import Columns, EpisodeLearner, LearnerGroup, Policy, RLModuleSpec, Rollout
+from rlmodule.encoding import NotReadable
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
@@ -303,14 +304,31 @@ def test_code_of_the_script_is_warned_of_once_when_it_is_saved(of_script: Algori
 
 
 def test_the_shell_names_a_remedy_for_code_of_a_script_that_works(
-    of_script: AlgorithmConfig, capsys: pytest.CaptureFixture[str]
+    of_script: AlgorithmConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with of_script.build() as algorithm, pytest.warns(UserWarning, match="of this script"):
-        algorithm.save("saved")
-    Algorithm.from_checkpoint("saved", allow=["__main__"]).stop()  # the remedy below works in the script
-    for more in ([], ["--allow", "__main__"]):
-        assert main(["evaluate", "saved", *more]) == 1
-        told = " ".join(capsys.readouterr().err.split())
-        assert "If you trust it, pass allow=['__main__'], or pass it again" in told
-        assert "In a shell, the script that trained it cannot be imported: move that code to a module" in told
-        assert "--allow" not in told
+    with of_script.build() as algorithm:
+        with pytest.warns(UserWarning, match="of this script"):
+            algorithm.save("saved")
+        algorithm.policy.save("policy")
+    Algorithm.from_checkpoint("saved", allow=["__main__"]).stop()  # in the script itself
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    for path in ("saved", "policy"):
+        with pytest.raises(NotReadable, match="It was defined in another script: load it there with allow="):
+            Policy.load(path, allow=["__main__"])
+    commands = [["evaluate", "saved"], ["export", "saved", "out"], ["evaluate", "policy", "--env", "CartPole-v1"]]
+    for command in commands:
+        for more in ([], ["--allow", "__main__"]):
+            assert main([*command, *more]) == 1
+            shown = " ".join(capsys.readouterr().err.split())
+            assert "It was defined in another script" in shown
+            assert "allow=['__main__'], or pass" not in shown
+            assert "Algorithm.from_checkpoint(path, rl_module_spec=...).save('saved_again'). Then type --allow" in shown
+
+    (tmp_path / "nets_of_script.py").write_text("from algorithms.ppo import PPOCatalog\nclass Mine(PPOCatalog): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = RLModuleSpec(catalog_class=import_module("nets_of_script").Mine)
+    with Algorithm.from_checkpoint("saved", rl_module_spec=spec) as algorithm:
+        algorithm.save("saved_again")
+    assert main(["export", "saved_again", "out"]) == 1
+    assert "pass allow=['nets_of_script']. In a shell, type --allow nets_of_script." in capsys.readouterr().err
+    assert main(["export", "saved_again", "out", "--allow", "nets_of_script"]) == 0
