@@ -87,10 +87,13 @@ def hidden_by_a_file(folder: Path, patch: Patch) -> None:
     run_script(folder, "import algorithms")
 
 
-def hidden_by_a_folder(folder: Path, patch: Patch) -> None:
-    (folder / "algorithms").mkdir()
-    (folder / "algorithms" / "__init__.py").touch()
-    run_script(folder, "from algorithms.ppo import PPOConfig")
+def hidden_by_a_folder(script: str) -> Recipe:
+    def recipe(folder: Path, patch: Patch) -> None:
+        (folder / "algorithms").mkdir()
+        (folder / "algorithms" / "__init__.py").touch()
+        run_script(folder, script)
+
+    return recipe
 
 
 def no_mujoco(folder: Path, patch: Patch) -> None:
@@ -213,8 +216,9 @@ class MyCatalog(PPOCatalog):
 
 
 RECIPES: dict[str, tuple[Recipe, ...]] = {
-    "No module named 'algorithms.ppo'": (hidden_by_a_folder,),
-    "The package ... is hidden": (hidden_by_a_file,),
+    "The package ... is hidden": (hidden_by_a_file, hidden_by_a_folder("import rlmodule")),
+    "No module named 'algorithms.ppo'": (hidden_by_a_folder("from algorithms.ppo import PPOConfig"),),
+    "cannot import name 'Algorithm' from 'algorithms'": (hidden_by_a_folder("from algorithms import Algorithm"),),
     "env '...': expected its packages": (no_mujoco, no_box2d, no_atari),
     "expected the package ...": (no_wandb, no_moviepy),
     "PPOConfig.training(): expected one of": (raises("PPOConfig().training(learning_rate=1e-3)"),),

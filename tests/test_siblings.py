@@ -57,11 +57,12 @@ def test_users_catalog_file(installed: Path, tmp_path: Path, imported: str) -> N
         assert part in last
 
 
-def test_users_algorithms_folder(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["import algorithms, catalog", "import catalog", "import rlmodule"])
+def test_users_algorithms_folder(installed: Path, tmp_path: Path, script: str) -> None:
     user = tmp_path / "user"
     (user / "algorithms").mkdir(parents=True)
     (user / "algorithms" / "__init__.py").write_text("")
-    done = run("import algorithms, catalog", user, installed)
+    done = run(script, user, installed)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert f"`import algorithms` finds {user / 'algorithms'}." in last
