@@ -1,6 +1,7 @@
 """Algorithms: the base classes of algorithms and configs, callbacks, and plots of runs."""
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from catalog_rl import check_siblings, lazily
 
@@ -29,3 +30,28 @@ __all__ = [
     "register_algorithm",
     "table_of",
 ]
+
+
+class _MissingAlgorithms:
+    """The finder that Python asks after all others have failed to import a name of this package. If the name is that of
+    an algorithm, the error says what to write."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        package, _, word = name.rpartition(".")
+        if package != __name__:
+            return
+        from algorithms.registry import ALGORITHMS
+        from catalog.migration import remedy_for_algorithm
+
+        algorithm = word.removesuffix("Config")
+        remedy = remedy_for_algorithm(algorithm)
+        if algorithm.upper() in ALGORITHMS:
+            remedy = f"Write from {__name__}.{algorithm.lower()} import {word}."
+        if remedy:
+            names = ", ".join(map(str.lower, ALGORITHMS))
+            # without the argument name=, for which `from algorithms import A2C` would hide this error
+            raise ModuleNotFoundError(f"{name}: expected one of the algorithms {names}, got {word!r}. {remedy}")
+
+
+sys.meta_path.append(_MissingAlgorithms)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from algorithms.settings.base import SettingsBase
 from catalog.errors import closest
+from catalog.migration import remedy_for_algorithm
 
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
@@ -53,14 +54,14 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
     """Return the config class of the algorithm ``name``; case does not matter.
 
     Raises:
-        ValueError: If no such algorithm is registered; names the closest.
+        ValueError: If no such algorithm is registered; names the closest, or what replaces one of another library.
     """
     if name.upper() not in ALGORITHMS:
-        raise ValueError(
-            f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}. Use a name from "
-            f"this list.{closest(name.upper(), ALGORITHMS)} One of yours: import its module, which "
+        remedy = remedy_for_algorithm(name) or (
+            f"Use a name from this list.{closest(name.upper(), ALGORITHMS)} One of yours: import its module, which "
             "calls register_algorithm(name, config_class), or in a shell type my_module:MyConfig."
         )
+        raise ValueError(f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}. {remedy}")
     found = ALGORITHMS[name.upper()]
     return resolve_name(found) if isinstance(found, str) else found
 

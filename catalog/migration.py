@@ -30,3 +30,9 @@ def remedy_for(place: str, word: object) -> str:
     """Return what to write instead of ``word`` at ``place``, which is a heading of ``migration.txt`` such as "flag";
     empty if unknown."""
     return REMEDIES.get(place, {}).get(str(word), "")
+
+
+def remedy_for_algorithm(name: str) -> str:
+    """Return what to use instead of an algorithm of another library, such as ``A2C`` or ``apex_dqn``; empty if
+    unknown."""
+    return remedy_for("algorithm name", name.lower().replace("-", "").replace("_", ""))

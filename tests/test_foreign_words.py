@@ -17,7 +17,9 @@ from torch import nn
 
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
+from algorithms.registry import config_class
 from algorithms.run.callbacks import Callbacks
+from algorithms.td3 import TD3Catalog
 from catalog import Catalog, Categorical, ModelConfig
 from catalog.base import as_encoder
 from rlmodule import BatchLearner, EpisodeLearner, RLModule, RLModuleSpec
@@ -308,6 +310,71 @@ def algorithm() -> Any:
 def test_a_method_is_refused_with_what_to_write(algorithm: PPO, call: Callable[[Any], Any], message: str) -> None:
     with pytest.raises((TypeError, AttributeError, ValueError), match=re.escape(message)):
         call(algorithm)
+
+
+# --- algorithms -------------------------------------------------------------------------------------------------------
+
+ALGORITHMS_OF_OTHERS = {
+    "a2c": "A2C is not here yet. The closest is PPO with num_epochs=1 and minibatch_size=None",
+    "IMPALA": "It is not here yet. Use PPO with num_env_runners=8",
+    "appo": "It is not here yet. Use PPO with num_env_runners=8",
+    "apex_dqn": "Use DQN with prioritized_replay=True",
+    "RecurrentPPO": "Use PPO with model_config={'use_lstm': True}.",
+    "rainbow": "Use DQN: DQNConfig.rainbow(v_min=..., v_max=...)",
+    "TQC": "It is not here yet. Use SAC.",
+}
+
+
+@pytest.mark.parametrize(("name", "remedy"), ALGORITHMS_OF_OTHERS.items(), ids=list(ALGORITHMS_OF_OTHERS))
+def test_an_algorithm_that_is_not_here_names_the_one_in_its_place(name: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"got {name!r}. {remedy}")) as caught:
+        config_class(name)
+    assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("import algorithms.a2c", "got 'a2c'. A2C is not here yet. The closest is PPO"),
+        ("from algorithms.impala import IMPALAConfig", "got 'impala'. It is not here yet. Use PPO"),
+        ("from algorithms import A2C", "got 'A2C'. A2C is not here yet."),
+        ("from algorithms import APPOConfig", "got 'APPOConfig'. It is not here yet."),
+        ("from algorithms import PPOConfig", "Write from algorithms.ppo import PPOConfig."),
+        ("from algorithms import SAC", "Write from algorithms.sac import SAC."),
+        ("import algorithms.nothing", "No module named 'algorithms.nothing'"),
+    ],
+)
+def test_an_import_of_an_algorithm_that_is_not_there_says_what_to_write(statement: str, remedy: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=re.escape(remedy)):
+        exec(statement)
+
+
+WRONG_ACTIONS = [
+    (
+        DQNCatalog,
+        spaces.MultiDiscrete([2, 3]),
+        "DQN: expected a Discrete space",
+        "Use PPO or SAC, which take Box, Multi",
+    ),
+    (DQNCatalog, spaces.Box(-1, 1, (2,)), "DQN: expected a Discrete space", "Use PPO or SAC, which take Box, Multi"),
+    (TD3Catalog, ACTIONS, "TD3 and DDPG: expected a Box of floats", "Use DQN, PPO or SAC for such actions."),
+    (TD3Catalog, spaces.MultiBinary(2), "TD3 and DDPG: expected a Box of floats", "Use PPO or SAC for such actions."),
+    (TD3Catalog, spaces.Dict(a=ACTIONS), "['a'] of TD3 and DDPG: expected a Box", "Use PPO or SAC for such actions."),
+]
+
+
+@pytest.mark.parametrize(
+    ("catalog_class", "actions", "expected", "remedy"),
+    WRONG_ACTIONS,
+    ids=[f"{catalog_class.__name__}-{type(actions).__name__}" for catalog_class, actions, *_ in WRONG_ACTIONS],
+)
+def test_actions_that_an_algorithm_does_not_take_name_those_that_do(
+    catalog_class: type[Catalog], actions: spaces.Space[Any], expected: str, remedy: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        catalog_class(OBS, actions)
+    assert expected in str(caught.value)
+    assert "custom_action_dist" not in str(caught.value)
 
 
 # --- encoders ---------------------------------------------------------------------------------------------------------

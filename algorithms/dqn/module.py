@@ -126,8 +126,9 @@ class DQNCatalog(Catalog):
     def _check_model_config(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(
-                f"action_space of DQN: expected a Discrete space, got {self.action_space}. Use SAC or "
-                "PPO for Box actions. For other spaces, wrap the env so that it numbers its actions."
+                f"action_space of DQN: expected a Discrete space, got {self.action_space}. Use PPO or SAC, which take "
+                "Box, MultiDiscrete, MultiBinary, Dict and Tuple actions. To keep DQN, wrap the env so that it numbers "
+                "its actions."
             )
         super()._check_model_config()
         if self.model_config.vf_share_layers is not None:

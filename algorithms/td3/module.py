@@ -22,6 +22,13 @@ class TD3Catalog(ActionCriticCatalog):
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         if isinstance(action_space, spaces.Dict | spaces.Tuple):
             return super()._get_dist_cls_from_action_space(action_space)
+        if not DeterministicAction.fits(action_space):
+            path = self._node.path if self._node else "action_space"
+            others = "DQN, PPO or SAC" if isinstance(self.action_space, spaces.Discrete) else "PPO or SAC"
+            raise ValueError(
+                f"{path} of TD3 and DDPG: expected a Box of floats with finite bounds on all sides, got "
+                f"{action_space}. Use {others} for such actions."
+            )
         return DeterministicAction
 
     def _check_functions(self) -> None:

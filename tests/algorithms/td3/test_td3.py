@@ -168,8 +168,8 @@ def test_a_checkpoint_has_all_that_later_updates_depend_on(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("acted", "where"),
     [
-        (spaces.Discrete(3), "action_space: expected a Box of floats with finite bounds on all sides, for Determ"),
-        (spaces.Dict(x=SPACES[1], n=spaces.MultiBinary(2)), "action_space['n']: expected a Box of floats with finite "),
+        (spaces.Discrete(3), "action_space of TD3 and DDPG: expected a Box of floats with finite bounds on all sides"),
+        (spaces.Dict(x=SPACES[1], n=spaces.MultiBinary(2)), "action_space['n'] of TD3 and DDPG: expected a Box of"),
         (spaces.Box(-np.inf, 1, (2,)), "action_space: expected a Box of floats with finite bounds on all sides, for D"),
     ],
     ids=["discrete", "part", "unbounded"],
