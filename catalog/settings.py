@@ -67,7 +67,22 @@ class Setting:
         setting in error messages."""
         if value is self.default:  # checked when the setting was declared
             return mutable_copy(value)
+        if (space := _search_space_in(value)) is not None:
+            raise TypeError(
+                f"{where}: expected a value, got the search space {space!r}. Pass it next to the config: "
+                f"algorithms.ray_tune.tuner(config, {{{self.name!r}: ...}}, num_env_steps=...)."
+            )
         return check_value(where, value, self.hint, self.bounds, self.doc)
+
+
+def _search_space_in(value: Any) -> Any:
+    """Return the first search space of Ray Tune in ``value``, at any depth; None if there is none."""
+    if type(value).__module__.startswith("ray.tune.search") or (
+        isinstance(value, dict) and [*value] == ["grid_search"]
+    ):
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((space for space in map(_search_space_in, parts) if space is not None), None)
 
 
 def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) -> Any:

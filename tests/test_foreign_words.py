@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 import warnings
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import tree
 from gymnasium import spaces
 from torch import nn
 
+from algorithms.cli import main
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import config_class
@@ -262,6 +265,47 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PPOConfig().learners(learner_connector=print),  # type: ignore
         "There are no connectors: override preprocess_train_data(rollout)",
     ),
+    "env_runners(explore=)": (
+        lambda: PPOConfig().env_runners(explore=False),  # type: ignore
+        "Leave it out: training samples actions. Evaluations have .evaluation(evaluation_explore=...)",
+    ),
+    "exploration()": (
+        lambda: DQNConfig().exploration(explore=True),  # type: ignore
+        "DQN has .training(epsilon=...), TD3 .training(exploration_noise=...)",
+    ),
+    "training(lr_schedule=)": (
+        lambda: PPOConfig().training(lr_schedule=[[0, 1e-3]]),  # type: ignore
+        "Use points for the learning rate: .training(lr=[[0, 3e-4], [1_000_000, 0.0]]).",
+    ),
+    "training(entropy_coeff_schedule=)": (
+        lambda: PPOConfig().training(entropy_coeff_schedule=[[0, 0.1]]),  # type: ignore
+        "Use points: .training(entropy_coeff=[[0, 0.01], [1_000_000, 0.0]]).",
+    ),
+    "environment(disable_env_checking=)": (
+        lambda: PPOConfig().environment("CartPole-v1", disable_env_checking=True),  # type: ignore
+        "Leave it out: envs are checked in their first 100 steps",
+    ),
+    "training(num_iters=)": (
+        lambda: PPOConfig().training(num_iters=10),  # type: ignore
+        "Pass the env steps of all of them to learn(num_env_steps=...).",
+    ),
+    "resources(num_gpus=)": (
+        lambda: PPOConfig().learners(num_gpus=1),  # type: ignore
+        "Use .learners(num_gpus_per_learner=1).",
+    ),
+    "a search space as a setting": (
+        lambda: PPOConfig().training(lr={"grid_search": [1e-3, 1e-4]}),  # type: ignore
+        "got the search space {'grid_search': [0.001, 0.0001]}. Pass it next to the config: "
+        "algorithms.ray_tune.tuner(config, {'lr': ...}, num_env_steps=...).",
+    ),
+    "a search space in a setting": (
+        lambda: PPOConfig().environment("CartPole-v1", env_config={"size": [{"grid_search": [1, 2]}]}),
+        "got the search space {'grid_search': [1, 2]}.",
+    ),
+    "a search space of a net": (
+        lambda: PPOConfig().rl_module(model_config={"fcnet_hiddens": {"grid_search": [[64], [32]]}}),
+        "model_config.fcnet_hiddens: expected a value, got the search space",
+    ),
 }
 
 
@@ -282,6 +326,10 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "got callback=. Call learn(num_env_steps=...). Use config.callbacks(...) before build().",
     ),
     "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
+    "learn(num_iters=)": (
+        lambda algo: algo.learn(num_iters=10),
+        "Call learn(num_env_steps=...). Or call train() so many times",
+    ),
     "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected finite int, >= 1, got 0"),
     "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
     "evaluate(n_eval_episodes=)": (
@@ -310,6 +358,76 @@ def algorithm() -> Any:
 def test_a_method_is_refused_with_what_to_write(algorithm: PPO, call: Callable[[Any], Any], message: str) -> None:
     with pytest.raises((TypeError, AttributeError, ValueError), match=re.escape(message)):
         call(algorithm)
+
+
+def test_a_search_object_of_tune_is_refused_as_a_setting() -> None:
+    tune = pytest.importorskip("ray.tune")
+    with pytest.raises(
+        TypeError, match=r"got the search space <ray\.tune.*Pass it next to the config: algorithms\.ray_t"
+    ):
+        PPOConfig().training(gamma=tune.uniform(0.9, 0.99))
+
+
+KEYS = {
+    "episode_reward_mean": "Use result['env_runners']['episode_return_mean'].",
+    "num_env_steps_sampled_lifetime": "It is in the section env_runners",
+    "timesteps_total": "Use result['env_runners']['num_env_steps_sampled_lifetime'].",
+    "info": "result['learners']['default_policy']",
+    "evaluation": "It is in results of iterations that evaluate",
+    "training_iterations": "docs/metrics.md lists them. Did you mean 'training_iteration'?",
+}
+
+
+def test_a_key_that_a_result_lacks_names_the_one_in_its_place() -> None:
+    config = PPOConfig(env="CartPole-v1", num_envs_per_env_runner=2, train_batch_size_per_learner=32)
+    with config.training(minibatch_size=32).build() as algorithm:
+        result, evaluation = algorithm.train(), algorithm.evaluate(num_episodes=1)
+    for key, remedy in KEYS.items():
+        with pytest.raises(KeyError, match=re.escape(remedy)):
+            result[key]
+    for section in (result["env_runners"], evaluation["env_runners"]):
+        with pytest.raises(KeyError, match=r"Use result.*'episode_return_mean'"):
+            section["episode_reward_mean"]
+    assert result.get("episode_reward_mean") is None
+    assert json.loads(json.dumps(result))["training_iteration"] == 1
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_an_env_that_tune_registered_is_refused_with_what_to_pass() -> None:
+    with pytest.raises(
+        ValueError, match=r"names of RLlib's register_env\(\) are not read\): \.environment\(make_env\)"
+    ):
+        make_vector_env("my_env", {}, 1)
+
+
+COMMANDS_OF_OTHERS = {
+    "optimize": "Search from Python, with tuner() of algorithms.ray_tune.",
+    "enjoy": "Use rlmodule evaluate CKPT --render.",
+    "record-video": "Use rlmodule evaluate CKPT --video FOLDER.",
+    "load": "Use rlmodule train --load CKPT.",
+    "eval": "Did you mean 'evaluate'?",
+}
+
+
+@pytest.mark.parametrize(("command", "remedy"), COMMANDS_OF_OTHERS.items(), ids=list(COMMANDS_OF_OTHERS))
+def test_a_command_of_others_names_ours(command: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "runs"]) == 2
+    assert remedy in capsys.readouterr().err
+
+
+FLAGS_OF_OTHERS = {
+    "--stop-iters": "Use --num-env-steps.",
+    "--stop-reward": "Use --target-return.",
+    "--n-trials": "Search from Python, with tuner() of algorithms.ray_tune.",
+    "--lr-schedule": "Use --lr '[[0, 3e-4], [1000000, 0.0]]'.",
+    "--num-gpus": "Use --num-gpus-per-learner.",
+}
+
+
+@pytest.mark.parametrize(("flag", "remedy"), FLAGS_OF_OTHERS.items(), ids=list(FLAGS_OF_OTHERS))
+def test_a_flag_of_others_names_ours(flag: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", "CartPole-v1", flag, "1"]) == 2
+    assert remedy in capsys.readouterr().err
 
 
 # --- algorithms -------------------------------------------------------------------------------------------------------

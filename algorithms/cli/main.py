@@ -22,6 +22,7 @@ from algorithms.cli.push import push
 from algorithms.cli.train import train
 from algorithms.registry import ALGORITHMS
 from catalog.errors import closest
+from catalog.migration import remedy_for
 
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
@@ -63,8 +64,8 @@ def _run(args: Sequence[str]) -> int:
         return OK
     if args[0] not in COMMANDS:
         raise UsageError(
-            f"rlmodule: expected one of {', '.join(COMMANDS)}, got {args[0]!r}. See rlmodule --help."
-            f"{closest(args[0], COMMANDS)}"
+            f"rlmodule: expected one of {', '.join(COMMANDS)}, got {args[0]!r}. "
+            + (remedy_for("command", args[0].replace("-", "_")) or f"See rlmodule --help.{closest(args[0], COMMANDS)}")
         )
     return COMMANDS[args[0]][1](args[1:])
 

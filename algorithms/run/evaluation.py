@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from algorithms.run.callbacks import CallbackCaller, FinishedEpisode, finished_episodes
-from algorithms.run.metrics import episode_summary
+from algorithms.run.metrics import Result, episode_summary
 from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, player_of, record_videos
 from algorithms.run.wrong_calls import already_stopped
@@ -124,7 +124,7 @@ class Evaluation:
         with algorithm.metrics.logging_apart():
             # videos first, as they may fail, and playing takes long
             videos = self._record(config, video_dir, progress) if config.evaluation_num_videos else []
-            evaluation: dict[str, Any] = {"env_runners": self._play(config, progress)}
+            evaluation = Result(env_runners=Result(self._play(config, progress)))
             evaluation |= ({"videos": videos} if videos else {}) | algorithm.metrics.logged_means()
             self._callbacks.call("on_evaluate_end", algorithm=algorithm, evaluation=evaluation)
             algorithm.metrics.add_logged(evaluation)

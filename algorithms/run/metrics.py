@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from catalog.errors import closest
+from catalog.migration import remedy_for
 from rlmodule.data.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
@@ -19,6 +21,15 @@ RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
+
+
+class Result(dict[str, Any]):
+    """The result of an iteration or evaluation, or its section ``env_runners``. For a missing key, the ``KeyError``
+    says which key to use, also for keys of other libraries."""
+
+    def __missing__(self, key: str) -> Any:
+        remedy = remedy_for("result", key) or f"docs/metrics.md lists them.{closest(key, self)}"
+        raise KeyError(f"result: expected one of {', '.join(self)}, got {key!r}. {remedy}")
 
 
 class RunMetrics:
@@ -132,20 +143,21 @@ class RunMetrics:
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():
             self._timers[phase] = self._timers.get(phase, 0.0) + value
-        result = {
-            "training_iteration": self.iterations,
-            "time_total_s": self.seconds,
-            "env_runners": episode_summary(self._returns, self._lengths)
-            | {
-                "num_episodes_lifetime": self.episodes,
-                "num_env_steps_sampled": self._steps_now,
-                "num_env_steps_sampled_lifetime": self.env_steps,
-                "num_env_steps_per_second": self._steps_now / max(seconds, 1e-9),
-            },
-            "timers": self._timers,
+        sampled = {
+            "num_episodes_lifetime": self.episodes,
+            "num_env_steps_sampled": self._steps_now,
+            "num_env_steps_sampled_lifetime": self.env_steps,
+            "num_env_steps_per_second": self._steps_now / max(seconds, 1e-9),
         }
+        result = Result(
+            training_iteration=self.iterations,
+            time_total_s=self.seconds,
+            env_runners=Result(episode_summary(self._returns, self._lengths) | sampled),
+            timers=self._timers,
+        )
+        result.update(sections)
         self._begin()
-        return result | sections
+        return result
 
     def get_state(self) -> dict[str, Any]:
         """Return the counters and the recent episodes as JSON values."""

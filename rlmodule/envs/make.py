@@ -287,8 +287,9 @@ def _unknown_id(env_id: str) -> ValueError:
         return ValueError(f"env {env_id!r}: expected an id of Gymnasium's, got one of PettingZoo's. {SEVERAL_AGENTS}")
     name = _id(env_id)
     return ValueError(
-        f"env {env_id!r}: expected a registered id, got an unknown one. Register it, or name its module "
-        f"as in 'my_package:{name}'.{closest(name, gym.registry)}"
+        f"env {env_id!r}: expected a registered id, got an unknown one. Register it with gymnasium.register(), name "
+        f"its module as in 'my_package:{name}', or pass the class or the function that makes it (the names of RLlib's "
+        f"register_env() are not read): .environment(make_env).{closest(name, gym.registry)}"
     )
 
 

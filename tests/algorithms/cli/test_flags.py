@@ -21,6 +21,7 @@ from algorithms import League
 from algorithms.cli import COMMANDS, main, train_plan
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import SpecFlags, hint_for
+from algorithms.cli.one_run import TrainFlags
 from algorithms.cli.values import environment, read
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig
@@ -244,8 +245,7 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
         for name in (
             *settings_of(config),
             *(item.name for item in dataclasses.fields(DefaultModelConfig)),
-            "num_env_steps",
-            "quiet",
+            *settings_of(TrainFlags),
         )
     }
     for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*settings_of(SpecFlags)}:
