@@ -175,8 +175,8 @@ class Algorithm(metaclass=AlgorithmType):
 
     def learn(
         self,
-        *args: Never,
         num_env_steps: int = 0,
+        *args: Never,
         target_return: float | None = None,
         progress: bool = False,
         **foreign: Never,
@@ -192,7 +192,8 @@ class Algorithm(metaclass=AlgorithmType):
             num_env_steps: Env steps to sample from now on, over all envs; required.
             target_return: Stop when the mean return reaches this value. The mean is that of the latest evaluation, or
                 of recent training episodes if ``evaluation_interval`` is None.
-            progress: Show a live display on a terminal, or a plain line now and then where stderr is not a terminal.
+            progress: Show a live display on a terminal or in a notebook. If stderr is neither, print a plain line
+                after the first iteration, then one now and then.
 
         Returns:
             The result of the last iteration.
@@ -203,7 +204,7 @@ class Algorithm(metaclass=AlgorithmType):
             RuntimeError: If an iteration samples no env step.
         """
         if args or foreign:
-            raise wrong_learn(self, args, foreign)
+            raise wrong_learn(self, num_env_steps, args, foreign)
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
     def stop_learning(self) -> None:

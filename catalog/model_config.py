@@ -394,6 +394,10 @@ class DefaultModelConfig(Settings):
             )
         return cls(**(value or {}))
 
+    def __repr__(self) -> str:
+        """Show the settings of :meth:`given`: an algorithm may have other defaults than this class."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+
     def given(self) -> dict[str, Any]:
         """Return, by name, the values passed to the constructor. If all were passed, return those that differ from the
         defaults of this class."""

@@ -123,7 +123,7 @@ class Settings:
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         super().__init_subclass__()
         cls.__doc__ = inspect.getdoc(cls)  # dataclass() would replace an inherited docstring
-        dataclass(init=False, kw_only=kw_only)(cls)
+        dataclass(init=False, repr=False, kw_only=kw_only)(cls)
 
     def __init__(self, **values: Any) -> None:
         defaults = {name: item.default for name, item in settings_of(type(self)).items()}
@@ -132,6 +132,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raise if settings contradict each other. ``__init__`` calls this last. By default it checks nothing."""
+
+    def __repr__(self) -> str:
+        """Show the settings that differ from their defaults."""
+        known = settings_of(type(self))
+        changed = {name: value for name, value in vars(self).items() if name in known and value != known[name].default}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))

@@ -316,14 +316,17 @@ def test_a_call_is_refused_with_what_to_write(call: Callable[[], Any], message: 
 
 
 METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "learn(10_000)": (lambda algo: algo.learn(10_000), "got 10000. Call learn(num_env_steps=10000)."),
+    "learn(10_000, callback)": (
+        lambda algo: algo.learn(10_000, print),
+        "expected its documented arguments, got <built-in function print>. Call learn(num_env_steps=10000).",
+    ),
     "learn(total_timesteps=)": (
         lambda algo: algo.learn(total_timesteps=10_000, progress_bar=True),
         "got total_timesteps=, progress_bar=. Call learn(num_env_steps=10000). Pass progress=True.",
     ),
     "learn(callback=)": (
         lambda algo: algo.learn(num_env_steps=1, callback=print),
-        "got callback=. Call learn(num_env_steps=...). Use config.callbacks(...) before build().",
+        "got callback=. Call learn(num_env_steps=1). Use config.callbacks(...) before build().",
     ),
     "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
     "learn(num_iters=)": (
@@ -391,6 +394,12 @@ def test_a_key_that_a_result_lacks_names_the_one_in_its_place() -> None:
     assert result.get("episode_reward_mean") is None
     assert json.loads(json.dumps(result))["training_iteration"] == 1
     assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_the_steps_to_learn_may_be_given_by_position() -> None:
+    config = PPOConfig(env="CartPole-v1", num_envs_per_env_runner=2, train_batch_size_per_learner=32)
+    with config.training(minibatch_size=32).build() as algorithm:
+        assert algorithm.learn(33)["env_runners"]["num_env_steps_sampled_lifetime"] == 64
 
 
 def test_an_env_that_tune_registered_is_refused_with_what_to_pass() -> None:

@@ -98,12 +98,24 @@ def _kind(hint: Any) -> Any:
     return get_origin(hint) or hint
 
 
+def _whole(text: str) -> int:
+    """Return the whole number in ``text``, such as ``1000000``, ``1_000_000`` or ``1e6``. Raise ValueError if there is
+    none."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
 def _read_one(flag: str, hint: Any, text: str) -> Any:
     parts = union_members(hint)
     for part in parts:
         with suppress(ValueError):
             if part in (int, float):
-                return part(text)
+                return _whole(text) if part is int else float(text)
             if _kind(part) is Literal and text in get_args(part):
                 return text
             if _kind(part) in _CODE and ":" in text:

@@ -30,13 +30,15 @@ else:
             raise TypeError(f"{cls.__name__}(): expected a config, got {got}. {remedy}")
 
 
-def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
-    """Return the error for a call of ``learn`` with positional or unknown arguments, such as those of other
-    libraries."""
-    steps = args[0] if args else foreign.get("total_timesteps", "...")
+def wrong_learn(
+    algorithm: object, num_env_steps: object, args: Sequence[object], foreign: Mapping[str, object]
+) -> TypeError:
+    """Return the error for a call of ``learn`` with further positional or with unknown arguments, such as those of
+    other libraries."""
+    steps = num_env_steps or foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
-    return TypeError(f"{type(algorithm).__name__}.learn(): expected num_env_steps by keyword, got {got}. {remedy}")
+    return TypeError(f"{type(algorithm).__name__}.learn(): expected its documented arguments, got {got}. {remedy}")
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:

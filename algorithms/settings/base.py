@@ -50,6 +50,10 @@ class SettingsBase(Settings):
                 raise TypeError(f"{name}(): expected settings by keyword, got {args[0]!r}. {remedy}")
             super().__init__(**values)
 
+    def __repr__(self) -> str:
+        """Show the settings that differ from their defaults, and how to see all."""
+        return f"{super().__repr__()}  # to_dict() has all {len(settings_of(type(self)))} settings"
+
     def update(self, values: Mapping[str, Any]) -> Self:
         """Set settings of any section by name, and return this config. If one is invalid, raise and set none of
         them."""

@@ -155,27 +155,37 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str, steps:
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
-        _refuse_outside(_out_of_bounds(array, outside, low, high, where, path), space, path, steps)
+        _refuse_outside(array, outside, (low, high), space, where, path, steps)
 
 
-def _out_of_bounds(array: np.ndarray, outside: np.ndarray, low: Any, high: Any, where: Where, path: str) -> ValueError:
+def _refuse_outside(
+    array: np.ndarray,
+    outside: np.ndarray,
+    bounds: tuple[Any, Any],
+    space: _ArraySpace,
+    where: Where,
+    path: str,
+    steps: int,
+) -> None:
+    """Raise ValueError for the first value of ``array`` that is ``outside`` the ``bounds`` of ``space``.
+
+    But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once for each leaf, which
+    is known by its ``space`` and ``path``.
+    """
     index = tuple(int(i) for i in np.argwhere(outside)[0])
-    least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
-    return ValueError(
-        f"{where(index)}, {path}: expected values in [{least}, {most}], got {array[index]}"
-        f"{f' at index {index}' if index else ''}. Widen the bounds of the observation_space, "
-        "or clip the observation in the env."
-    )
-
-
-def _refuse_outside(error: ValueError, space: _ArraySpace, path: str, steps: int) -> None:
-    """Raise ``error``. But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once
-    for each leaf, which is known by its ``space`` and ``path``."""
+    least, most = (np.broadcast_to(bound, array.shape)[index] for bound in bounds)
+    value = f"{array[index]}{f' at index {index}' if index else ''}"
     if np.dtype(space.dtype).kind != "f" or steps <= _STRICT:
-        raise error
+        raise ValueError(
+            f"{where(index)}, {path}: expected values in [{least}, {most}], got {value}. Widen the bounds of the "
+            "observation_space, or clip the observation in the env."
+        )
     if (known := f"{space} {path}") not in _strayed:
         _strayed.add(known)
-        logger.warning("%s Later cases are not reported.", error)
+        logger.warning(
+            f"{where(index)}, {path}: {value} is outside of [{least}, {most}], the bounds that the env gives. The run "
+            "continues and uses such values as they are. There is nothing to do, unless they are a mistake of your env."
+        )
 
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:

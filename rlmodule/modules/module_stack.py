@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from catalog.base import Tree
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.shape_checks import untouched
+from catalog.settings import settings_of
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, entry_of, write_row
 from rlmodule.modules.apis import EpsilonGreedyAPI, NoisyNetAPI
@@ -88,7 +89,9 @@ def structure_of(module: RLModule) -> Hashable:
     """Return a key that is equal for modules of the same class with the same catalog class and settings, whose tensors
     have the same names, shapes and dtypes."""
     tensors = ((name, x.shape, x.dtype) for name, x in module.state_dict().items())
-    return type(module), type(module.catalog), repr(module.model_config), *tensors
+    config = module.model_config
+    settings = [getattr(config, name) for name in settings_of(type(config))]  # its repr() shows those given alone
+    return type(module), type(module.catalog), repr(settings), *tensors
 
 
 def stack_of(

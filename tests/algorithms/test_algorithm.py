@@ -163,11 +163,11 @@ def test_the_policy_acts_with_the_current_weights() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda algo: algo.learn(1000), TypeError, "by keyword, got 1000. Call learn(num_env_steps=1000)."),
+        (lambda algo: algo.learn(1000, print), TypeError, "print>. Call learn(num_env_steps=1000)."),
         (
             lambda algo: algo.learn(total_timesteps=1000),
             TypeError,
-            "PPO.learn(): expected num_env_steps by keyword, got total_timesteps=. Call learn(num_env_steps=1000).",
+            "PPO.learn(): expected its documented arguments, got total_timesteps=. Call learn(num_env_steps=1000).",
         ),
         (
             lambda algo: algo.predict,

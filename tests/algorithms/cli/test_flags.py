@@ -209,6 +209,7 @@ def test_the_classes_of_the_module_are_flags(mine: Any) -> None:
         (["--no-use-kl-loss"], "use_kl_loss", False),
         (["--run-dir", "None"], "run_dir", None),
         (["--seed", "7"], "seed", 7),
+        (["--train-batch-size-per-learner", "1e3"], "train_batch_size_per_learner", 1000),
         (["--loggers", "csv", "--quiet"], "loggers", ["csv"]),
         (["--policies", "own"], "policies", "own"),
         (["--policies", "left", "right"], "policies", ["left", "right"]),

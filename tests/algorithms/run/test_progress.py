@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import re
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return passes
 
 
-def test_a_line_comes_after_half_a_minute_and_at_the_end(
+def test_a_line_comes_at_once_then_after_half_a_minute_and_at_the_end(
     clock: Callable[[float], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = []
@@ -53,7 +55,7 @@ def test_a_line_comes_after_half_a_minute_and_at_the_end(
             clock(13)
             show(done, f"{done} of 10")
             lines.append(capfd.readouterr().err)
-    assert lines == ["", "", "3 of 10\n", "", ""]
+    assert lines == ["1 of 10\n", "", "", "4 of 10\n", ""]
     assert capfd.readouterr().err == "5 of 10\n"
 
 
@@ -64,7 +66,7 @@ def test_what_was_shown_is_not_repeated_at_the_end(
         show(1, "one")
         clock(30)
         show(2, "two")
-    assert capfd.readouterr() == ("", "two\n")
+    assert capfd.readouterr() == ("", "one\ntwo\n")
 
 
 def test_the_last_line_comes_even_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +96,39 @@ def test_a_terminal_that_cannot_draw_gets_lines(monkeypatch: pytest.MonkeyPatch)
     with display(2, enabled=True) as show:
         show(1, "one")
     assert terminal.getvalue() == "one\n"
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for a process that runs the cells of a notebook: IPython is imported, with the shell of a kernel."""
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
+
+
+@pytest.mark.usefixtures("notebook")
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_notebook_gets_one_line_at_once_that_changes_in_place_on_stdout(
+    clock: Callable[[float], None], capfd: pytest.CaptureFixture[str], lines: bool
+) -> None:
+    with display(4, enabled=True, lines=lines, waiting="wait for it") as show:
+        assert capfd.readouterr().out == "\rwait for it"
+        show(1, "1 of 4")
+        assert capfd.readouterr().out == "\r1 of 4     "  # covers what was there
+        clock(0.1)
+        show(2, "2 of 4")  # too soon to draw again
+        clock(0.2)
+        show(3, "3 of 4")
+        show(4, "4 of 4")
+        assert capfd.readouterr().out == "\r3 of 4"
+    assert capfd.readouterr() == ("\r4 of 4\n", "")
+
+
+@pytest.mark.usefixtures("notebook")
+def test_a_notebook_shows_nothing_that_is_not_enabled(capfd: pytest.CaptureFixture[str]) -> None:
+    with display(2, enabled=False) as show:
+        show(1, "one")
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("lines", [True, False])

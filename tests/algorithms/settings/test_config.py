@@ -885,3 +885,18 @@ def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
 def test_arrays_are_told_as_any_other_wrong_value() -> None:
     with pytest.raises(TypeError, match=r"PPOConfig\(lr=\): expected float .* got array"):
         PPOConfig(lr=np.zeros((2, 2)))
+
+
+# --- printed ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_printed_config_shows_what_differs_from_the_defaults_and_how_to_see_all() -> None:
+    config = PPOConfig(env="CartPole-v1", seed=1, lr=PPOConfig().lr)
+    for shown in (str(config), repr(config), repr(config.copy().freeze())):
+        assert shown == f"PPOConfig(env='CartPole-v1', seed=1)  # to_dict() has all {len(config.to_dict())} settings"
+
+
+def test_a_printed_model_config_shows_what_was_given_even_if_it_is_a_default() -> None:
+    given = DefaultModelConfig(fcnet_hiddens=DefaultModelConfig().fcnet_hiddens, use_lstm=True)
+    assert repr(given) == "DefaultModelConfig(fcnet_hiddens=(64, 64), use_lstm=True)"
+    assert repr(DefaultModelConfig()) == "DefaultModelConfig()"
