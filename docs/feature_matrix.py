@@ -13,6 +13,7 @@ from catalog import (
     SequenceEncoderConfig,
 )
 from catalog.explain.explain import short_space
+from tests.algorithms import compatibility
 from tests.algorithms.dqn import matrix as dqn
 from tests.algorithms.ppo.matrix import (
     ACTIONS,
@@ -66,6 +67,12 @@ with prioritized replay, Rainbow and an LSTM, SAC and TD3
 
 """
 
+ALGORITHMS_NOTE = """\
+What each algorithm takes; – is refused at build, by the error in the footnote. Several agents, memory and masks are
+tried with the simplest actions that the algorithm takes, `Dict or Tuple` and autoregressive actions with two of these
+([test_compatibility.py](../tests/algorithms/test_compatibility.py)). SAC, TD3 and DDPG need finite bounds of a `Box`;
+SAC takes others with `custom_action_dist="DiagGaussian"`."""
+
 
 def page() -> str:
     """The text of the page."""
@@ -80,7 +87,23 @@ def page() -> str:
     dqn_note = "*All* is double, dueling, distributional and noisy at once."
     replayed = [*_replayed("DQN", dqn, ("net",), dqn_note), *_replayed("SAC", sac, ("sharing",), "")]
     replayed += _replayed("TD3", td3, ("sharing",), "DDPG has the same.")
-    return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *replayed, *_refused()])
+    return introduction + "\n".join(
+        [*_algorithms(), *_observations(), *_actions(), *_settings(), *replayed, *_refused()]
+    )
+
+
+def _algorithms() -> list[str]:
+    """The table of algorithms and features. Its notes have letters, those of the other tables numbers."""
+    notes = dict[str, str]()
+    heads = [f"[{name}]({feature.page})" for name, feature in compatibility.FEATURES.items()]
+    lines = ["## Algorithms", "", ALGORITHMS_NOTE, "", *table_head("", *heads)]
+    for algorithm, refused in compatibility.REFUSED.items():
+        cells = [
+            f"–[^{notes.setdefault(refused[name], 'abcdefghij'[len(notes)])}]" if name in refused else "✓"
+            for name in compatibility.FEATURES
+        ]
+        lines.append(table_row(algorithm, *cells))
+    return [*lines, "", *(f"[^{letter}]: {words} …" for words, letter in notes.items()), ""]
 
 
 def _nets_of(observation: str) -> set[str]:

@@ -364,6 +364,16 @@ def test_the_first_screen_leads_to_the_loss_and_the_benchmarks() -> None:
     assert "](benchmarks/README.md)" in readme
 
 
+def test_the_share_of_rllibs_code_is_that_of_the_table() -> None:
+    readme, why = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/why.md"))
+    ours, theirs = (
+        int(re.findall(rf"^\| {library} \| ([\d,]+) \|", why, re.M)[0].replace(",", ""))
+        for library in ("here", "RLlib")
+    )
+    assert "with less than a third of the code" in readme
+    assert ours * 3 < theirs
+
+
 @pytest.mark.parametrize(
     ("page", "config", "model_config", "catalog_class"),
     [
