@@ -1,4 +1,4 @@
-"""The entry point of the `rlmodule` command, and the check that nothing hides the three packages of `catalog-rl`.
+"""The ground floor of the three packages of `catalog-rl`: lazy imports, and the check that nothing hides a package.
 
 The names of these packages (`catalog`, `rlmodule`, `algorithms`) are plain words. A user's `algorithms/` folder or
 `catalog.py` next to the script, or the package of another distribution, may come first on `sys.path` and hide ours. A
@@ -7,7 +7,6 @@ program that imports modules of both would fail in a puzzling place. The check r
 
 import ast
 import os
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,27 +15,6 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("catalog", "rlmodule", "algorithms")
-
-
-def shell() -> int:
-    """Run the ``rlmodule`` command and return its exit code.
-
-    Ctrl-C while the command imports its modules prints one line and exits with code 130 at once, because a
-    ``KeyboardInterrupt`` inside the import of a compiled package could turn into any other error.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _end_at_once)
-    from algorithms.cli import main
-
-    signal.signal(signal.SIGINT, before)
-    return main()
-
-
-def _end_at_once(number: int, frame: object) -> None:
-    """Handle a signal during the imports: print one line and exit with code 128 + ``number``."""
-    os.write(2, b"\nInterrupted.\n")
-    os._exit(128 + number)
 
 
 def lazily(package: str, package_file: str) -> Callable[[str], Any]:

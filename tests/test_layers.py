@@ -150,6 +150,7 @@ ROOMS = (
     "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
     "algorithms.ddpg",
     "algorithms.cli algorithms.ray_tune",
+    "algorithms.shell",
 )
 """The rooms of the house, lowest first: a room imports from the rows above it and from itself."""
 

@@ -161,7 +161,7 @@ class Interrupting:
         if name == "torch":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
-from catalog_rl import shell
+from algorithms.shell import shell
 shell()
 """
     command = [sys.executable, "-c", script, "list"]
