@@ -8,7 +8,8 @@ DEV := $(VENV)/.installed-dev
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
 PYTEST := $(BIN)/python -m pytest
 # On two processes, the one that is done first taking over half of what the other has left.
-SUITE := $(PYTEST) -m "not slow and not faults and not site" -n 2 --dist worksteal
+BOTH := $(PYTEST) -n 2 --dist worksteal
+SUITE := $(BOTH) -m "not slow and not faults and not site and not end_to_end"
 # Folders whose tests start no process and train nothing.
 FAST := tests/catalog tests/rlmodule/data tests/rlmodule/modules tests/algorithms/ops tests/algorithms/settings
 
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
+.PHONY: help install train test test-fast test-end-to-end test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,11 +46,14 @@ $(DEV): $(CORE)
 train: $(CORE) ## train PPO on CartPole until it is solved: the first thing to try
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
-test: $(DEV) ## the tests, but for the slow ones
+test: $(DEV) ## the first stage of the tests, which finds most faults
 	$(SUITE)
 
 test-fast: $(DEV) ## the tests that start no process and train nothing, in a minute
 	$(SUITE) $(FAST)
+
+test-end-to-end: $(DEV) ## the second stage: learning runs, benchmarks, exports and pages
+	$(BOTH) -m "end_to_end and not slow and not faults and not site"
 
 test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow --ignore tests/deploy
@@ -67,7 +71,7 @@ check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, t
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(SUITE)
+	$(BOTH) -m "not slow and not faults and not site"
 
 # uv reads what the index says of each package: it installs nothing, needs no other Python, and sees no local files of pip.
 check-pins: $(DEV) ## whether constraints.txt holds on the first release of every supported Python

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,9 +22,38 @@ settings.register_profile("project", deadline=None, suppress_health_check=[Healt
 settings.load_profile("project")
 
 
+TESTS = Path(__file__).parent
+
+# Files and folders whose tests run the whole of something: an algorithm until it has learned, a benchmark, an exported
+# policy, a page of the documentation, a run whose processes are killed. They are the second stage, after those that
+# find most faults in less time.
+END_TO_END = (
+    "benchmarks",
+    "deploy/test_browser_page.py",
+    "deploy/test_export.py",
+    "deploy/test_hub.py",
+    "deploy/test_parity.py",
+    "faults",
+    "learning",
+    "test_coming_from_cleanrl.py",
+    "test_coming_from_rllib.py",
+    "test_coming_from_rllib_models.py",
+    "test_coming_from_sb3.py",
+    "test_docs_of_catalog.py",
+    "test_docs_site.py",
+    "test_faq.py",
+    "test_readme.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out tests by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that share Ray first and those that share a fleet next, so that a single process of pytest-xdist
-    starts each of the two, once."""
+    """Mark the tests of the second stage. Run the tests that share Ray first and those that share a fleet next, so that
+    a single process of pytest-xdist starts each of the two, once."""
+    places = [TESTS / place for place in END_TO_END]
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in places):
+            item.add_marker(pytest.mark.end_to_end)
     items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("ray_started", "fleet")])
 
 
