@@ -122,7 +122,7 @@ class RemoteLearnerGroup(LearnerGroup):
         size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
         if method == "update_from_episodes":
             check_episodes(data, where, kwargs["module_id"])
-        by_id = method == "update_from_episodes" and isinstance(data, Mapping)
+        by_id = method == "update_from_episodes" and issubclass(type(data), Mapping)
         for module_id in data if by_id else [kwargs["module_id"]]:
             self.module[module_id]  # raises KeyError for an unknown id
         # a state as large as the networks is not returned after each single step: summarize_updates() returns it
