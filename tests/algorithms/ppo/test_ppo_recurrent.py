@@ -147,6 +147,7 @@ def test_advantages_are_standardised_over_valid_rows_only() -> None:
     rollout = random_rollout(learner.module[ID], 18, 3)
     rollout.columns[Columns.REWARDS][~rollout.valid] = 1e6
     assert not rollout.valid.all()
+    learner.module[ID].update_value_statistics(torch.tensor([-1.0, 1.0]))  # before any targets, values count as 0
     with torch.no_grad():
         values, following = learner.value_pass(ID, rollout)
         batch, reported = learner.make_train_batch(ID, rollout)
