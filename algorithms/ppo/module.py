@@ -10,7 +10,6 @@ from catalog.activations import Init
 from catalog.base import Tree
 from catalog.catalog import Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
-from catalog.encoders.cnn import has_images
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Batch, Columns
@@ -33,13 +32,10 @@ class PPOCatalog(Catalog):
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
         policy, value = config.for_function("policy"), config.for_function("value")
-        is_alike = policy.encoder_settings() == value.encoder_settings()
-        is_standard = not (self.has_custom_encoder or policy.has_custom_model or config.critic_only_keys)
-        share = (False, "the default")
-        if is_alike and policy.is_recurrent:
+        if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (True, "PPO's default for recurrent nets: a critic's own would have to run with the env")
-        elif is_alike and is_standard and has_images(self.observation_space, policy, self._action_fields):
-            share = (True, "PPO's default for images: a second CNN would nearly double the time of learning")
+        else:
+            share = (False, "the default")
         return {"normalize_observations": self._normalizes_for_box_actions("PPO"), "vf_share_layers": share}
 
     @refuses_foreign

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.activations import Activation, Init, activation_function, in_place_by_name
@@ -17,7 +17,6 @@ from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
 from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node, of_rank
-from catalog.spaces import space_parts
 
 Pair = tuple[int, int]
 Filter = tuple[int, Pair, Pair, str]
@@ -334,21 +333,6 @@ class _ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv2(self.activation2(self.conv1(self.activation1(x))))
-
-
-def has_images(
-    space: Space, model_config: DefaultModelConfig, exclude: tuple[str, ...] = (), keys: tuple[Any, ...] = ()
-) -> bool:
-    """Return whether a CNN reads observations of ``space`` or a part of them, except the fields ``exclude``. ``keys``
-    lead to ``space`` from the whole observation."""
-    config = model_config.at_leaf(".".join(map(str, keys)))
-    if isinstance(space, spaces.Box):
-        rank = len(space.shape)
-        return rank in (3, 4) or (rank == 2 and config.matrix_observations == "image")
-    if not isinstance(space, spaces.Dict | spaces.Tuple) or config.flatten_observations:
-        return False
-    parts = [(key, part) for key, part in space_parts(space).items() if key not in exclude]
-    return any(has_images(part, config, keys=(*keys, key)) for key, part in parts)
 
 
 _SETTINGS = settings_about("conv_")

@@ -1,6 +1,5 @@
 """PPO's catalog and module: what is built for which settings, and what each forward pass gives."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,50 +40,6 @@ def build(
 
 def output_layer(head: nn.Module) -> nn.Linear:
     return [m for m in head.modules() if isinstance(m, nn.Linear)][-1]
-
-
-class Pixels(nn.Module):
-    def __init__(self, space: spaces.Space) -> None:
-        super().__init__()
-        self.linear = nn.Linear(math.prod(space.shape or ()), 4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.linear(images.flatten(-3) / 255)
-
-
-CAMERA = spaces.Box(0, 255, (12, 12, 3), np.uint8)
-SEEN = spaces.Dict({"camera": CAMERA, "pose": BOX})
-
-
-@pytest.mark.parametrize(
-    ("space", "settings", "is_shared"),
-    [
-        (BOX, {}, False),
-        (CAMERA, {}, True),
-        (CAMERA, {"vf_share_layers": False}, False),
-        (CAMERA, {"functions": {"value": {"conv_dense_dim": 8}}}, False),
-        (CAMERA, {"functions": {"value": {"head_fcnet_hiddens": [8]}}}, True),
-        (CAMERA, {"custom_model": Pixels}, False),
-        (spaces.Box(0, 255, (4, 12, 12, 1), np.uint8), {}, True),
-        (spaces.Box(-1, 1, (12, 12)), {}, False),
-        (spaces.Box(-1, 1, (12, 12)), {"matrix_observations": "image"}, True),
-        (SEEN, {}, True),
-        (SEEN, {"flatten_observations": True}, False),
-        (SEEN, {"critic_only_keys": ["camera"]}, False),
-        (spaces.Dict({"x": spaces.Box(-1, 1, (9, 9)), "pose": BOX}), {}, False),
-        (
-            spaces.Dict({"x": spaces.Box(-1, 1, (9, 9)), "pose": BOX}),
-            {"leaf_overrides": {"x": {"matrix_observations": "image"}}},
-            True,
-        ),
-        (spaces.Tuple([spaces.Tuple([CAMERA]), BOX]), {}, True),
-    ],
-)
-def test_images_share_one_encoder_by_default(space: spaces.Space, settings: dict[str, Any], is_shared: bool) -> None:
-    catalog = PPOCatalog(space, ACTIONS["discrete"], settings)
-    assert catalog.model_config.vf_share_layers is is_shared
-    says = "vf_share_layers = True, PPO's default for images: a second CNN would nearly double the time of learning"
-    assert (says in " ".join(catalog.explain().split())) is is_shared
 
 
 @pytest.mark.parametrize("share", [False, True])
