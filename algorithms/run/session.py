@@ -34,7 +34,7 @@ class TrainingSession:
         algorithm: The algorithm to train.
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
-        progress: Show progress on stderr: a live display on a terminal, else a plain line now and then.
+        progress: Show progress: a live display on a terminal or in a notebook, else a plain line now and then.
         evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
             or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
 

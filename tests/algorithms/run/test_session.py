@@ -462,7 +462,8 @@ def test_plain_lines_where_there_is_no_terminal(
 ) -> None:
     algorithm = make(evaluation_interval=2)
     algorithm.learn(num_env_steps=192, progress=True)
-    (last,) = capfd.readouterr().err.splitlines()  # the run is shorter than the time between lines
+    first, last = capfd.readouterr().err.splitlines()  # the run is shorter than the time between lines
+    assert first.startswith("64/192 steps")
     assert re.fullmatch(r"192/192 steps  [\d,]+/s  return [\d.]+  evaluation [\d.]+  0:00 left", last)
     monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_LINES", 0.0)
     algorithm.learn(num_env_steps=192, progress=True)
