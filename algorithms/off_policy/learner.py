@@ -28,8 +28,8 @@ class ReplayLearner(BatchLearner):
         target net shares the tensors of other parts with the module in training.
 
     Attributes:
-        targets: The :class:`TargetNets`: the target nets, the number of moves of each, and the env steps at its last
-            move.
+        targets: The :class:`TargetNets`: the target nets, the number of moves of each, and the env steps at which its
+            last move was due.
         target: The target nets by module id, in eval mode.
     """
 
@@ -101,8 +101,8 @@ class ReplayLearner(BatchLearner):
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net towards the online net by the fraction ``tau``, if ``target_network_update_freq`` env
-        steps have passed since its last move."""
+        """Move the target net towards the online net by the fraction ``tau``, once per ``target_network_update_freq``
+        env steps."""
         every, tau = self.settings.target_network_update_freq, self.settings.tau
         self.targets.update(module_id, env_steps=self.env_steps, every=every, tau=tau)
 

@@ -21,7 +21,7 @@ class TargetNets:
 
     Attributes:
         nets: The target nets, by module id.
-        last_update: Env steps sampled in the run when each net last moved, or when it was added, by module id.
+        last_update: Env steps at which each net's last move was due, or at which it was added, by module id.
         num_updates: Number of times that each net has moved, by module id.
     """
 
@@ -95,17 +95,27 @@ class TargetNets:
         self.nets[module_id].set_state(module.get_state())
 
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
-        """If a target net last moved at least ``every`` env steps ago, move its weights towards the weights in training
-        by the fraction ``tau`` of their difference, and copy the buffers. If ``every`` is 0, the net moves at each
-        call. ``env_steps`` is the number of env steps in the run so far; before its first move, a net counts as moved
-        when it was added."""
-        if env_steps - self.last_update[module_id] < every:
+        """If a move of a target net is due, move its weights towards the weights in training by the fraction ``tau`` of
+        their difference, and copy the buffers.
+
+        A move is due each ``every`` env steps after the net was added. A call that comes later than that, since envs
+        step together, does not delay the moves after it. Moves that were missed altogether are not repeated.
+
+        Args:
+            module_id: Id of the module.
+            env_steps: Number of env steps in the run so far.
+            every: Number of env steps from one move to the next. If it is 0, the net moves at each call.
+            tau: Fraction of the difference.
+        """
+        elapsed = env_steps - self.last_update[module_id]
+        if elapsed < every:
             return
         for theirs, mine in self._pairs[module_id]:
             theirs.lerp_(mine, tau)
         for theirs, mine in self._buffers[module_id]:
             theirs.copy_(mine)
-        self.last_update[module_id] = env_steps
+        late = elapsed % every if every else 0
+        self.last_update[module_id] = env_steps - late
         self.num_updates[module_id] += 1
 
     def get_state(self) -> dict[str, Any]:

@@ -68,6 +68,29 @@ def test_each_net_has_its_own_clock() -> None:
     assert targets.last_update == {"a": 20, "b": 20}
 
 
+@pytest.mark.parametrize(
+    ("steps_per_call", "every", "expected"),
+    [
+        pytest.param(64, 200, [256, 448, 640, 832], id="the period is no multiple of the steps of a call"),
+        pytest.param(8, 7, [*range(8, 1024, 8)], id="a call has more steps than the period"),
+        pytest.param(50, 100, [*range(100, 1024, 100)], id="the period is a multiple"),
+    ],
+)
+def test_a_late_move_does_not_delay_the_next_ones(steps_per_call: int, every: int, expected: list[int]) -> None:
+    targets, _ = make()
+    moves = list[int]()
+    for env_steps in range(steps_per_call, 1024, steps_per_call):
+        if env_steps == 5 * steps_per_call:  # resumed between two moves
+            state = clone(targets.get_state())
+            targets, _ = make()
+            targets.set_state(state)
+        before = targets.num_updates["a"]
+        targets.update("a", env_steps=env_steps, every=every, tau=1.0)
+        if targets.num_updates["a"] > before:
+            moves.append(env_steps)
+    assert moves == expected
+
+
 def test_zero_steps_move_it_at_each_call() -> None:
     targets, _ = make()
     for _ in range(3):
