@@ -77,29 +77,38 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
 
     Args:
         space: An observation or action space.
-        frame_stack_axis: Axis along which observations stack frames, or axes by path; None stores whole entries.
+        frame_stack_axis: Axis along which observations stack frames, or axes by path; None stores whole entries. A path
+            that leads to several leaves, as ``"a.b"`` does if the keys have dots, sets the axis of all of them.
 
     Raises:
         ValueError: If no leaf has a given path, or a leaf has no such axis.
     """
-    leaves = {}
-    for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
-        path = ".".join(map(str, keys))
-        leaves[path] = StoredLeaf(path, array.shape[1:], array.dtype)
+    leaves = [
+        StoredLeaf(".".join(map(str, keys)), array.shape[1:], array.dtype)
+        for keys, array in tree.flatten_with_path(allocate_observations(space, 0))
+    ]
     if not isinstance(frame_stack_axis, Mapping):
         frame_stack_axis = {} if frame_stack_axis is None else {"": frame_stack_axis}
-    for path, axis in frame_stack_axis.items():
-        where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
-        if path not in leaves:
-            raise unknown(where, "paths", leaves, path, "Give the axis by path: {path: axis}.")
-        shape = leaves[path].shape
-        if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-len(shape), len(shape)):
-            raise ValueError(
-                f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
-                "which one observation, without a batch dimension, stacks its frames."
-            )
-        leaves[path] = replace(leaves[path], axis=axis % len(shape))
-    return [*leaves.values()]
+    paths = [leaf.path for leaf in leaves]
+    for path in frame_stack_axis:
+        if path not in paths:
+            raise unknown(_axis_of(path), "paths", paths, path, "Give the axis by path: {path: axis}.")
+    return [_stacked(leaf, frame_stack_axis[leaf.path]) if leaf.path in frame_stack_axis else leaf for leaf in leaves]
+
+
+def _stacked(leaf: StoredLeaf, axis: Any) -> StoredLeaf:
+    """Return ``leaf`` as one that stacks frames along ``axis``. Raise ValueError if it has no such axis."""
+    rank = len(leaf.shape)
+    if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-rank, rank):
+        raise ValueError(
+            f"{_axis_of(leaf.path)}: expected an axis of the shape {leaf.shape}, got {axis!r}. Name the axis along "
+            "which one observation, without a batch dimension, stacks its frames."
+        )
+    return replace(leaf, axis=axis % rank)
+
+
+def _axis_of(path: str) -> str:
+    return "frame_stack_axis" + (f"[{path!r}]" if path else "")
 
 
 class ReplayLayout:

@@ -336,6 +336,45 @@ def test_nested_spaces_keep_structure_and_dtypes() -> None:
             assert torch.equal(got, want.flatten(0, 1))
 
 
+def test_leaves_whose_paths_are_the_same_text_stay_apart() -> None:
+    frames = spaces.Box(-9, 9, (2, 3))
+    space = spaces.Dict({"a.b": frames, "a": spaces.Dict({"b": frames})})
+    # entries of a leaf: its sign, times a number that moves on by one frame per step
+    numbers = torch.arange(6.0)[:, None, None, None] + torch.arange(2.0)[:, None]
+    every = {"a.b": numbers.expand(6, 1, 2, 3), "a": {"b": -numbers.expand(6, 1, 2, 3)}}
+    flags = torch.zeros(5, 1, dtype=torch.bool)
+    columns = {
+        Columns.OBS: tree.map_structure(lambda x: x[:5], every),
+        Columns.ACTIONS: torch.zeros(5, 1, dtype=torch.int64),
+        Columns.REWARDS: torch.zeros(5, 1),
+        Columns.TERMINATEDS: flags,
+        Columns.TRUNCATEDS: flags,
+        Columns.VALID: ~flags,
+        Columns.STARTS: torch.arange(5)[:, None] == 0,
+    }
+    rollout = Rollout(
+        columns=columns,
+        last_obs=tree.map_structure(lambda x: x[5], every),
+        final_index=torch.empty(0, 2, dtype=torch.int64),
+        final_obs=tree.map_structure(lambda x: x[0, :0], every),
+    )
+    for axes in (None, {"a.b": 0}):
+        buffer = ReplayBuffer(
+            space,
+            spaces.Discrete(2),
+            capacity=5,
+            num_envs=1,
+            gamma=1,
+            frame_stack_axis=axes,
+            seed=np.random.SeedSequence(0),
+        )
+        buffer.add(rollout)
+        batch = buffer.gather_rows(np.arange(5))
+        assert differences(batch[Columns.OBS], tree.map_structure(lambda x: x[:5, 0], every)) == []
+        assert differences(batch[Columns.NEXT_OBS], tree.map_structure(lambda x: x[1:, 0], every)) == []
+    assert [leaf.axis for leaf in layout_module.stored_leaves(space, {"a.b": 0})] == [0, 0]
+
+
 @pytest.mark.parametrize("mode", [*AutoresetMode])
 def test_takes_what_a_runner_brings(mode: AutoresetMode) -> None:
     runner = EnvRunner(Settings(env=counters(mode)), run_seed=0)

@@ -124,6 +124,13 @@ def test_every_leaf_has_the_settings_of_its_path() -> None:
     assert config.concatenated_dim == 5 + 6 + 9
 
 
+def test_a_path_that_leads_to_several_parts_is_for_all_of_them() -> None:
+    space = spaces.Dict({"a.b": VECTOR, "a": spaces.Dict({"b": VECTOR, "c": VECTOR})})
+    _, node = decide(space, leaf_overrides={"a.b": {"fcnet_hiddens": (5,)}}, fcnet_hiddens=(9,))
+    dims = {child.keys: child.result.output_dims for child in node.walk() if not child.children}
+    assert dims == {("a.b",): (5,), ("a", "b"): (5,), ("a", "c"): (9,)}
+
+
 def test_fusion_settings_shape_the_joining_layers() -> None:
     config, node = decide(
         NESTED, fusionnet_hiddens=(3,), fusionnet_activation="relu", fcnet_bias_initializer="ones_", fcnet_hiddens=(4,)

@@ -668,6 +668,7 @@ def test_differences_sees_bits_types_and_keys() -> None:
     assert differences({"a": 1}, {"b": 1}) == ["/a", "/b"]
     assert differences({"a": 1}, {"a": True}) == ["/a"]
     assert differences([1], [1, 2]) == ["/1"]
+    assert differences({"a/b": 1, "a": {"b": 2}}, {"a/b": 1, "a": {"b": 3}}) == ["/a/b"]
 
 
 @pytest.mark.parametrize("module_id", ["a.b", "items", "", "training", "_modules", "_parameters", 3])
