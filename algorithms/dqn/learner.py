@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
 from algorithms.ops.distributional import project_onto_support
-from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.learning.learner import Batch, Metrics
@@ -126,7 +125,8 @@ class DQNLearner(ReplayLearner):
         best = preferences.argmax(-1, keepdim=True)
         rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
         if target.action_mask is not None:  # no reward can follow where no action is allowed
-            discounts = discounts.masked_fill(values.amax(-1) <= MASKED, 0.0)
+            stuck = target.action_mask.rows_without_choice(target.env_part(seen[Columns.OBS]))
+            discounts = discounts.masked_fill(stuck, 0.0)
         if self.settings.num_atoms > 1:
             assert isinstance(target, DistributionalQNetAPI)
             logits = target.compute_q_logits(seen, embeddings)

@@ -23,6 +23,10 @@ from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, Infer
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
+FORBIDDEN = -3e38
+"""Value of a forbidden action: below that of any allowed action, on whatever scale the rewards are. It is finite, also in
+bfloat16, so that 0 times it is 0, and observations that allow no action give finite values."""
+
 ALWAYS_GREEDY = 1e6
 """Logit of the greedy action if epsilon is 0. The other logits are 0, so the Categorical draws no other action."""
 
@@ -245,7 +249,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
                 head.resample_noise(generator)
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return action values ``[..., num_actions]``; forbidden: ``MASKED``. See :meth:`QNetAPI.compute_q_values`."""
+        """Return action values ``[..., num_actions]``; forbidden: ``FORBIDDEN``. See :meth:`QNetAPI.compute_q_values`."""
         return self._q_values(self._latent(batch, embeddings), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
@@ -277,7 +281,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms,
-        the mean advantage of the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for
+        the mean advantage of the allowed actions is 0. Forbidden actions are ``FORBIDDEN``. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:
@@ -286,7 +290,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         latent, allowed = self._latent(batch, embeddings), self._allowed(batch)
         values = self.compute_state_values(batch, latent)
         advantages = self._q_values(latent, batch) - values.unsqueeze(-1)
-        return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
+        return advantages if allowed is None else advantages.masked_fill(~allowed, FORBIDDEN)
 
     def q_support(self) -> Tensor:
         """Return the discounted return that each atom stands for, as :meth:`DistributionalQNetAPI.q_support` does.
@@ -342,13 +346,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
     def _q_values(self, latent: Tensor, batch: Mapping[str, Tree], *, mean: bool = False) -> Tensor:
-        """Return action values ``[..., num_actions]``, ``MASKED`` for forbidden actions. The arguments are described in
-        :meth:`_outputs`; ``mean`` turns off the noise of noisy heads."""
+        """Return action values ``[..., num_actions]``, ``FORBIDDEN`` for forbidden actions. The arguments are described
+        in :meth:`_outputs`; ``mean`` turns off the noise of noisy heads."""
         allowed = self._allowed(batch)
         values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:
             values = values.softmax(-1) @ self.support
-        return values if allowed is None else values.masked_fill(~allowed, MASKED)
+        return values if allowed is None else values.masked_fill(~allowed, FORBIDDEN)
 
     def _outputs(
         self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False

@@ -22,7 +22,7 @@ from catalog.spaces import Leaf, space_parts
 MASKED = -1e9
 """Logit of a forbidden choice. It gives the choice a probability of exactly 0, also in bfloat16, and no noise lifts it
 above the logit of an allowed choice. It is finite, so that differences, sums and squares of log-probabilities are
-finite, too."""
+finite, too. Action values may be below it, so it does not forbid them: see ``FORBIDDEN`` of DQN."""
 
 
 class ActionMask(nn.Module):

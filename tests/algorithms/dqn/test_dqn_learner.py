@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from algorithms.dqn import DQNConfig, DQNLearner
-from catalog.actions.masks import MASKED
+from algorithms.dqn.module import FORBIDDEN
 from rlmodule import Columns, MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences
 from rlmodule.testing.learner_contract import LearnerContract
@@ -336,20 +336,24 @@ def test_a_module_that_does_not_train_needs_no_values_atoms_or_noise() -> None:
     assert [*learner.module] == [ID, "fixed"]
 
 
-def test_forbidden_actions_are_never_the_best_that_follows() -> None:
+@pytest.mark.parametrize("below", [0.0, 1e10])
+def test_forbidden_actions_are_never_the_best_that_follows(below: float) -> None:
     space = gym.spaces.Dict({"obs": SPACES[0], "action_mask": gym.spaces.MultiBinary(NUM_ACTIONS)})
     config = tiny()
     learner = stirred(DQNLearner(config, config.get_rl_module_spec(space, SPACES[1]).as_multi(), run_seed=1))
+    for net in (online(learner), target(learner)):
+        with torch.no_grad():
+            [*net.af_head.parameters()][-1].sub_(below)
     masks = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 0, 1], [1, 1, 1]], dtype=torch.int8).repeat(3, 1)
     plain = batch()
     data = plain | {name: {"obs": plain[name], "action_mask": masks} for name in (Columns.OBS, Columns.NEXT_OBS)}
     got = learner.compute_targets(ID, data).detach()
     values = target(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]}).detach()
     mine = online(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]}).detach()
-    assert bool((values[masks == 0] == MASKED).all())
+    assert bool((values[masks == 0] == FORBIDDEN).all())
     for row in range(12):
         allowed = [a for a in range(NUM_ACTIONS) if masks[row, a]]
         best = max(allowed, key=lambda a, row=row: float(mine[row, a]))
         later = float(values[row, best])
         expected = float(plain[Columns.REWARDS][row]) + float(plain[Columns.DISCOUNTS][row]) * later
-        assert float(got[row]) == pytest.approx(expected, abs=1e-5)
+        assert float(got[row]) == pytest.approx(expected, rel=1e-6, abs=1e-5)

@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from algorithms.dqn.module import ALWAYS_GREEDY, DQNCatalog, DQNModule
+from algorithms.dqn.module import ALWAYS_GREEDY, FORBIDDEN, DQNCatalog, DQNModule
 from catalog import Categorical
 from catalog.actions.masks import MASKED
 from catalog.encoders.noisy import NoisyHead
@@ -151,8 +151,8 @@ def test_the_mean_of_dueling_advantages_is_that_of_allowed_actions() -> None:
     module = build({"dueling": True}, MASKED_OBS)
     module.af_head, module.vf_head = Fixed([1.0, 2.0, 6.0]), Fixed([10.0])
     obs, _ = masked_batch()
-    values = module.compute_q_values(obs, torch.zeros(4, 8))
-    assert values.tolist() == [[8.0, 9.0, 13.0], [7.5, MASKED, 12.5], [MASKED, MASKED, 10.0], [MASKED, 8.0, 12.0]]
+    values, low = module.compute_q_values(obs, torch.zeros(4, 8)), pytest.approx(FORBIDDEN)
+    assert values.tolist() == [[8.0, 9.0, 13.0], [7.5, low, 12.5], [low, low, 10.0], [low, 8.0, 12.0]]
 
 
 def test_dueling_logits_are_centred_atom_by_atom() -> None:
@@ -201,9 +201,30 @@ def test_forbidden_actions_are_masked_everywhere(name: str) -> None:
         module.compute_q_values(obs),
         module.compute_q_values(obs, embeddings),
         module.forward_inference(obs)[Columns.ACTION_DIST_INPUTS],
-        module.forward_exploration(obs)[Columns.ACTION_DIST_INPUTS],
     ):
-        assert torch.equal(values == MASKED, ~allowed)
+        assert torch.equal(values == FORBIDDEN, ~allowed)
+    assert torch.equal(module.forward_exploration(obs)[Columns.ACTION_DIST_INPUTS] == MASKED, ~allowed)
+
+
+@pytest.mark.parametrize("name", ["plain", "c51"])
+def test_forbidden_actions_are_never_chosen_on_whatever_scale_values_are(name: str) -> None:
+    limits = {"v_min": -1e36, "v_max": -1e35} if name == "c51" else {}
+    module = build(VARIANTS[name] | limits, MASKED_OBS)
+    if name == "plain":
+        module.af_head = Fixed([-1e36, -1e35, -1e34])
+    module.set_epsilon(0.0)
+    obs, allowed = masked_batch()
+    values = module.compute_q_values(obs)
+    assert values[allowed].max() < -1e33
+    best = torch.where(allowed, values, -torch.inf).argmax(-1)
+    for forward in (module.forward_inference, module.forward_exploration):
+        dist = Categorical(forward(obs)[Columns.ACTION_DIST_INPUTS])
+        assert torch.equal(dist.to_deterministic().sample(), best)
+        for numbers in (dist.entropy(), dist.logp(best)):
+            assert numbers.tolist() == pytest.approx([0.0] * 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        chosen = module.compute_q_values(obs).argmax(-1, keepdim=True)
+    assert allowed.gather(-1, chosen).all()
 
 
 def test_what_nothing_is_allowed_in_stays_finite() -> None:
@@ -211,8 +232,8 @@ def test_what_nothing_is_allowed_in_stays_finite() -> None:
     obs = {Columns.OBS: {"x": torch.randn(2, 3), "action_mask": torch.zeros(2, 3, dtype=torch.int8)}}
     for epsilon in (0.0, 0.5):
         module.set_epsilon(epsilon)
-        for forward in (module.forward_inference, module.forward_exploration):
-            assert torch.all(forward(obs)[Columns.ACTION_DIST_INPUTS] == MASKED)
+        for forward, low in ((module.forward_inference, FORBIDDEN), (module.forward_exploration, MASKED)):
+            assert torch.all(forward(obs)[Columns.ACTION_DIST_INPUTS] == low)
 
 
 def test_a_net_without_atoms_does_not_pretend_to_have_some() -> None:
@@ -379,7 +400,7 @@ def test_advantages_of_forbidden_actions_are_masked() -> None:
     module = build({"dueling": True}, MASKED_OBS)
     data, allowed = masked_batch()
     advantages = module.compute_advantages(data)
-    assert (advantages[~allowed] == MASKED).all()
+    assert (advantages[~allowed] == FORBIDDEN).all()
     means = torch.where(allowed, advantages, 0).sum(-1) / allowed.sum(-1)
     torch.testing.assert_close(means, torch.zeros(4), rtol=0, atol=1e-6)
 
