@@ -24,8 +24,8 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 FORBIDDEN = -3e38
-"""Value of a forbidden action: below that of any allowed action, on whatever scale the rewards are. It is finite, also in
-bfloat16, so that 0 times it is 0, and observations that allow no action give finite values."""
+"""Value of a forbidden action: below that of any allowed action, on whatever scale the rewards are. It is finite, also
+in bfloat16, so that 0 times it is 0, and observations that allow no action give finite values."""
 
 ALWAYS_GREEDY = 1e6
 """Logit of the greedy action if epsilon is 0. The other logits are 0, so the Categorical draws no other action."""
@@ -249,7 +249,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
                 head.resample_noise(generator)
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return action values ``[..., num_actions]``; forbidden: ``FORBIDDEN``. See :meth:`QNetAPI.compute_q_values`."""
+        """Return action values ``[..., num_actions]``, ``FORBIDDEN`` for forbidden actions. See
+        :meth:`QNetAPI.compute_q_values`."""
         return self._q_values(self._latent(batch, embeddings), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:

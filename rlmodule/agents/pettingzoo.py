@@ -139,10 +139,11 @@ class ParallelAdapter(_Adapter):
 class AECAdapter(_Adapter):
     """Adapts an AEC env of PettingZoo. One agent acts in each step.
 
-    An agent ends in the step after which ``terminations`` or ``truncations`` flag it, even if it is not that agent's
-    turn. The rewards of a step are ``env.rewards`` after that step. The env runner sums the rewards that an agent
-    receives between its turns. An agent that has ended is stepped with None as soon as the env selects it. Rewards are
-    not read after such a step, since some envs (Shimmy's OpenSpiel games) still hold the rewards of the step before.
+    An agent that ``terminations`` or ``truncations`` flag ends when the env selects it: it then observes for the last
+    time, and is stepped with None, which removes it. Until then other agents may act, and the env may reward the agent
+    for their actions, as the env's ``last()`` shows. The rewards of a step are ``env.rewards`` after that step. The env
+    runner sums the rewards that an agent receives between its turns. Rewards are not read after a step with None, since
+    some envs (Shimmy's OpenSpiel games) still hold the rewards of the step before.
 
     Raises:
         TypeError: If `env` is a parallel env.
@@ -154,12 +155,10 @@ class AECAdapter(_Adapter):
             got = f"{type(env).__name__}. Use ParallelAdapter."
             raise TypeError(f"AECAdapter: expected an AEC env, with agent_iter(), got {got}")
         super().__init__(env)
-        self._ended: set[AgentID] = set()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         self.env.reset(seed=seed, options=options)
         self.possible_agents = tuple(self.env.possible_agents)
-        self._ended = set()
         first = self.env.agent_selection
         return {first: self.env.observe(first)}, self._known(self.env.infos)
 
@@ -169,23 +168,15 @@ class AECAdapter(_Adapter):
         env.step(action)
         obs, rewards, infos = dict[AgentID, Any](), dict(env.rewards), self._known(env.infos)
         terminated, truncated = dict[AgentID, bool](), dict[AgentID, bool]()
-        while True:
-            for agent in env.agents:
-                flags = env.terminations[agent], env.truncations[agent]
-                if any(flags) and agent not in self._ended:
-                    self._ended.add(agent)
-                    terminated[agent], truncated[agent] = flags
-                    obs[agent] = env.observe(agent)
-            if not env.agents:
+        while env.agents:
+            selected, num_agents = env.agent_selection, len(env.agents)
+            obs[selected] = env.observe(selected)
+            flags = env.terminations[selected], env.truncations[selected]
+            if not any(flags):
                 break
-            selected = env.agent_selection
-            if selected not in self._ended:
-                obs[selected] = env.observe(selected)
-                break
-            num_agents = len(env.agents)
+            terminated[selected], truncated[selected] = flags
             env.step(None)
             if len(env.agents) >= num_agents:
                 got = f"the agents {env.agents}. Call _was_dead_step(action) in step(), as PettingZoo requires."
                 raise ValueError(f"{self._name}.step(None): expected it to remove {selected!r}, which ended, got {got}")
-            self._ended.discard(selected)
         return obs, rewards, terminated, truncated, infos

@@ -285,9 +285,9 @@ def test_aec_ends_rewards_and_turns_by_hand() -> None:
         ({"b": 1}, {"a": 1, "b": 2}, {}, {}),
         ({"c": 2}, {"a": 4}, {}, {}),
         ({"a": 3}, {"b": 8, "c": 16}, {}, {}),
-        ({"c": 4, "b": 4}, {"c": 32}, {"c": True}, {"c": False}),  # the end of c is seen before its turn comes
-        ({"a": 5}, {"a": 64}, {}, {}),
-        ({"a": 6, "b": 6}, {"b": 128}, *both),
+        ({"b": 4}, {"c": 32}, {}, {}),  # c is flagged, and ends when its turn comes
+        ({"c": 5, "a": 5}, {"a": 64}, {"c": True}, {"c": False}),
+        ({"b": 6, "a": 6}, {"b": 128}, *both),
     ]
     moves = [("a", 1), ("b", 1), ("c", 1), ("a", 1), ("b", 1), ("c", None), ("a", 1), ("b", None), ("a", None)]
     assert relay.stepped == moves
@@ -295,13 +295,13 @@ def test_aec_ends_rewards_and_turns_by_hand() -> None:
 
 def test_a_reset_in_the_middle_of_an_aec_episode_brings_the_dead_back() -> None:
     guard = AgentEnvGuard(AECAdapter(Relay()))
-    for num_moves in (4, 6):  # c ends after four moves, and is not removed yet
+    for num_moves in (4, 6):  # c is flagged after four moves, and not removed yet
         guard.reset()
         ended = []
         for agent in "abcaba"[:num_moves]:
             guard.step({agent: 1})
             ended.append([*guard.ended])
-    assert ended == [[], [], [], ["c"], [], ["a", "b"]]
+    assert ended == [[], [], [], [], ["c"], ["b", "a"]]
 
 
 def test_aec_rewards_between_own_turns_add_up() -> None:
@@ -311,6 +311,30 @@ def test_aec_rewards_between_own_turns_add_up() -> None:
         "b": [(8, False, False), (128, False, True)],
         "c": [(16 + 32, True, False)],
     }
+
+
+class PaysTheDead(Relay):
+    """As above, and the move of b between the end of c and its removal pays c."""
+
+    rewards_after = (*Relay.rewards_after[:4], {"a": 64, "c": 256}, Relay.rewards_after[5])
+
+
+def rewards_by_last(env: Relay) -> dict[AgentID, list[float]]:
+    """The rewards of an episode that PettingZoo's ``last()`` returns, without those before an agent's first action."""
+    env.reset()
+    rewards = defaultdict[AgentID, list[float]](list)
+    for agent in env.agent_iter():
+        _, reward, terminated, truncated, _ = env.last()
+        rewards[agent].append(float(reward))
+        env.step(None if terminated or truncated else 0)
+    return {agent: received[1:] for agent, received in rewards.items()}
+
+
+@pytest.mark.parametrize("env_class", [Relay, PaysTheDead])
+def test_what_an_agent_is_paid_before_its_removal_is_part_of_its_last_reward(env_class: type[Relay]) -> None:
+    rows = rows_by_agent(AECAdapter(env_class()), 1)
+    assert {agent: [row[2] for row in steps] for agent, steps in rows.items()} == rewards_by_last(env_class())
+    assert [row[3:5] for row in rows["c"]] == [(True, False)]
 
 
 def test_rewards_that_stay_in_place_when_the_dead_are_removed_count_once() -> None:
