@@ -124,8 +124,8 @@ class FaultTolerance(Settings):
     )
     restart_failed_sub_environments: bool = setting(
         False,
-        "Whether a single environment that raises is restarted while the runner's other environments continue; "
-        "otherwise its error makes the runner fail.",
+        "Whether a single environment that raises, also in its constructor, is restarted while the runner's other "
+        "environments continue; otherwise its error makes the runner fail.",
     )
     ignore_env_runner_failures: bool = setting(
         False,

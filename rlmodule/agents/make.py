@@ -13,6 +13,7 @@ from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.pettingzoo import adapted
 from rlmodule.envs.make import check_num_envs, install_remedy, name_of
 from rlmodule.envs.pettingzoo import is_of_gymnasium, maker_of
+from rlmodule.envs.restarting import made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
 
 AgentEnvSource: TypeAlias = str | Callable[..., Any]
@@ -32,6 +33,7 @@ def make_agent_envs(
     first_env_index: int = 0,
     step_counter: SharedCounter | None = None,
     like: AgentEnvGuard | None = None,
+    tries: int = 1,
 ) -> list[AgentEnvGuard]:
     """Make `num_envs` multi-agent envs, each wrapped in a guard. A PettingZoo env is first wrapped in an adapter.
 
@@ -42,6 +44,7 @@ def make_agent_envs(
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of the envs.
         like: Env whose agents and spaces all envs must have. None compares with the first env that is made.
+        tries: Number of times to try to make each env, if making it raises.
 
     Raises:
         ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
@@ -55,7 +58,8 @@ def make_agent_envs(
     made, guards = list[Any](), list[AgentEnvGuard]()
     try:
         for index in range(first_env_index, first_env_index + num_envs):
-            made.append(_make(source, mutable_copy(dict(env_config)), where))
+            # a new copy in each try
+            made.append(made_in_tries(lambda: _make(source, mutable_copy(dict(env_config)), where), tries))
             if made[-1] is made[0] and guards:
                 remedy = "Construct the env inside the factory."
                 raise ValueError(f"{where}: expected a new env from each call, got the same one. {remedy}")

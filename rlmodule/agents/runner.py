@@ -28,7 +28,7 @@ from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
-from rlmodule.envs.restarting import Restarts
+from rlmodule.envs.restarting import TRIES, Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
@@ -95,8 +95,9 @@ class AgentRunner(Accounts):
         self._make = functools.partial(
             make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter
         )
-        self.envs = self._make(num_envs, first_env_index=first_env_index)
-        each = enumerate(self.envs if settings.restart_failed_sub_environments else ())
+        restarts = settings.restart_failed_sub_environments
+        self.envs = self._make(num_envs, first_env_index=first_env_index, tries=TRIES if restarts else 1)
+        each = enumerate(self.envs if restarts else ())
         self._restarts = [Restarts(guard, functools.partial(self._replace, e)) for e, guard in each]
         self._guards: Sequence[Any] = self._restarts or self.envs  # they reset the envs
         self._on_env = on_env

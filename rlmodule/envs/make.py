@@ -16,7 +16,7 @@ from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.async_vector_env import AsyncEnvs
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
-from rlmodule.envs.restarting import RestartingEnv
+from rlmodule.envs.restarting import TRIES, RestartingEnv, made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time, follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
@@ -61,7 +61,8 @@ def make_vector_env(
             "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts steps in mode "sync". With "async" or a ready vector env, the caller must count them.
-        restart: Replace a single env that raises with a new one; see `RestartingEnv`.
+        restart: Replace a single env that raises with a new one; see `RestartingEnv`. Also try up to three times to
+            make an env.
 
     Raises:
         ValueError: If the id, mode or number of envs is invalid; the mode does not fit `env`; the spaces of the envs
@@ -81,7 +82,9 @@ def make_vector_env(
         env_config = atari_settings(str(env), env_config)
     where, vectorize = f"env {name_of(env)}", mode == "vector_entry_point"
     # pass the id, not its spec: then Gymnasium warns of old versions
-    made = _make(importing_id(env), env_config, num_envs, where, vectorize)
+    make_first = functools.partial(_make, importing_id(env), env_config, num_envs, where, vectorize)
+    tries = TRIES if restart else 1
+    made = made_in_tries(make_first, tries)
     try:
         if isinstance(made, VectorEnv):
             _check_ready(made, where, num_envs, mode, restart)
@@ -111,7 +114,7 @@ def make_vector_env(
         if os.getpid() != maker_pid:
             follow_parent()
         try:
-            guard = guarded(ready.pop() if ready else make_another(), index)
+            guard = guarded(ready.pop() if ready else made_in_tries(make_another, tries), index)
         except Exception as error:
             if mode == "async":
                 return _FailedEnv(error, *spaces)

@@ -1,16 +1,18 @@
 """RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts implements the
-replacement."""
+replacement, and made_in_tries() the first env."""
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
 from rlmodule.envs.checks import EnvError, EnvGuard
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.seeding import int_seed
+
+T = TypeVar("T")
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -19,6 +21,23 @@ TRIES = 3
 
 FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step in which the env raised. Its value is the text of the error."""
+
+
+def made_in_tries(make: Callable[[], T], tries: int = TRIES) -> T:
+    """Return the result of ``make``, which makes the first env of a place in the vector env. If making it raises
+    ``RuntimeError``, log a warning and try again, up to ``tries`` times in all."""
+    for failures in range(1, tries):
+        try:
+            return make()
+        except RuntimeError as error:
+            logger.warning("%s This was try %d of %d.", error, failures, tries)
+            _wait(failures)
+    return make()
+
+
+def _wait(failures: int) -> None:
+    """Sleep for 0.1 or 0.4 s after 1 or 2 failures in a row."""
+    time.sleep(0.1 * 4 ** (failures - 1))
 
 
 class Restarts:
@@ -99,7 +118,7 @@ class Restarts:
         """Replace the env, after 0, 0.1 or 0.4 s for 0, 1 or 2 failures in a row. Return the seed for the reset of the
         new env."""
         if self._failures:
-            time.sleep(0.1 * 4 ** (self._failures - 1))
+            _wait(self._failures)
         close_in_time(self.env, f"env {self.env.env_index}")
         self.env, self._failed = self._make(), False
         self._num_made += 1

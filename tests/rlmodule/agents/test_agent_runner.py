@@ -24,6 +24,7 @@ from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.envs import restarting
 from rlmodule.testing.data import differences
 from tests.parametric_envs import ParametricCartPole
 from tests.rlmodule.agents.envs import CartPoles, OneAgent, ScriptedEnv, random_script
@@ -522,6 +523,31 @@ def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(mode
     assert [env.env_index for env in agents.envs] == [0, 1, 2]
     assert len(made) > 3
     assert {*agents.envs} <= {*made}
+
+
+@pytest.mark.parametrize(("restarts", "num_faults", "tries"), [(True, 2, 3), (True, 3, 3), (False, 1, 1)])
+def test_making_an_env_is_tried_three_times_if_envs_are_restarted(
+    restarts: bool, num_faults: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarting, "_wait", lambda failures: None)
+    configs: list[Any] = []
+
+    def make(config: dict[str, Any]) -> CartPoles:
+        configs.append(dict(config))
+        config.clear()  # each try gets a new copy
+        if len(configs) <= num_faults:
+            raise OSError("no license left")
+        return CartPoles(2)
+
+    settings = Settings(
+        env=make, env_config={"x": 1}, num_envs_per_env_runner=1, restart_failed_sub_environments=restarts
+    )
+    if num_faults < tries:
+        AgentRunner(settings, run_seed=1).stop()
+    else:
+        with pytest.raises(RuntimeError, match="got OSError: no license left"):
+            AgentRunner(settings, run_seed=1)
+    assert configs == [{"x": 1}] * tries
 
 
 def test_an_env_that_raises_while_its_episode_is_continued_is_restarted() -> None:

@@ -25,7 +25,7 @@ from algorithms.ops.returns import generalized_advantages
 from algorithms.replay import ReplayBuffer
 from catalog import Catalog
 from rlmodule import Columns, EnvRunner, Rollout
-from rlmodule.envs import make
+from rlmodule.envs import make, restarting
 from rlmodule.envs import subprocesses as processes
 from rlmodule.envs.checks import EnvError, EnvGuard
 from rlmodule.envs.shared_counter import SharedCounter
@@ -406,11 +406,26 @@ def test_an_env_that_cannot_be_restarted_at_once_is_tried_again(folders: Any) ->
     rollout = runner.sample(10)
     assert num_lives(folder) == 4
     assert int((~rollout.valid).sum()) == 1
-    for restarts in (True, False):
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_making_an_env_for_the_first_time_is_tried_three_times(
+    folders: Any, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(restarting, "_wait", lambda failures: None)
+    # the first env twice, and once the next one: in mode "async" they are the env in this process and that of env 0
+    folder = next(folders)
+    runner = runner_for(folder, mode, restarts=True, num_envs=2, lives={0: "plain", 1: "huge", 3: "plain"})
+    assert int(runner.sample(5).valid.sum()) == 10
+    runner.stop()
+    assert num_lives(folder) == 2 + 1 + 1 + 1 + (mode == "async")
+    assert "ZeroDivisionError: of all things" in caplog.text
+    assert "This was try 1 of 3" in caplog.text
+    for restarts, tries in ((True, 3), (False, 1)):
         folder = next(folders)
         with pytest.raises(RuntimeError, match=r"FaultEnv.*ZeroDivisionError: of all things"):
-            runner_for(folder, restarts=restarts, num_envs=1, lives={0: "plain"})
-        assert num_lives(folder) == 1
+            runner_for(folder, mode, restarts=restarts, num_envs=1, lives=dict.fromkeys(range(9), "plain"))
+        assert num_lives(folder) == tries
 
 
 def test_a_ready_vector_env_cannot_be_mended() -> None:
