@@ -250,7 +250,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
         """Return the rollout in ``answer``, or None if the call failed. Account for the env steps in both cases."""
-        known = self._known[answer.worker]
+        # not _known_of(), which would forget a failed incarnation that was restarted already, and the steps it lost
+        known = self._known.get(answer.worker)
+        if known is None:  # the answer to a call before the first rollout, whose caller was interrupted
+            known = self._known_of(answer.worker)
         if answer.failure is not None:
             if steps := known.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps

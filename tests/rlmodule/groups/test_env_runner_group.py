@@ -358,6 +358,20 @@ def test_calls_that_were_interrupted_leave_nothing_to_stumble_over(
     assert remote.num_env_steps_lost == lost
 
 
+@pytest.mark.parametrize(
+    "late", [Answer(1), Answer(1, failure=Failure("died", "ActorDiedError", "killed"))], ids=["returned", "died"]
+)
+def test_a_late_answer_to_a_call_before_the_first_rollout_is_no_rollout(
+    local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, late: Answer
+) -> None:
+    (rollout,) = local.sample(5)
+    workers = Scripted([[Answer(0), late], [Answer(0, rollout)], []])  # reset() was interrupted, and then answered
+    monkeypatch.setattr(RemoteEnvRunnerGroup, "_start_processes", lambda *args: workers)
+    group = group_of(num_env_runners=2, num_envs_per_env_runner=2)
+    assert list(group.sample(5)) == [rollout]
+    assert not any(group.num_env_steps_lost.values())
+
+
 def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     (rollout,) = local.sample(5)
     died = Answer(1, failure=Failure("died", "ActorDiedError", "killed", final=True))
