@@ -36,6 +36,7 @@ from rlmodule.seeding import torch_stream
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
     from algorithms.run.policies import PolicyChanges
+    from algorithms.run.saved_settings import SavedSettings
 
 
 class Algorithm(metaclass=AlgorithmType):
@@ -373,6 +374,15 @@ class Algorithm(metaclass=AlgorithmType):
         """
         if self._changes is not None:
             self._changes.set_state(state, allow)
+
+    def adapt_state(self, state: dict[str, Any], saved: SavedSettings) -> None:
+        """Change ``state``, which a checkpoint holds, so that settings of this run apply that differ from ``saved`` and
+        that the state would replace. Called once, before :meth:`set_state`. Default: do nothing.
+
+        Args:
+            state: A state from :meth:`get_state`.
+            saved: The settings of the run that was saved.
+        """
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state from :meth:`get_state`. An open episode continues if it can be restored, else a new one

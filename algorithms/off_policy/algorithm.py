@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from math import floor
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from algorithms.algorithm import Algorithm
 from algorithms.config import MultiAgentConfig, Reporting
 from algorithms.replay.buffer import ReplayBuffer
-from algorithms.replay.prioritized import PrioritizedReplay
+from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
 from catalog.checks import Schedule
 from catalog.settings import Section, Settings, setting, settings_of
@@ -22,6 +22,9 @@ from rlmodule.learning.schedules import value_at
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.seeding import seed_sequence
 from rlmodule.settings import Training
+
+if TYPE_CHECKING:
+    from algorithms.run.saved_settings import SavedSettings
 
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that only have an effect with ``prioritized_replay=True``."""
@@ -357,6 +360,19 @@ class ReplayAlgorithm(Algorithm):
         if self.config.replay_in_checkpoints:
             state["replay"] = self._by_id({name: replay.get_state() for name, replay in self.replays.items()})
         return state
+
+    def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
+        """Give the saved priorities a ``prioritized_replay_alpha`` that differs from that of the saved run."""
+        super().adapt_state(state, saved)
+        replays, name = state.get("replay") or {}, "prioritized_replay_alpha"
+        if not self.config.is_multi_agent:
+            replays = {DEFAULT_MODULE_ID: replays}
+        for module_id in self.replays.keys() & replays.keys():
+            alpha = self.configs[module_id].prioritized_replay_alpha
+            before = saved.get(name, module_id, default=alpha)
+            if alpha != before and "priorities" in replays[module_id]:
+                priorities = replays[module_id]["priorities"]
+                replays[module_id]["priorities"] = with_exponent(priorities, before, alpha)
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)

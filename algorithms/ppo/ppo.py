@@ -1,7 +1,7 @@
 """PPO: its settings, and one iteration of training."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.config import EpisodeLearnerConfig
@@ -13,6 +13,9 @@ from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.settings import EpisodeTraining
+
+if TYPE_CHECKING:
+    from algorithms.run.saved_settings import SavedSettings
 
 MAPPO: dict[str, Any] = {
     "policies": "shared",
@@ -115,3 +118,12 @@ class PPO(Algorithm):
             pass  # all rows are the reset steps of next-step autoreset envs
         learned = self.learner_group.update_from_episodes(rollout, env_steps=before)
         return {"timers": learned.pop("timers"), "learners": learned}
+
+    def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
+        """Begin again with a ``kl_coeff`` that differs from that of the saved run."""
+        super().adapt_state(state, saved)
+        coefficients = state["learners"]["kl_coeff"]
+        for module_id in coefficients:
+            coefficient = self.config.for_module(module_id).kl_coeff
+            if coefficient != saved.get("kl_coeff", module_id, default=coefficient):
+                coefficients[module_id] = coefficient

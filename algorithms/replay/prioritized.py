@@ -130,3 +130,14 @@ class Priorities:
         values[: len(state["values"])] = state["values"].numpy()
         self._tree.set(np.arange(len(values)), values)
         self._greatest = float(state["greatest"])
+
+
+def with_exponent(state: Mapping[str, Any], before: float, alpha: float) -> dict[str, Any]:
+    """Return ``state``, from :meth:`Priorities.get_state`, with the exponent ``alpha`` in place of ``before``. If
+    ``before`` is 0, all priorities stay 1, since it made all errors equal. Leaves that cannot be drawn stay so."""
+    ratio = alpha / before if before else 0.0
+    values = state["values"]
+    return {
+        "values": values.pow(ratio).where(values > 0, 0.0),
+        "greatest": float(state["greatest"]) ** ratio,
+    }

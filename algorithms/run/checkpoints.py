@@ -16,6 +16,7 @@ import tree
 
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
+from algorithms.run.saved_settings import SavedSettings
 from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
 from catalog.errors import printable
@@ -35,6 +36,9 @@ MOST_AGENTS = 10_000
 
 # Largest count of steps, updates or episodes of a run, at which 64-bit floats still tell neighbours apart.
 MOST_STEPS = 2**53
+
+# Model settings that shape only the initial weights of nets, as all initialisers do.
+FOR_NEW_NETS = ("sigma0",)
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -229,6 +233,10 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             else:
                 more = of_agents if "obs" in env.get("episode", {}) else {}  # else it has not begun
             _check_kinds(env, {"episode": episode | more}, f"state/env_runners/{index}")
+        if objects:
+            saved = SavedSettings(content)
+            algorithm.adapt_state(state, saved)
+            _tell_what_has_no_effect(saved, folder, algorithm, objects)
         algorithm.set_state(state)
     except BaseException as error:
         if algorithm is not None:
@@ -258,6 +266,29 @@ def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: Algorithm
     named += [name for name in numbers if vars(config)[name] != saved.get(name, vars(config)[name])]
     if named:
         logger.warning("%s goes on up to rounding, not to the bit: %s.", folder, ", ".join(named))
+
+
+def _tell_what_has_no_effect(
+    saved: SavedSettings, folder: Path, algorithm: Algorithm, given: Mapping[str, Any]
+) -> None:
+    """Log a warning that names the settings in ``given`` that differ from those of the saved run and act on a new run
+    only."""
+    for module_id, module in algorithm.learner_group.module.items():
+        changed = saved.changed_in_net(module_id, module)
+        if named := [path for path, name in changed.items() if name in FOR_NEW_NETS or "_initializer" in name]:
+            logger.warning(
+                "%s: %s of %r without effect: the run has the trained weights. Build a new run for other initial ones.",
+                folder,
+                ", ".join(f"model_config.{path}" for path in named),
+                module_id,
+            )
+    if "seed" in given and algorithm.run_seed != saved.run_seed:
+        logger.warning(
+            "%s: seed=%d acts on evaluation, and on envs and policies that are added. All other random streams "
+            "continue from the checkpoint. Build a new run for others.",
+            folder,
+            algorithm.run_seed,
+        )
 
 
 def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -6,13 +6,14 @@ works for code that is missing or not trusted.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.settings import settings_of
 from rlmodule.encoding import encode
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"
@@ -82,6 +83,49 @@ def _plain(value: Any) -> Any:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}
     return value
+
+
+class SavedSettings:
+    """The settings of a saved run, to compare with those of the run that continues it.
+
+    Args:
+        content: The content of a checkpoint.
+
+    Attributes:
+        run_seed: The seed of the saved run.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.run_seed: int = content["run_seed"]
+        self._config: dict[str, Any] = _plain(content["config"])
+        self._specs = {module_id: _plain(one.get("spec")) for module_id, one in content["modules"].items()}
+
+    def get(self, name: str, module_id: str, default: Any) -> Any:
+        """Return the setting ``name`` of the module ``module_id``. Return ``default`` if the checkpoint is older than
+        the setting."""
+        overrides = self._config.get("policy_overrides", {}).get(module_id, {})
+        return overrides.get(name, self._config.get(name, default))
+
+    def changed_in_net(self, module_id: str, module: RLModule) -> dict[str, str]:
+        """Return the model settings of ``module`` that differ from those that ``module_id`` was saved with: the path of
+        each, such as ``functions['value']['fcnet_hiddens']``, and its name."""
+        saved = self._specs.get(module_id)
+        if saved is None:
+            return {}
+        now = _plain(encode(RLModuleSpec.of(module)))
+        before, after = (dict(_model_settings(spec[MODEL] or {})) for spec in (saved, now))
+        return {path: name for path, (name, _) in (before | after).items() if before.get(path) != after.get(path)}
+
+
+def _model_settings(given: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, tuple[str, Any]]]:
+    """Yield the path, name and value of each model setting in ``given``, also of those by leaf and by function."""
+    for name, value in given.items():
+        path = f"{place}[{name!r}]" if place else name
+        if name in ("functions", "leaf_overrides"):
+            for key, settings in value.items():
+                yield from _model_settings(settings, f"{path}[{key!r}]")
+        else:
+            yield path, (name, value)
 
 
 def folders_below(path: Path, file: str) -> list[Path]:

@@ -1,6 +1,6 @@
 """SAC: its settings."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
 from algorithms.sac.learner import SACLearner
@@ -9,7 +9,11 @@ from algorithms.sac.presets import PRESETS
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
+from rlmodule.modules.apis import TemperatureAPI
 from rlmodule.modules.spec import RLModuleSpec
+
+if TYPE_CHECKING:
+    from algorithms.run.saved_settings import SavedSettings
 
 PLAIN: dict[str, Any] = {
     "lr": 3e-4,
@@ -82,3 +86,13 @@ class SAC(ReplayAlgorithm):
     """
 
     config: SACConfig
+
+    def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
+        """Begin again with an ``initial_alpha`` that differs from that of the saved run."""
+        super().adapt_state(state, saved)
+        for module_id, module in self.learner_group.module.items():
+            if "initial_alpha" in saved.changed_in_net(module_id, module):
+                assert isinstance(module, TemperatureAPI)
+                log_alpha = module.log_temperature()
+                [name] = [name for name, parameter in module.named_parameters() if parameter is log_alpha]
+                state["learners"]["module"][module_id][name] = log_alpha.detach().clone()
