@@ -124,4 +124,6 @@ class FaultRegression(Regression):
         struck = Plan(self.settings.folder).strike(self.collective.rank, self.num_updates)
         loss, _ = super().compute_loss_for_module(module_id, batch, fwd_out)
         loss = loss * torch.nan if struck == "nan" else loss
-        return loss, {"error_of_row": (fwd_out["action_dist_inputs"] - batch["target"]).detach().abs().mean(-1)}
+        errors = (fwd_out["action_dist_inputs"] - batch["target"]).detach().abs().mean(-1)
+        rows_of_all = len(errors) if self.num_in_batch is None else self.num_in_batch
+        return loss, {"error_of_row": errors, "rows_of_all": torch.tensor(float(rows_of_all))}

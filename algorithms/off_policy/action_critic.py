@@ -17,6 +17,9 @@ from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI
 from rlmodule.modules.spec import MultiRLModuleSpec
 
+_STREAMS = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Distance between the initial states of the streams of one gradient step."""
+
 
 class ActionCriticLearner(ReplayLearner):
     """Learns critics, and a policy that they guide, from one batch of replayed steps at a time.
@@ -29,7 +32,8 @@ class ActionCriticLearner(ReplayLearner):
     def __init__(self, settings: Any, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         # gets its state in each step, since a new one would take longer
         self._rng = np.random.Generator(np.random.PCG64(0))
-        self._rng_state = self._rng.bit_generator.state
+        self._rng_state: dict[str, Any] = dict(self._rng.bit_generator.state)
+        self._noise_seed = self._num_draws = 0  # of this gradient step
         super().__init__(settings, spec, run_seed=run_seed)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -41,10 +45,9 @@ class ActionCriticLearner(ReplayLearner):
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Seed the noise generator for this gradient step. All learners use the same seed."""
+        """Draw the seed of the noise of this gradient step. All learners draw the same seed."""
         super().before_gradient_step(module_id)
-        self._rng_state["state"]["state"] = int(torch.randint(2**62, (), generator=self.generator))
-        self._rng.bit_generator.state = self._rng_state
+        self._noise_seed, self._num_draws = int(torch.randint(2**62, (), generator=self.generator)), 0
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
         """Return noise for ``num_actions`` actions in each row of this learner's batch, ``[num_actions, ..., W]`` for
@@ -52,13 +55,38 @@ class ActionCriticLearner(ReplayLearner):
         Every learner draws the noise for the rows of all learners and returns only the noise for its own rows."""
         module, rewards = self.module[module_id], batch[Columns.REWARDS]
         (*steps, own), rank, size = rewards.shape, self.collective.rank, self.collective.size
-        total = self.settings.train_batch_size_per_learner * size
-        if steps:
-            total = max(1, total // module.max_seq_len)
+        total = self._num_of_all(own, module.max_seq_len if steps else 1)
+
+        def drawn(count: int) -> Tensor:
+            """Return the noise of a batch of an even ``count`` of rows. Its stream is not that of ``count ± 2``."""
+            stream = 2 * self._num_draws + count // 2 % 2
+            self._rng_state["state"]["state"] = (self._noise_seed + stream * _STREAMS) % 2**128
+            self._rng.bit_generator.state = self._rng_state
+            shape = (num_actions, *steps, count)
+            noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), module.num_dist_inputs)
+            assert noise is not None  # the catalog checks it
+            return noise.unflatten(0, shape)
+
+        half = total // 2
+        if total == 2 * half:
+            noise = drawn(total)
+        else:
+            # The first half is that of a batch of one row more, and the second half that of one row less. So each of
+            # two learners needs to know only the number of its own rows.
+            noise = drawn(total + 1).narrow(-2, 0, half + 1)
+            if half:
+                noise = torch.cat([noise, drawn(total - 1).narrow(-2, half, half)], -2)
+        self._num_draws += 1
+        first, _ = spans(total, size)[rank]
+        return moved(noise.narrow(-2, first, own), rewards.device)
+
+    def _num_of_all(self, own: int, length: int) -> int:
+        """Return the number of rows, or of sequences of ``length``, of all learners, of which this one has ``own``. If
+        the group has not said it, this is the number in a batch of the settings, or if ``own`` does not fit that, a
+        number that is even for each learner."""
+        if self.num_in_batch is not None:
+            return self.num_in_batch
+        rank, size = self.collective.rank, self.collective.size
+        total = max(1, self.settings.train_batch_size_per_learner * size // length)
         first, stop = spans(total, size)[rank]
-        if stop - first != own:  # a batch of another size than that of the settings
-            first, total = rank * own, size * own
-        shape = (num_actions, *steps, total)
-        noise = module.action_dist_cls.draw_noise(self._rng, math.prod(shape), module.num_dist_inputs)
-        assert noise is not None  # the catalog checks it
-        return moved(noise.unflatten(0, shape).narrow(-2, first, own), rewards.device)
+        return total if stop - first == own else size * own

@@ -18,9 +18,10 @@ from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
+from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import merge_metrics
-from rlmodule.learning.sharding import shard, shard_batch
+from rlmodule.learning.sharding import num_in_batch, shard, shard_batch
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.seeding import int_seed
@@ -135,6 +136,7 @@ class RemoteLearnerGroup(LearnerGroup):
             else:
                 check_batch(data, where)
             parts, rows = shard_batch(data, size), num_rows(data)
+            kwargs = {**kwargs, "num_in_batch": num_in_batch(data)}
         task = _Task(method, [(part,) for part in parts], kwargs, returns_state, rows)
         reduce_fn = reduce_fn or default
         if not async_update:
@@ -363,12 +365,15 @@ class _LearnerActor:
         self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
-        """Call :meth:`serve`, :meth:`connect` or a method of the learner, by its name.
+        """Call :meth:`serve`, :meth:`connect` or a method of the learner, by its name. The argument ``num_in_batch`` is
+        set as the attribute of a :class:`BatchLearner`.
 
         Returns:
             The result, and the learner's state after the call if ``returns_state``, otherwise None.
         """
-        target = self if method in ("serve", "connect") else self.learner
+        target, kwargs = self if method in ("serve", "connect") else self.learner, dict(kwargs)
+        if isinstance(self.learner, BatchLearner):
+            self.learner.num_in_batch = kwargs.pop("num_in_batch", None)
         result = getattr(target, method)(*args, **kwargs)
         return result, self.learner.get_state() if returns_state else None
 

@@ -28,7 +28,13 @@ class BatchLearner(Learner):
     If several learners train together, all of them call ``before_gradient_step`` and ``after_gradient_step``, but
     learners without data skip ``prepare_batch`` and the loss. So draw from ``generator``, which must stay the same on
     all learners, only in ``before_gradient_step`` and ``after_gradient_step``.
+
+    Attributes:
+        num_in_batch: Number of rows, or of sequences, in the shares of all learners that train together; None if no
+            group has said it.
     """
+
+    num_in_batch: int | None = None
 
     def before_gradient_step(self, module_id: str) -> None:
         """Prepare a gradient step of module ``module_id``. Runs under ``no_grad`` before ``prepare_batch``. The default

@@ -64,9 +64,13 @@ def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into ``num_shards`` shards. Their
     numbers of rows or sequences differ by at most one, and an empty shard is None. :func:`join_rows` joins results that
     have one entry per row."""
-    is_rows = Columns.STATE_IN not in batch
-    take, count = (_cut, num_rows(batch)) if is_rows else (_take_sequences, batch[Columns.STARTS].shape[1])
-    return [take(batch, a, b) if a < b else None for a, b in spans(count, num_shards)]
+    take = _cut if Columns.STATE_IN not in batch else _take_sequences
+    return [take(batch, a, b) if a < b else None for a, b in spans(num_in_batch(batch), num_shards)]
+
+
+def num_in_batch(batch: Batch) -> int:
+    """Return the number of rows of a batch of rows, or of sequences of a batch of sequences."""
+    return num_rows(batch) if Columns.STATE_IN not in batch else batch[Columns.STARTS].shape[1]
 
 
 def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:

@@ -145,6 +145,7 @@ def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path)
         assert mine.keys() == expected.keys()
         torch.testing.assert_close(mine["error_of_row"], expected["error_of_row"])  # in the order of the rows
         assert float(mine["total_loss"]) == pytest.approx(float(expected["total_loss"]), rel=1e-6)
+        assert float(mine["rows_of_all"]) == 5
         assert all(value.device.type == "cpu" for value in mine.values())
     state, expected = group.get_state()["module"][ID], local.get_state()["module"][ID]
     for name, _ in local.get_module(ID).named_parameters():
