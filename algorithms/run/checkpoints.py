@@ -279,7 +279,7 @@ def _tell_what_has_no_effect(
             logger.warning(
                 "%s: %s of %r without effect: the run has the trained weights. Build a new run for other initial ones.",
                 folder,
-                ", ".join(f"model_config.{path}" for path in named),
+                printable(", ".join(f"model_config.{path}" for path in named)),
                 module_id,
             )
     if "seed" in given and algorithm.run_seed != saved.run_seed:
