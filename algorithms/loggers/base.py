@@ -1,8 +1,12 @@
 """The interface of loggers, their names, and helpers that several of them use."""
 
+from __future__ import annotations
+
+import logging
 import math
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +34,13 @@ DEFAULT_LOGGERS = ("jsonl", "tensorboard")
 
 STEPS = "env_runners/num_env_steps_sampled_lifetime"
 """Path of the metric that counts the env steps of the whole run."""
+SECONDS = "time_total_s"
+"""Path of the metric that counts the seconds of the whole run."""
+
+MOST_FAILED_IN_A_ROW = 3
+"""Number of results in a row that a logger may fail to log before the run ends with an error."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class LoggedRun:
             results that an interrupted run logged after that step.
         seed: The run's seed.
         config: All settings as JSON values.
+        seconds: Seconds that the run had taken at ``env_steps``. An evaluation at the end of an interrupted run may
+            have logged a result later, at the same step.
     """
 
     name: str
@@ -50,6 +63,11 @@ class LoggedRun:
     env_steps: int
     seed: int
     config: Mapping[str, Any]
+    seconds: float = math.inf
+
+    def includes(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the run had logged ``row``, a result by path, when it was saved."""
+        return float(row.get(STEPS) or 0) <= self.env_steps and float(row.get(SECONDS) or 0) <= self.seconds
 
 
 class Logger(ABC):
@@ -94,6 +112,10 @@ LoggerFactory: TypeAlias = Callable[[LoggedRun], Logger]
 """A class derived from :class:`Logger`, or any function that returns a logger."""
 
 
+class LoggerFailed(RuntimeError):
+    """Raised if a logger fails. The message names it, and its error is the cause."""
+
+
 class LoggerGroup:
     """Builds, calls and closes the loggers of a run.
 
@@ -106,12 +128,17 @@ class LoggerGroup:
         ValueError: If a name is unknown, or a logger needs a folder and the run has none.
         TypeError: If a function does not return a logger.
         OSError, ImportError: As :class:`Logger`. A logger may raise other errors.
+
+    Attributes:
+        num_failed: Number of results that could not be logged, summed over the loggers.
     """
 
     def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
         if chosen is None:
             chosen = DEFAULT_LOGGERS if run.folder is not None else ()
         self._loggers: list[Logger] = []
+        self.num_failed = 0
+        self._failed_in_a_row: Counter[int] = Counter()  # by the logger's position
         try:
             for one in chosen:
                 made = _factory(one)(run)
@@ -127,36 +154,45 @@ class LoggerGroup:
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Call :meth:`Logger.log` of all loggers, even if one of them fails. Raise only after all calls.
+        """Call :meth:`Logger.log` of all loggers, even if one of them fails. Count failures and log a warning.
 
         Raises:
-            RuntimeError: If a logger fails. The message names it, and its error is the cause.
+            LoggerFailed: If one fails for the :data:`MOST_FAILED_IN_A_ROW`-th time in a row. Raised after all calls.
         """
-        self._call_each("log", values, env_steps)
+        failed = self._call_each("log", values, env_steps)
+        self.num_failed += len(failed)
+        self._failed_in_a_row = Counter({at: self._failed_in_a_row[at] + 1 for at in failed})
+        for at, error in failed.items():
+            if self._failed_in_a_row[at] >= MOST_FAILED_IN_A_ROW:
+                raise error
+            logger.warning("A result was not logged, training goes on. %s", error)
 
     def close(self) -> None:
         """Close all loggers, even if one of them fails.
 
         Raises:
-            RuntimeError: If a logger fails. The message names it, and its error is the cause.
+            LoggerFailed: If a logger fails.
         """
         try:
-            self._call_each("close")
+            failed = self._call_each("close")
         finally:
             self._loggers = []
+        for error in failed.values():
+            raise error
 
-    def _call_each(self, method: str, *arguments: Any) -> None:
-        failed: list[tuple[Logger, Exception]] = []
-        for logger in self._loggers:
+    def _call_each(self, method: str, *arguments: Any) -> dict[int, LoggerFailed]:
+        """Call ``method`` of all loggers. Return the errors of those that failed, by their positions."""
+        failed: dict[int, LoggerFailed] = {}
+        for at, one in enumerate(self._loggers):
             try:
-                methodcaller(method, *arguments)(logger)
+                methodcaller(method, *arguments)(one)
             except Exception as error:
-                failed.append((logger, error))
-        for logger, error in failed:
-            raise RuntimeError(
-                f"logger {type(logger).__name__}.{method}(): expected no error, got {type(error).__name__}: {error}. "
-                "Fix the cause, or leave this logger out: .reporting(loggers=[...])."
-            ) from error
+                failed[at] = LoggerFailed(
+                    f"logger {type(one).__name__}.{method}(): expected no error, got {type(error).__name__}: {error}. "
+                    "Fix the cause, or leave this logger out: .reporting(loggers=[...])."
+                )
+                failed[at].__cause__ = error
+        return failed
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
@@ -230,6 +266,20 @@ def replace_file(path: Path, text: str) -> None:
     staged = path.with_name(f".{path.name}-new")
     staged.write_text(text, encoding="utf-8", newline="")
     os.replace(staged, path)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append ``data`` to the file ``path``: all of it or, if that fails, nothing, so that no later row joins half a
+    row."""
+    with open(path, "ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            written = 0
+            while written < len(data):  # a write may be short, as on a disk that is almost full
+                written += file.write(data[written:])
+        except BaseException:
+            file.truncate(end)
+            raise
 
 
 @contextmanager

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replace_file
+from algorithms.loggers.base import LoggedRun, Logger, append_whole, numbers_of, replace_file
 
 
 class CsvLogger(Logger):
     """Appends a row per iteration to ``progress.csv``. A field is empty if the iteration did not report its number.
 
     A number that no earlier row had, such as one of the first evaluation, adds a column, for which the whole file is
-    rewritten. A resumed run drops the rows after the env step at which it resumes.
+    rewritten. A resumed run drops the rows after the env step at which it resumes. A row that cannot be written, as on
+    a full disk, is written with the next one.
     """
 
     needs_folder = True
@@ -23,28 +24,38 @@ class CsvLogger(Logger):
         assert run.folder is not None
         self.path = run.folder / "progress.csv"
         self._columns: dict[str, None] = {}  # used as an ordered set
+        self._waiting: list[Mapping[str, Any]] = []
         if self.path.exists():
             columns, rows = read_table(self.path)
-            self._columns = dict.fromkeys(columns)
-            self._rewrite(row for row in rows if float(row.get(STEPS) or 0) <= run.env_steps)
+            self._rewrite(dict.fromkeys(columns), filter(run.includes, rows))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Append a row. The row is in the file when this returns."""
-        row = numbers_of(values)
-        if not row.keys() <= self._columns.keys():
+        self._waiting.append(numbers_of(values))
+        self._write()
+
+    def _write(self) -> None:
+        columns = self._columns | {name: None for row in self._waiting for name in row}
+        if len(columns) > len(self._columns):
             rows = read_table(self.path)[1] if self._columns else []
-            self._columns |= dict.fromkeys(row)
-            self._rewrite(rows)
-        with open(self.path, "a", encoding="utf-8", newline="") as file:
-            file.write(self._lines([row]))
+            self._rewrite(columns, [*rows, *self._waiting])
+        else:
+            append_whole(self.path, _lines(columns, self._waiting).encode())
+        self._waiting.clear()
 
-    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        replace_file(self.path, self._lines([{name: name for name in self._columns}, *rows]))
+    def close(self) -> None:
+        if self._waiting:
+            self._write()
 
-    def _lines(self, rows: Iterable[Mapping[str, Any]]) -> str:
-        text = io.StringIO(newline="")
-        csv.DictWriter(text, list(self._columns), restval="", lineterminator="\n").writerows(rows)
-        return text.getvalue()
+    def _rewrite(self, columns: dict[str, None], rows: Iterable[Mapping[str, Any]]) -> None:
+        replace_file(self.path, _lines(columns, [{name: name for name in columns}, *rows]))
+        self._columns = columns
+
+
+def _lines(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.DictWriter(text, list(columns), restval="", lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

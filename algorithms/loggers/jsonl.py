@@ -6,13 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
+from algorithms.loggers.base import LoggedRun, Logger, append_whole, replace_file
 
 
 class JsonlLogger(Logger):
     """Appends a line per iteration to ``progress.jsonl``, in strict JSON, which has no NaN.
 
-    A resumed run drops the lines after the env step at which it resumes.
+    A resumed run drops the lines after the env step at which it resumes. A line that cannot be written, as on a full
+    disk, is written with the next one.
     """
 
     needs_folder = True
@@ -21,14 +22,21 @@ class JsonlLogger(Logger):
         super().__init__(run)
         assert run.folder is not None
         self.path = run.folder / "progress.jsonl"
-        kept = [json.dumps(row) + "\n" for row in read_rows(self.path) if row.get(STEPS, 0) <= run.env_steps]
-        replace_file(self.path, "".join(kept))
+        self._waiting = b""
+        replace_file(self.path, "".join(json.dumps(row) + "\n" for row in read_rows(self.path) if run.includes(row)))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Append a line. The line is in the file when this returns."""
-        line = json.dumps(values, default=str, allow_nan=False)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        self._waiting += json.dumps(values, default=str, allow_nan=False).encode() + b"\n"
+        self._write()
+
+    def _write(self) -> None:
+        append_whole(self.path, self._waiting)
+        self._waiting = b""
+
+    def close(self) -> None:
+        if self._waiting:
+            self._write()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """TensorBoardLogger: write a curve for every number, against env steps."""
 
+import io
 import json
 import os
 import textwrap
@@ -7,14 +8,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from algorithms.loggers.base import LoggedRun, Logger, needed_package, numbers_of
+from algorithms.loggers.base import LoggedRun, Logger, append_whole, needed_package, numbers_of
 
 
 class TensorBoardLogger(Logger):
     """Writes an event file ``events.out.tfevents…``, with a scalar for each number and the settings as text.
 
     The tag of a scalar is its path in the result. A resumed run writes a new file, which makes TensorBoard discard the
-    events of earlier files after the env step at which the run resumes.
+    events of earlier files after the env step at which the run resumes. Events that cannot be written, as on a full
+    disk, are written with the next ones.
     """
 
     needs_folder = True
@@ -32,18 +34,17 @@ class TensorBoardLogger(Logger):
         self._summaries: Any = summary_pb2
         # No SummaryWriter: it imports TensorFlow if that is installed, and its thread buffers events for minutes, which
         # a killed run would lose.
-        name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"  # TensorBoard reads files in order of name
-        self._writer = RecordWriter(open(run.folder / name, "xb"))  # noqa: SIM115
+        self._waiting = io.BytesIO()
+        self._writer = RecordWriter(self._waiting)
+        is_first = not any(run.folder.glob("events.out.tfevents.*"))
+        # TensorBoard reads files in order of name
+        self.path = run.folder / f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
         settings = textwrap.indent(json.dumps(dict(run.config), indent=1, default=str), "    ")  # a Markdown code block
-        try:
-            self._write(file_version="brain.Event:2")
-            if run.env_steps:
-                start = self._events.SessionLog(status=self._events.SessionLog.START)
-                self._write(step=run.env_steps + 1, session_log=start)
-            self._write(step=run.env_steps, summary=text_pb("config", settings))
-        except BaseException:
-            self._writer.close()
-            raise
+        self._write(file_version="brain.Event:2")
+        if not is_first:
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._write(step=run.env_steps + 1, session_log=start)
+        self._write(step=run.env_steps, summary=text_pb("config", settings))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Write an event with all numbers. The event is in the file when this returns."""
@@ -54,7 +55,13 @@ class TensorBoardLogger(Logger):
     def _write(self, **content: Any) -> None:
         event = self._events.Event(wall_time=time.time(), **content)
         self._writer.write(event.SerializeToString())
-        self._writer.flush()
+        self._flush()
 
     def close(self) -> None:
-        self._writer.close()
+        if self._waiting.tell():
+            self._flush()
+
+    def _flush(self) -> None:
+        append_whole(self.path, self._waiting.getvalue())
+        self._waiting.seek(0)
+        self._waiting.truncate()

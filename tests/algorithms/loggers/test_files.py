@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import ast
 import csv
+import dataclasses
+import errno
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.loggers import LoggedRun
-from algorithms.loggers.base import STEPS, flatten
+from algorithms.loggers import LoggedRun, base
+from algorithms.loggers.base import SECONDS, STEPS, flatten
 from algorithms.loggers.csv import CsvLogger
 from algorithms.loggers.jsonl import JsonlLogger, read_rows
+from algorithms.loggers.tensorboard import TensorBoardLogger
+from tests.algorithms.loggers.test_tensorboard import points, read
 
 Begin = Callable[..., LoggedRun]
 Row = dict[str, Any]
@@ -82,6 +88,80 @@ def numbers(path: Path) -> list[Row]:
 def test_a_table_holds_the_numbers_that_were_logged_up_to_the_checkpoint_that_a_run_went_on_from(events: Any) -> None:
     expected, came = logged_through(CsvLogger, "progress.csv", events, numbers)
     assert came == [{k: v for k, v in row.items() if isinstance(v, int | float)} for row in expected]
+
+
+class FullDisk:
+    """A file system on which a write stops after ``left`` bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+        self.left = sys.maxsize
+        monkeypatch.setattr(module, "open", self.open, raising=False)
+
+    def open(self, *args: Any, **settings: Any) -> Any:
+        file = open(*args, **settings)  # noqa: SIM115
+        write = file.write
+
+        def limited(data: bytes) -> int:
+            if not self.left and data:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            written = write(data[: self.left])
+            self.left -= written
+            return written
+
+        held = MagicMock(wraps=file)
+        held.__enter__.return_value, held.__exit__.side_effect = held, lambda *_: file.close()
+        held.write = limited
+        return held
+
+
+@pytest.mark.parametrize("kind", [JsonlLogger, CsvLogger, TensorBoardLogger])
+def test_a_row_that_a_full_disk_cut_is_written_with_the_next_one(
+    kind: Callable[[LoggedRun], Any], begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, disk = kind(begin()), FullDisk(monkeypatch, base)
+    logger.log({STEPS: 1, "a": 1}, 1)
+    before = logger.path.read_bytes()
+    for steps in (2, 3):
+        disk.left = 3
+        with pytest.raises(OSError, match="No space left"):
+            logger.log({STEPS: steps, "a": steps}, steps)
+        assert logger.path.read_bytes() == before
+    disk.left = sys.maxsize
+    logger.log({STEPS: 4, "a": 4}, 4)
+    disk.left = 0
+    with pytest.raises(OSError, match="No space left"):
+        logger.log({STEPS: 5, "a": 5}, 5)
+    disk.left = sys.maxsize
+    logger.close()
+    if kind is TensorBoardLogger:
+        assert points(read(tmp_path), "a") == [(steps, steps) for steps in range(1, 6)]
+    else:
+        rows = read_rows(logger.path) if kind is JsonlLogger else numbers(logger.path)
+        assert rows == [{STEPS: steps, "a": steps} for steps in range(1, 6)]
+
+
+def test_a_table_whose_new_column_could_not_be_written_gets_it_with_the_next_row(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = CsvLogger(begin())
+    logger.log({STEPS: 1}, 1)
+    with monkeypatch.context() as full:
+        full.setattr("os.replace", MagicMock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            logger.log({STEPS: 2, "a": 2}, 2)
+    logger.log({STEPS: 3}, 3)
+    assert numbers(logger.path) == [{STEPS: 1}, {STEPS: 2, "a": 2}, {STEPS: 3}]
+
+
+@pytest.mark.parametrize("kind", [JsonlLogger, CsvLogger])
+def test_an_evaluation_at_the_end_that_the_checkpoint_has_not_seen_is_dropped(kind: Any, begin: Begin) -> None:
+    logger = kind(begin())
+    for seconds, more in ((0.1, {}), (0.30000000000000004, {}), (0.5, {"evaluation/x": 1})):
+        logger.log({STEPS: 1 if seconds < 0.2 else 2, SECONDS: seconds, **more}, 2)
+    for seconds, left in ((0.5, 3), (0.30000000000000004, 2)):
+        resumed = kind(dataclasses.replace(begin(env_steps=2), seconds=seconds))
+        rows = read_rows(resumed.path) if kind is JsonlLogger else numbers(resumed.path)
+        assert len(rows) == left
 
 
 def test_a_column_comes_with_its_first_number_and_stays_empty_where_there_is_none(begin: Begin) -> None:

@@ -66,6 +66,12 @@ def test_a_resumed_run_takes_back_what_was_logged_after_its_checkpoint(begin: Be
     assert points(held, "b") == [(25, 1.0)]
 
 
+def test_a_run_that_begins_again_takes_back_all_that_was_logged(begin: Begin, tmp_path: Path) -> None:
+    TensorBoardLogger(begin()).log({"a": 1}, 10)
+    TensorBoardLogger(begin()).log({"a": 2}, 20)
+    assert points(read(tmp_path), "a") == [(20, 2.0)]
+
+
 def test_a_killed_run_loses_nothing(begin: Begin, tmp_path: Path) -> None:
     code = f"""
 import os
