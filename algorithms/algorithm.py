@@ -18,6 +18,7 @@ from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.callbacks import CallbackCaller
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
 from algorithms.run.evaluation import Evaluation, evaluation_config
+from algorithms.run.goal import StoppedBy
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
@@ -46,6 +47,8 @@ class Algorithm(metaclass=AlgorithmType):
         config: The frozen settings.
         run_seed: ``config.seed``, or a random seed if that is None.
         metrics: Counters of the run; log your own numbers with ``metrics.log_value``.
+        stopped_by: What ended the last :meth:`learn`, also if it raised: ``"steps"``, ``"target"``, ``"callback"`` or
+            ``"signal"``. None before and during it, and if another exception ended it.
         policies: All policies by id. In a multi-agent run, this dict is a :class:`MultiAgentPolicy`, which can also act
             for all agents at once.
     """
@@ -59,7 +62,8 @@ class Algorithm(metaclass=AlgorithmType):
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.lost_run_dir = ""  # warning before training, for a checkpoint that was in no run folder
-        self.is_stopped = self.learning_stopped = False
+        self.is_stopped = False
+        self.stopped_by: StoppedBy | None = None
         if config.num_env_runners or config.num_learners:
             from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
 
@@ -185,9 +189,9 @@ class Algorithm(metaclass=AlgorithmType):
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled, ``target_return`` is reached, or a
         callback calls :meth:`stop_learning`. With a ``run_dir``, write a checkpoint and learning_curve.png at the end.
 
-        On Ctrl-C, finish the iteration, write a checkpoint (below ``runs/`` if there is no ``run_dir``) and return. On
-        SIGTERM, do the same, but exit with code 143 instead of returning. On a second Ctrl-C, raise
-        ``KeyboardInterrupt`` at once.
+        On Ctrl-C, finish the iteration, write a checkpoint (below ``runs/`` if there is no ``run_dir``) and raise
+        ``KeyboardInterrupt``, so that a loop over several runs ends, too. On SIGTERM, do the same, but raise
+        ``SystemExit`` with code 143. On a second Ctrl-C, raise ``KeyboardInterrupt`` at once.
 
         Args:
             num_env_steps: Env steps to sample from now on, over all envs; required.
@@ -197,20 +201,24 @@ class Algorithm(metaclass=AlgorithmType):
                 after the first iteration, then one now and then.
 
         Returns:
-            The result of the last iteration.
+            The result of the last iteration, with ``stopped_by``: ``"steps"``, ``"target"`` or ``"callback"``.
 
         Raises:
             TypeError, ValueError: If an argument is invalid.
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
             RuntimeError: If an iteration samples no env step.
+            KeyboardInterrupt, SystemExit: After Ctrl-C and SIGTERM; :attr:`stopped_by` is then ``"signal"``.
         """
         if args or foreign:
             raise wrong_learn(self, num_env_steps, args, foreign)
-        return TrainingSession(self, num_env_steps, target_return, progress).run()
+        session = TrainingSession(self, num_env_steps, target_return, progress)
+        result = session.run()
+        session.raise_signal()
+        return result
 
     def stop_learning(self) -> None:
         """End the running :meth:`learn` after the current iteration. Callbacks may call this."""
-        self.learning_stopped = True
+        self.metrics.learning_stopped = True
 
     @refuses_foreign
     def evaluate(

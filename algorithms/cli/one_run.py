@@ -3,6 +3,7 @@
 import math
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
+from algorithms.run.goal import Goal
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import return_text
@@ -34,8 +36,8 @@ class TrainFlags(CommandFlags):
 
     num_env_steps: int | None = setting(
         None,
-        "Steps to sample from now on, over all environments; "
-        f"None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
+        "Steps to sample from now on, over all environments; None takes what is left of the goal of the run that goes "
+        f"on, or the steps of the preset, or {DEFAULT_STEPS:,} without one.",
         ge=1,
     )
     target_return: float | None = setting(
@@ -64,8 +66,9 @@ class TrainFlags(CommandFlags):
     )
     resume: Literal["auto"] | None = setting(
         None,
-        "auto continues the run in --run-dir from its newest undamaged checkpoint, if any, until --num-env-steps "
-        "are sampled in all; so the same command can restart a run that was killed.",
+        "auto continues the run in --run-dir from its newest undamaged checkpoint, or begins it again if it has none, "
+        "until --num-env-steps are sampled in all, None being the goal it began with. The same command can restart a "
+        "run that was killed, and ends with the exit code of the run.",
     )
     allow: list[str] | None = setting(None, ALLOW)
     quiet: bool = setting(False, "Print nothing but errors.")
@@ -78,7 +81,8 @@ class TrainPlan:
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
         flags: The command's own flags.
-        num_env_steps: Env steps to sample from now on; 0 or less if a resumed run has already sampled all of them.
+        num_env_steps: Env steps to sample: from now on, or with ``--resume`` in all.
+        kept: The goal in the folder of the run that goes on, unless the command line has another.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
         allow: Modules that the checkpoint may import.
@@ -88,6 +92,7 @@ class TrainPlan:
     config: AlgorithmConfig
     flags: TrainFlags
     num_env_steps: int
+    kept: Goal | None
     begun_with: str
     checkpoint: Path | None
     allow: list[str]
@@ -105,6 +110,14 @@ class TrainPlan:
             return self.config.build()
         settings = {name: vars(self.config)[name] for name in settings_of(type(self.config))}
         return Algorithm.from_checkpoint(self.checkpoint, allow=self.allow, **settings)
+
+    def goal(self, algorithm: Algorithm) -> Goal:
+        """Return when ``algorithm``, which this plan has built, ends. ``--load`` trains on also after its run has
+        reached its goal, and ``--resume`` does not."""
+        resumes = self.flags.resume is not None
+        if self.kept is not None and (resumes or self.kept.stopped_by(algorithm) not in ("steps", "target")):
+            return self.kept
+        return Goal(self.num_env_steps + (0 if resumes else algorithm.env_steps), self.flags.target_return)
 
 
 @dataclass(frozen=True)
@@ -131,22 +144,44 @@ def train_once(plan: TrainPlan) -> int:
         workers = f"{config.num_env_runners} env runners and {config.num_learners} learners"
         say(f"Starting {workers} on Ray, which can take a minute ...")
     with own_run_dir(config), plan.build() as algorithm:
-        parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
-        more, step = ("", "") if plan.checkpoint is None else (" more", f", at step {algorithm.env_steps:,}")
-        say(run_name(algorithm))
-        say(f"  begun with  {plan.begun_with}{step}")
-        say(f"  steps       {plan.num_env_steps:,}{more}")
-        say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
-        say(f"  parameters  {parameters:,}")
-        say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
+        if is_done := _session(plan, algorithm).is_done:
+            say(f"{plan.checkpoint} has sampled {algorithm.env_steps:,} env steps: nothing is left to do.")
+        else:
+            _announce(plan, algorithm)
         outcome = carry_out(plan, algorithm)
-        if (folder := algorithm.report.folder) is not None:
+        if not is_done and (folder := algorithm.report.folder) is not None:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
                     say(f"  {path}")
             say(what_next(algorithm, folder))
     return outcome.exit_code
+
+
+def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
+    """Print what is about to be trained."""
+    config, say = plan.config, plan.say
+    parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
+    step = "" if plan.checkpoint is None else f", at step {algorithm.env_steps:,}"
+    say(run_name(algorithm))
+    say(f"  begun with  {plan.begun_with}{step}")
+    say(f"  steps       {_steps_text(plan, algorithm)}")
+    say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
+    say(f"  parameters  {parameters:,}")
+    say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
+
+
+def _steps_text(plan: TrainPlan, algorithm: Algorithm) -> str:
+    """Return the steps that are left to sample as text, and for a run that goes on, how they follow from its goal."""
+    goal = plan.goal(algorithm)
+    left = f"{max(0, goal.num_env_steps - algorithm.env_steps):,}"
+    if plan.checkpoint is None:
+        return left
+    if plan.kept is None:
+        return f"{left} more"
+    target = "" if plan.kept.target_return is None else f" or a return of {plan.kept.target_return:g}"
+    kept = f"the run's goal of {plan.kept.num_env_steps:,}{target}"
+    return f"{left} more, what is left of {kept}" if goal is plan.kept else f"{left} more, as {kept} is reached"
 
 
 @contextmanager
@@ -166,28 +201,42 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
-    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it."""
-    say, target, first_step = plan.say, plan.flags.target_return, algorithm.env_steps
-    progress = not plan.flags.quiet
-    session = TrainingSession(algorithm, plan.num_env_steps, target, progress=progress, evaluate_at_end=True)
+    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it. Of a run that resumes, do
+    only what is left."""
+    say, session, first_step = plan.say, _session(plan, algorithm), algorithm.env_steps
     session.run()
-    steps, final = algorithm.env_steps - first_step, math.nan
-    say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
-    if session.stopped_by is not None:
-        return Outcome(INTERRUPTED, final, algorithm.env_steps, session.seconds)
-    if session.evaluation is None:
-        say("No episode has ended yet, so there is no evaluation.")
-    else:
-        played = session.evaluation["env_runners"]
-        final, episodes = played["episode_return_mean"], played["num_episodes"]
+    if session.signal is signal.SIGTERM:
+        session.raise_signal()
+    steps, target = algorithm.env_steps - first_step, session.target_return
+    if steps:
+        say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
+    if session.signal is not None:
+        return Outcome(INTERRUPTED, math.nan, algorithm.env_steps, session.seconds)
+    final = algorithm.metrics.return_evaluated_last
+    if session.evaluation is not None:
+        episodes = session.evaluation["env_runners"]["num_episodes"]
         how = "sampled" if algorithm.config.evaluation_explore else "most likely"
         say(f"Evaluation: return {return_text(final)} over {episodes} episodes, taking {how} actions.")
+    elif not algorithm.metrics.episodes:
+        say("No episode has ended yet, so there is no evaluation.")
     reached = target is None or session.reached or final >= target
     if not reached:
         print(f"The target return {target:g} was not reached.", file=sys.stderr)
     elif target is not None:
         say(f"The target return {target:g} was reached.")
     return Outcome(OK if reached else FAILED, final, algorithm.env_steps, session.seconds)
+
+
+def _session(plan: TrainPlan, algorithm: Algorithm) -> TrainingSession:
+    goal = plan.goal(algorithm)
+    return TrainingSession(
+        algorithm,
+        goal.num_env_steps - algorithm.env_steps,
+        goal.target_return,
+        progress=not plan.flags.quiet,
+        evaluate_at_end=True,
+        resumes=plan.flags.resume is not None,
+    )
 
 
 # --- what to do next --------------------------------------------------------------------------------------------------

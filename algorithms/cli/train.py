@@ -1,11 +1,12 @@
 """``rlmodule train``: make a training plan from the command line, and carry it out."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from algorithms.cli.checkpoints import allowing, find_checkpoint, modules_in, saved_config_class
-from algorithms.cli.exits import OK, UsageError
+from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import algorithm_config, apply, parse, parse_early, settings_in
 from algorithms.cli.one_run import DEFAULT_STEPS, NEW_RUN_DIR, TrainFlags, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
@@ -14,7 +15,9 @@ from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folder_of
+from algorithms.run.goal import read_goal
 from algorithms.run.run_folder import RunFolder
+from algorithms.run.saved_settings import read_about
 from catalog.errors import closest
 from catalog.settings import settings_of
 
@@ -32,12 +35,14 @@ def train(args: Sequence[str]) -> int:
     plan = train_plan(args)
     plan.config.validate()
     run_dir = plan.config.run_dir
-    if plan.num_env_steps < 1:
-        plan.say(f"{plan.checkpoint} has sampled {plan.flags.num_env_steps or 'all'} env steps: nothing is left to do.")
-        return OK
     if plan.checkpoint is None and run_dir not in (None, NEW_RUN_DIR):
+        run, resumes = f"{name_of(plan.config)} with seed {plan.config.seed}", plan.flags.resume is not None
         for folder in [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [run_dir]:
-            RunFolder(folder, env_steps=0).undo()  # raises for a folder in use before envs and workers start
+            # raises for a folder in use before envs and workers start
+            opened = RunFolder(folder, env_steps=0, run=run, begins_again=resumes)
+            if opened.has_begun_again:
+                plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
+            opened.undo()
     return train_seeds(plan, args) if plan.seeds else train_once(plan)
 
 
@@ -93,10 +98,23 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
             "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
         )
     # Typed flags are applied last: they override the preset and the checkpoint.
-    steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
-    steps -= content["state"]["metrics"]["env_steps"] if content and env else 0  # resumed runs count all steps
     config = apply(typed, config).update({"run_dir": run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {}))
-    return TrainPlan(config, flags, steps, begun, checkpoint, allow, seeds if len(seeds) > 1 else ())
+    kept = None
+    if flags.num_env_steps is None and (checkpoint is not None or flags.resume is not None):
+        folder = Path(str(run_dir)) if checkpoint is None else run_folder_of(checkpoint)
+        kept = None if folder is None else read_goal(folder)
+    if kept is not None and flags.target_return is not None:
+        kept = dataclasses.replace(kept, target_return=flags.target_return)
+    if flags.resume is not None and checkpoint is None and not seeds:  # the run may begin again, with the seed it drew
+        config.seed = _drawn_seed(Path(str(run_dir)))
+    steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+    return TrainPlan(config, flags, steps, kept, begun, checkpoint, allow, seeds if len(seeds) > 1 else ())
+
+
+def _drawn_seed(run: Path) -> int | None:
+    """Return the seed of the run in the folder ``run``, or None if no run is there."""
+    seed = (read_about(run) or {"seed": None})["seed"]
+    return seed if type(seed) is int and seed >= 0 else None
 
 
 def _to_resume(flags: TrainFlags) -> Path | None:

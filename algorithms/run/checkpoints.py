@@ -16,6 +16,7 @@ import tree
 
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
+from algorithms.run.metrics import LATER_COUNTERS
 from algorithms.run.saved_settings import SavedSettings
 from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
@@ -185,6 +186,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         )
     if "replay" in content:
         content["state"]["replay"] = content.pop("replay")
+    if isinstance(metrics := content["state"].get("metrics"), dict):
+        content["state"]["metrics"] = LATER_COUNTERS | metrics
     return content
 
 

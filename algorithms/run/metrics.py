@@ -22,6 +22,9 @@ RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
 
+LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False}
+"""More of them, which checkpoints of earlier versions lack, with the values that these then get."""
+
 
 class Result(dict[str, Any]):
     """The result of an iteration or evaluation, or its section ``env_runners``. For a missing key, the ``KeyError``
@@ -48,6 +51,10 @@ class RunMetrics:
         """The greatest mean return of all evaluations so far; None before the first."""
         self.last_evaluation: float | None = None
         """The mean return of the last evaluation; None before the first."""
+        self.evaluated_at: int | None = None
+        """The iteration in which, or after which, the last evaluation took place; None before the first."""
+        self.learning_stopped = False
+        """Whether :meth:`algorithms.Algorithm.stop_learning` asked to end the run."""
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -67,6 +74,17 @@ class RunMetrics:
         self._lengths.extend(stats["episode_lengths"].tolist())
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
+
+    @property
+    def training_return(self) -> float:
+        """The mean return of recent training episodes; NaN if none has ended."""
+        return episode_summary(self._returns, self._lengths)["episode_return_mean"]
+
+    @property
+    def return_evaluated_last(self) -> float:
+        """The mean return of an evaluation in or after the last iteration; NaN if there was none."""
+        last = self.last_evaluation
+        return last if last is not None and self.evaluated_at == self.iterations else math.nan
 
     def steps_of(self, module_id: str) -> int:
         """Return the number of steps in which a module acted, over the whole run. In a single-agent run, these are all
@@ -130,8 +148,9 @@ class RunMetrics:
             self._logged = before
 
     def note_evaluation(self, result: Mapping[str, Any]) -> None:
-        """Update ``last_evaluation`` and ``best_evaluation`` with the mean return of the evaluation in ``result``, if
-        it has one. NaN is never the best."""
+        """Set ``evaluated_at``. If the evaluation in ``result`` has a mean return, update ``last_evaluation`` and
+        ``best_evaluation`` with it. NaN is never the best."""
+        self.evaluated_at = self.iterations
         if (mean := evaluation_return(result)) is not None:
             self.last_evaluation = mean
             if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
@@ -161,12 +180,12 @@ class RunMetrics:
 
     def get_state(self) -> dict[str, Any]:
         """Return the counters and the recent episodes as JSON values."""
-        counters = {name: vars(self)[name] for name in COUNTERS}
+        counters = {name: vars(self)[name] for name in (*COUNTERS, *LATER_COUNTERS)}
         return counters | {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`."""
-        vars(self).update({name: state[name] for name in COUNTERS})
+        vars(self).update({name: state[name] for name in (*COUNTERS, *LATER_COUNTERS)})
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

@@ -2,7 +2,7 @@
 
 ::
 
-    run.json              algorithm, env, seed and settings
+    run.json              algorithm, env, seed, settings, and the goal of the last learn()
     progress.jsonl        one line per iteration, and one for an evaluation at the end: the result as flat JSON
     events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -34,6 +35,7 @@ from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_fil
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
 from algorithms.run.checkpoint_writer import CheckpointWriter
+from algorithms.run.goal import Goal
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
@@ -91,6 +93,11 @@ class RunFolder:
         path: The folder; created if it does not exist.
         env_steps: Env steps that the algorithm has sampled so far; 0 for a new run.
         run: Algorithm and seed of the run, as in ``PPO with seed 1``.
+        begins_again: Whether the same run may begin again in its folder if it ended before its first checkpoint. Then
+            run.json is removed, and loggers drop the rows of that run.
+
+    Attributes:
+        has_begun_again: Whether such a run was there.
 
     Raises:
         OSError: If the folder cannot be created or written to.
@@ -98,7 +105,7 @@ class RunFolder:
         BlockingIOError: If a run is training in the folder.
     """
 
-    def __init__(self, path: StrPath, *, env_steps: int, run: str = "") -> None:
+    def __init__(self, path: StrPath, *, env_steps: int, run: str = "", begins_again: bool = False) -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
@@ -122,6 +129,10 @@ class RunFolder:
         # a run that failed in its first iteration leaves nothing to keep: an empty log, and no checkpoint
         failed = self.progress.exists() and not self.progress.stat().st_size and not self.best_checkpoint.exists()
         begun = saved or (self.about.exists() and self.about.stat().st_size and not failed)
+        self.has_begun_again = bool(begins_again and begun and not saved and there.upper() == run.upper())
+        if self.has_begun_again:
+            self.about.unlink()
+            begun = False
         got = how = ""
         if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
@@ -187,25 +198,40 @@ class RunReport:
             env_steps=algorithm.env_steps,
             seed=algorithm.run_seed,
             config=config.to_dict(),
+            seconds=algorithm.metrics.seconds,
         )
-        about = {"algorithm": name_of(config), "name": run.name, "seed": run.seed, "config": run.config}
+        self._about: dict[str, Any] = {"algorithm": name_of(config), "name": run.name, "seed": run.seed}
+        self._about["config"] = run.config
         self.folder: RunFolder | None = None
         self._best = -math.inf
         with ExitStack() as undone:
             if run.folder is not None:
-                which = f"{about['algorithm']} with seed {run.seed}"
+                which = f"{self._about['algorithm']} with seed {run.seed}"
                 self.folder = RunFolder(run.folder, env_steps=run.env_steps, run=which)
                 undone.callback(self.folder.undo)
                 self._best = best_return_in(self.folder.best_checkpoint)
             self._loggers = LoggerGroup(config.loggers, run)
             if self.folder is not None:
                 undone.callback(self._loggers.close)
-                replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
+                earlier = read_about(self.folder.path)
+                if run.env_steps and earlier is not None and "goal" in earlier:  # a run that goes on keeps its goal
+                    self._about["goal"] = earlier["goal"]
+                self._write_about()
             undone.pop_all()
         # Whether `checkpoint/` was written for the last row of the log.
         self._checkpoint_is_last = False
         self._writer, self._callbacks = CheckpointWriter(algorithm, config.keep_checkpoints), callbacks
         self._in_background = False
+
+    def _write_about(self) -> None:
+        assert self.folder is not None
+        replace_file(self.folder.about, json.dumps(self._about, indent=1) + "\n")
+
+    def keep_goal(self, goal: Goal) -> None:
+        """Write ``goal`` to run.json. Do nothing if the run writes no files."""
+        if self.folder is not None:
+            self._about["goal"] = dataclasses.asdict(goal)
+            self._write_about()
 
     @contextmanager
     def writing_in_background(self) -> Iterator[None]:
@@ -221,16 +247,30 @@ class RunReport:
     def write(self, result: dict[str, Any]) -> None:
         """Log the result of an iteration, or of the evaluation at the end, and write the checkpoints that are due.
 
-        Among equal evaluations, the last counts as the best. If checkpoints failed, add ``num_checkpoints_failed`` to
-        ``result``.
+        Among equal evaluations, the last counts as the best. If checkpoints or logs failed, add
+        ``num_checkpoints_failed`` and ``num_logs_failed`` to ``result``. A row has the failures before it.
 
         Raises:
             OSError, ValueError: If several checkpoints in a row could not be written (see :class:`CheckpointWriter`).
-            RuntimeError: If a logger fails; names it.
+            LoggerFailed: If a logger fails several times in a row; names it. The checkpoints are then written.
         """
+        self._add_failures(result)
+        try:
+            # before the checkpoints: if the run is killed in between, it resumes before this row, and logs it again
+            self._loggers.log(dict(flatten(result)), self._algorithm.env_steps)
+        finally:
+            self._write_checkpoints(evaluation_return(result))
+            self._add_failures(result)
+
+    def _add_failures(self, result: dict[str, Any]) -> None:
+        for name, number in (("checkpoints", self._writer.num_failed), ("logs", self._loggers.num_failed)):
+            if number:
+                result[f"num_{name}_failed"] = number
+
+    def _write_checkpoints(self, mean: float | None) -> None:
+        """Write the checkpoints that are due after an iteration; ``mean`` is the return of its evaluation, if any."""
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
-        mean = evaluation_return(result)
-        if self.folder is not None:  # before the loggers, which may fail
+        if self.folder is not None:
             is_best = algorithm.config.keep_best_checkpoint and mean is not None and mean >= self._best  # not for NaN
             is_due = interval is not None and algorithm.metrics.iterations % interval == 0
             if is_best or is_due:
@@ -242,9 +282,6 @@ class RunReport:
             # a callback is called at once, so that runs on one seed are equal whatever it does
             if not self._in_background or self._callbacks.listeners["on_checkpoint"]:
                 self._finish()
-        if self._writer.num_failed:
-            result["num_checkpoints_failed"] = self._writer.num_failed
-        self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _finish(self, **most_failed: int) -> None:
         """Wait for the checkpoints that are being written, and call ``on_checkpoint`` for each that is complete.
@@ -275,7 +312,7 @@ class RunReport:
         """Wait for the checkpoints that are being written, close the loggers, and unlock the folder.
 
         Raises:
-            RuntimeError: If a logger fails; names it.
+            LoggerFailed: If a logger fails; names it.
         """
         with ExitStack() as closed:
             if self.folder is not None:

@@ -15,6 +15,8 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from algorithms.loggers.base import LoggerFailed
+from algorithms.run.goal import Goal
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 @dataclass
 class TrainingSession:
     """Calls ``algorithm.train()`` until all steps are sampled, the target is reached, or a signal or callback ends it.
+    Sets ``algorithm.stopped_by`` to which of them it was.
 
     Args:
         algorithm: The algorithm to train.
@@ -37,12 +40,15 @@ class TrainingSession:
         progress: Show progress: a live display on a terminal or in a notebook, else a plain line now and then.
         evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
             or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
+        resumes: Whether the algorithm may have reached this goal before it was saved. If it has, do not train, and do
+            only what is left: the evaluation at the end. Then ``num_env_steps`` may be less than 1.
 
     Attributes:
+        goal: When the run ends by itself.
         reached: Whether ``target_return`` was reached.
         evaluation: The result of the evaluation in the last iteration or after it; None if neither took place.
         seconds: Wall time of the training, without the time to write files at its end.
-        stopped_by: The signal that ended the run early; None if no signal did.
+        signal: The signal that ended the run early; None if no signal did.
         checkpoint: Path of the checkpoint that was saved at the end; None if none was saved.
 
     Raises:
@@ -55,41 +61,74 @@ class TrainingSession:
     target_return: float | None = None
     progress: bool = False
     evaluate_at_end: bool = False
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         steps, target = "Steps to sample from now on, over all envs.", "Mean return to stop at; None for none."
-        self.num_env_steps = check_value("learn(num_env_steps=)", self.num_env_steps, int, Bounds(ge=1), steps)
+        bounds = Bounds() if self.resumes else Bounds(ge=1)
+        self.num_env_steps = check_value("learn(num_env_steps=)", self.num_env_steps, int, bounds, steps)
         check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
-        self.reached, self.seconds = False, 0.0
+        self.goal = Goal(self.algorithm.env_steps + self.num_env_steps, self.target_return)
+        self.seconds = 0.0
         self.evaluation: dict[str, Any] | None = None
-        self.stopped_by: signal.Signals | None = None
+        self.signal: signal.Signals | None = None
         self.checkpoint: Path | None = None
 
     def run(self) -> dict[str, Any]:
-        """Train, save, and return the last iteration's result.
+        """Train, save, and return the last iteration's result, or an empty dict if nothing was left to train. After a
+        signal, return also; :meth:`raise_signal` then raises.
 
         Raises:
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-            RuntimeError: If an iteration samples no env step, or the evaluation at the end fails (after saving).
+            RuntimeError: If an iteration samples no env step; or, after saving, if the evaluation at the end fails, or
+                a logger several times in a row.
             KeyboardInterrupt: On the second Ctrl-C, at once and without saving.
-            SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
-        if self.algorithm.is_stopped:
-            raise already_stopped(self.algorithm, "learn")
-        folder = self.algorithm.report.folder  # opened before the first step, as it may raise
-        self.algorithm.learning_stopped = False
-        with stop_requests(self._on_signal), self.algorithm.report.writing_in_background():
-            with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
-                result = self._train(show)
-            self._save(folder)
-            self._evaluate(result, folder)
-            if self.stopped_by is not None:
-                name = "Ctrl-C" if self.stopped_by is signal.SIGINT else self.stopped_by.name
-                stopped = f"Stopped by {name} after {self.algorithm.env_steps:,} env steps"
+        algorithm = self.algorithm
+        if algorithm.is_stopped:
+            raise already_stopped(algorithm, "learn")
+        report = algorithm.report  # opened before the first step, as it may raise
+        report.keep_goal(self.goal)
+        algorithm.stopped_by = self.goal.stopped_by(algorithm) if self.resumes else None
+        result: dict[str, Any] = {}
+        with stop_requests(self._on_signal), report.writing_in_background():
+            if algorithm.stopped_by is None:
+                algorithm.metrics.learning_stopped = False
+                try:
+                    with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
+                        result = self._train(show)
+                except LoggerFailed:  # what was learned is worth more than its log
+                    self._save(report.folder)
+                    print(f"Saved {self.checkpoint}", file=sys.stderr, flush=True)
+                    raise
+                self._save(report.folder)
+            elif report.folder is not None:
+                report.folder.write_learning_curve(run_name(algorithm), self.target_return)
+            self._evaluate(result, report.folder)
+            if self.signal is not None:
+                name = "Ctrl-C" if self.signal is signal.SIGINT else self.signal.name
+                algorithm.stopped_by = "signal"  # also if it came after the last iteration
+                stopped = f"Stopped by {name} after {algorithm.env_steps:,} env steps"
                 print(f"{stopped}; saved {self.checkpoint}", file=sys.stderr, flush=True)
-        if self.stopped_by is signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
         return result
+
+    def raise_signal(self) -> None:
+        """Raise what belongs to the signal that ended the run: ``KeyboardInterrupt`` for Ctrl-C, ``SystemExit`` with
+        code 143 for SIGTERM. Do nothing if there was none."""
+        if self.signal is signal.SIGINT:
+            raise KeyboardInterrupt(f"saved {self.checkpoint}")
+        if self.signal is signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether :meth:`run` would neither train nor evaluate."""
+        is_over = self.resumes and self.goal.stopped_by(self.algorithm) is not None
+        return is_over and not self._is_evaluation_due()
+
+    @property
+    def reached(self) -> bool:
+        return self.goal.is_target_reached(self.algorithm)
 
     def _train(self, show: Show) -> dict[str, Any]:
         algorithm, start = self.algorithm, perf_counter()
@@ -108,11 +147,9 @@ class TrainingSession:
             evaluation = evaluation if evaluated is None else evaluated
             done, self.seconds = algorithm.env_steps - first_step, perf_counter() - start
             show(done, self._facts(done, training, evaluation if evaluates else None))
-            judged = evaluated if evaluates else training
-            self.reached = self.target_return is not None and judged is not None and judged >= self.target_return
-            stopped = self.stopped_by is not None or algorithm.learning_stopped
-            if self.reached or stopped or done >= self.num_env_steps:
-                return result
+            algorithm.stopped_by = "signal" if self.signal is not None else self.goal.stopped_by(algorithm)
+            if algorithm.stopped_by is not None:
+                return result | {"stopped_by": algorithm.stopped_by}
 
     def _facts(self, done: int, training: float, evaluation: float | None) -> str:
         rate = done / max(self.seconds, 1e-9)
@@ -124,23 +161,22 @@ class TrainingSession:
 
     def _save(self, folder: RunFolder | None) -> None:
         """Write the checkpoint and, after it, the learning curve, which matters less. Without a run folder, do nothing
-        unless a signal stopped the run. In that case, write a checkpoint to a new folder below ``runs/``."""
+        unless a signal or an error ended the run. Then write a checkpoint to a new folder below ``runs/``."""
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
             folder.write_learning_curve(run_name(algorithm), self.target_return)
-        elif self.stopped_by is not None:
+        elif self.signal is not None or algorithm.stopped_by is None:
             new = new_run_dir(type(algorithm).__name__, algorithm.config.env)
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
-        """Set ``evaluation`` to that of the last iteration. If that iteration had none and ``evaluate_at_end`` asks for
-        one, evaluate now that the run is saved, because an evaluation may take long or fail."""
+        """Set ``evaluation`` to that of the last iteration. If there was none and ``evaluate_at_end`` asks for one,
+        evaluate now that the run is saved, because an evaluation may take long or fail."""
         self.evaluation = result.get("evaluation")
-        ended = result["env_runners"]["num_episodes_lifetime"]  # without any, an evaluation might never end
-        if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
-            return
         metrics = self.algorithm.metrics
+        if self.signal is not None or not self._is_evaluation_due():
+            return
         with metrics.timed():
             self.evaluation = self.algorithm.evaluate(num_videos=0, progress=self.progress)
         row = {
@@ -154,14 +190,21 @@ class TrainingSession:
         if folder is not None:
             self._save(folder)
 
+    def _is_evaluation_due(self) -> bool:
+        metrics = self.algorithm.metrics
+        is_evaluated = metrics.evaluated_at == metrics.iterations
+        # without an episode that ended, an evaluation might never end
+        return self.evaluate_at_end and not is_evaluated and metrics.episodes > 0
+
     # --- signals ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second SIGTERM changes nothing, as `timeout` may send two. To end at once, there is SIGKILL.
-        if self.stopped_by is not None and number == signal.SIGINT:
+        if self.signal is not None and number == signal.SIGINT:
+            self.algorithm.stopped_by = "signal"
             raise KeyboardInterrupt(f"saved {self.checkpoint}" if self.checkpoint is not None else "not saved")
-        if self.stopped_by is None:
-            self.stopped_by = signal.Signals(number)
+        if self.signal is None:
+            self.signal = signal.Signals(number)
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
             # not print(), which is not reentrant: the handler may interrupt one
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())

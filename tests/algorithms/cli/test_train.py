@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +21,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
+from algorithms.run.goal import read_goal
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 SMALL = [
@@ -272,6 +275,166 @@ def test_one_command_begins_a_run_and_resumes_it_until_all_steps_are_sampled(
     assert main([*command, "--num-env-steps", "256"]) == 0
     assert capsys.readouterr().out == "run/checkpoint has sampled 256 env steps: nothing is left to do.\n"
     assert steps_logged("run") == [64, 128, 192, 256]
+
+
+class Killed(BaseException):
+    """Ends a command as SIGKILL does, but that files are closed."""
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, place: str, at: int = 1) -> None:
+    """Let the next command be killed when it calls ``place`` the given time."""
+    target, _, name = place.rpartition(".")
+    owner, calls = resolve_name(target), itertools.count(1)
+    inner = getattr(owner, name)
+
+    def killing(*args: Any, **settings: Any) -> Any:
+        if next(calls) == at:
+            monkeypatch.setattr(owner, name, inner)
+            raise Killed
+        return inner(*args, **settings)
+
+    monkeypatch.setattr(owner, name, killing)
+
+
+TRAIN, EVALUATE = "algorithms.ppo.PPO.training_step", "algorithms.Algorithm.evaluate"
+
+
+def evaluations_logged(run: str) -> list[int]:
+    rows = [json.loads(line) for line in Path(run, "progress.jsonl").read_text().splitlines()]
+    return [row["training_iteration"] for row in rows if "evaluation/env_runners/num_episodes" in row]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PPO[:3], *SMALL[:-2], "--run-dir", "run", "--loggers", "jsonl", "csv", "--num-env-steps", "192"]
+    kill(monkeypatch, TRAIN, 3)
+    with pytest.raises(Killed):
+        main([*command, "--resume", "auto"])
+    assert steps_logged("run") == [64, 128]
+    seed = json.loads(Path("run/run.json").read_text())["seed"]
+    assert main(command) == 1  # only if it is asked for
+    assert main([*command, "--resume", "auto", "--seed", str(seed + 1)]) == 1
+    assert main(["train", "dqn", *command[2:7], "--run-dir", "run", "--resume", "auto"]) != 0
+    assert steps_logged("run") == [64, 128]
+    capsys.readouterr()
+    assert main([*command, "--resume", "auto"]) == 0
+    out = capsys.readouterr().out
+    assert "run: the run there ended before its first checkpoint. It begins again.\nPPO on CartPole-v1\n" in out
+    assert steps_logged("run") == [64, 128, 192]
+    assert len(Path("run/progress.csv").read_text().splitlines()) == 5  # names, three iterations, an evaluation
+    assert json.loads(Path("run/run.json").read_text())["seed"] == seed
+
+
+def test_a_run_killed_in_its_evaluation_at_the_end_evaluates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*PPO, "--num-env-steps", "128", "--resume", "auto", "--target-return", "501"]
+    assert main([*command, "--run-dir", "whole"]) == 1
+    whole = Path("whole/progress.jsonl").read_text().splitlines()
+    for place, at in ((EVALUATE, 1), ("algorithms.run.session.TrainingSession._save", 2)):
+        run = f"run-{at}"
+        kill(monkeypatch, place, at)
+        with pytest.raises(Killed):
+            main([*command, "--run-dir", run])
+        capsys.readouterr()
+        assert main([*command, "--run-dir", run]) == 1
+        out, err = capsys.readouterr()
+        assert re.search(r"at step 128\n  steps       0 more\n.*\nEvaluation: return [\d.]+ over 2 episodes", out, re.S)
+        assert "Sampled" not in out
+        assert err == "The target return 501 was not reached.\n"
+        assert (steps_logged(run), evaluations_logged(run)) == ([64, 128], [2])
+        last = [json.loads(lines[-1]) for lines in (whole, Path(run, "progress.jsonl").read_text().splitlines())]
+        assert last[0].keys() == last[1].keys()
+        assert (
+            last[0]["evaluation/env_runners/episode_return_mean"]
+            == last[1]["evaluation/env_runners/episode_return_mean"]
+        )
+        assert Path(run, "best_checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "steps"),
+    [
+        (["--num-env-steps", "128", "--target-return", "501"], 1, [64, 128]),
+        (["--num-env-steps", "640", "--target-return", "2"], 0, [64]),
+        (["--num-env-steps", "640", "--target-return", "2", "--evaluation-interval", "2"], 0, [64, 128]),
+        (["--num-env-steps", "640", "--on-train-result", "envs_of_mine:stop"], 0, [64]),
+    ],
+    ids=["missed", "reached in training", "reached in an evaluation", "stopped by a callback"],
+)
+@pytest.mark.usefixtures("mine")
+def test_the_exit_code_of_a_run_that_is_over_is_its_verdict_and_it_does_not_train_on(
+    args: list[str], code: int, steps: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("envs_of_mine.py").open("a") as file:
+        file.write("\ndef stop(algorithm, result):\n    algorithm.stop_learning()\n")
+    command = [*PPO, *args, "--run-dir", "run", "--resume", "auto", "--allow", "envs_of_mine"]
+    kill(monkeypatch, "algorithms.run.run_folder.RunFolder.write_learning_curve")  # all is trained, and saved
+    with pytest.raises(Killed):
+        main(command)
+    told = []
+    for _ in range(3):
+        assert main(command) == code
+        assert steps_logged("run") == steps
+        assert len(evaluations_logged("run")) == 1
+        told.append(capsys.readouterr())
+    assert told[1] == told[2]
+    assert f"run/checkpoint has sampled {steps[-1]} env steps: nothing is left to do.\n" in told[2].out
+
+
+@pytest.mark.parametrize("how", ["--load", "--resume"])
+def test_a_run_that_goes_on_keeps_its_goal(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kill(monkeypatch, TRAIN, 3)
+    begin = [*PPO, "--run-dir", "run", "--checkpoint-interval", "1"]
+    with pytest.raises(Killed):
+        main([*begin, "--num-env-steps", "256", "--target-return", "501"])
+    more = ["train", "--load", "run"] if how == "--load" else [*begin, "--resume", "auto"]
+    kill(monkeypatch, TRAIN, 2)
+    with pytest.raises(Killed):
+        main(more)
+    told = "steps       128 more, what is left of the run's goal of 256 or a return of 501\n"
+    assert told in capsys.readouterr().out
+    assert main(more) == 1
+    assert "steps       64 more, what is left of the run's goal" in capsys.readouterr().out
+    assert steps_logged("run") == [64, 128, 192, 256]
+
+
+@pytest.mark.usefixtures("run")
+def test_steps_that_are_typed_replace_the_goal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["train", "--load", "run"]
+    assert main([*more, "--num-env-steps", "64"]) == 0
+    assert json.loads(Path("run/run.json").read_text())["goal"] == {"num_env_steps": 192, "target_return": None}
+    assert "steps       64 more\n" in capsys.readouterr().out
+    monkeypatch.setattr("algorithms.cli.train.DEFAULT_STEPS", 64)
+    assert main(more) == 0
+    assert "steps       64 more, as the run's goal of 192 is reached\n" in capsys.readouterr().out
+    assert steps_logged("run") == [64, 128, 192, 256]
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        '"all"',
+        "7",
+        '{"num_env_steps": 0, "target_return": null}',
+        '{"num_env_steps": true, "target_return": null}',
+        '{"num_env_steps": 1e9, "target_return": null}',
+        '{"num_env_steps": 9, "target_return": "\\u001b[2J"}',
+        '{"num_env_steps": 9, "target_return": Infinity}',
+        '{"num_env_steps": 9}',
+    ],
+)
+def test_a_goal_in_a_folder_is_checked(goal: str, here: Path) -> None:
+    (here / "run.json").write_text(f'{{"algorithm": "PPO", "name": "", "seed": 1, "config": {{}}, "goal": {goal}}}')
+    with pytest.raises(
+        ValueError, match=r"run.json': expected a goal with num_env_steps, an int >= 1, and .+ Type --num"
+    ):
+        read_goal(here)
 
 
 @pytest.mark.parametrize(

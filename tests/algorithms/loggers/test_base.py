@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +16,7 @@ import torch
 
 from algorithms import Algorithm
 from algorithms.loggers import LOGGERS, LoggedRun, Logger, LoggerGroup, check_loggers
-from algorithms.loggers.base import DEFAULT_LOGGERS, STEPS, flatten, numbers_of
+from algorithms.loggers.base import DEFAULT_LOGGERS, STEPS, LoggerFailed, flatten, numbers_of
 from algorithms.loggers.csv import CsvLogger
 from algorithms.loggers.jsonl import read_rows
 from algorithms.ppo import PPOConfig
@@ -122,14 +124,50 @@ def test_if_one_cannot_be_made_those_before_it_are_closed(begin: Begin, told: li
 
 @pytest.mark.parametrize(("action", "event"), [("log", "logged"), ("close", "closed")])
 def test_one_that_fails_is_named_and_the_others_are_told_all_the_same(
-    begin: Begin, told: list[Any], action: str, event: str
+    begin: Begin, told: list[Any], action: str, event: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = LoggerGroup([Notes, functools.partial(Notes, fails=event), Notes], begin())
-    match = rf"^logger Notes\.{action}\(\): expected no error, got KeyError: 'the network'\. Fix"
-    with pytest.raises(RuntimeError, match=match) as caught:
+    text = rf"logger Notes\.{action}\(\): expected no error, got KeyError: 'the network'\. Fix"
+    for _ in range(2 if action == "log" else 0):
+        group.log({}, 5)
+        assert re.match(rf"A result was not logged, training goes on\. {text}", caplog.messages[-1])
+    with pytest.raises(LoggerFailed, match=f"^{text}") as caught:
         group.log({}, 5) if action == "log" else group.close()
     assert isinstance(caught.value.__cause__, KeyError)
-    assert [what for what, _ in told].count(event) == 3
+    assert [what for what, _ in told].count(event) == (9 if action == "log" else 3)
+
+
+def test_a_run_survives_a_logger_that_fails_now_and_then_and_counts_what_is_lost(
+    make: Callable[..., Algorithm], caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = itertools.count(1)
+
+    class Flaky(Notes):
+        def log(self, values: Mapping[str, Any], env_steps: int) -> None:
+            if next(calls) in (2, 3, 5, 6):
+                raise ConnectionError("away for a second")
+
+    algorithm = make(run_dir="mine", loggers=["jsonl", Flaky])
+    results = [algorithm.learn(num_env_steps=64) for _ in range(7)]
+    assert [result.get("num_logs_failed") for result in results] == [None, 1, 2, 2, 3, 4, 4]
+    assert len(caplog.messages) == 4
+    rows = read_rows(Path("mine/progress.jsonl"))
+    assert [row.get("num_logs_failed") for row in rows] == [None, None, 1, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("run_dir", ["mine", None])
+def test_a_logger_that_fails_three_times_in_a_row_ends_the_run_after_it_is_saved(
+    run_dir: str | None, make: Callable[..., Algorithm], capsys: pytest.CaptureFixture[str]
+) -> None:
+    algorithm = make(run_dir=run_dir, loggers=[functools.partial(Notes, fails="logged")])
+    with pytest.raises(LoggerFailed, match=r"^logger Notes\.log\(\): expected no error"):
+        algorithm.learn(num_env_steps=640)
+    assert (algorithm.metrics.iterations, algorithm.stopped_by) == (3, None)
+    (saved,) = Path().glob("mine/checkpoint" if run_dir else "runs/*/checkpoint")
+    assert capsys.readouterr().err.endswith(f"{saved}\n")
+    algorithm.stop()
+    with Algorithm.from_checkpoint(saved, loggers=[]) as resumed:
+        assert resumed.env_steps == 192
 
 
 def test_what_failed_to_close_is_not_closed_again(begin: Begin, told: list[Any]) -> None:

@@ -135,6 +135,27 @@ def test_no_episode_is_no_target_reached(make: Make) -> None:
     assert not session.reached
 
 
+def test_a_run_says_what_ended_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    during: list[str | None] = []
+
+    def watch(algorithm: Algorithm, result: dict[str, Any]) -> None:
+        during.append(algorithm.stopped_by)
+        if algorithm.metrics.iterations == 5:
+            algorithm.stop_learning()
+        if algorithm.metrics.iterations == 6:
+            raise ZeroDivisionError
+
+    algorithm = make(on_train_result=watch)
+    assert algorithm.stopped_by is None
+    assert algorithm.learn(num_env_steps=128)["stopped_by"] == algorithm.stopped_by == "steps"
+    assert algorithm.learn(num_env_steps=128, target_return=1)["stopped_by"] == algorithm.stopped_by == "target"
+    assert algorithm.learn(num_env_steps=256)["stopped_by"] == algorithm.stopped_by == "callback"
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        algorithm.learn(num_env_steps=128)
+    assert algorithm.stopped_by is None
+    assert during == [None] * 6
+
+
 @pytest.mark.parametrize("wrong", [0, -5, 1e5, True, "100", math.nan])
 def test_a_wrong_number_of_steps_raises(make: Make, wrong: Any) -> None:
     with pytest.raises(
@@ -361,10 +382,11 @@ def test_ctrl_c_finishes_the_iteration_and_saves(
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, signal.SIGINT)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    result = algorithm.learn(num_env_steps=10_000)
+    with pytest.raises(KeyboardInterrupt, match=rf"^saved {Path('run/checkpoint').absolute()}$"):
+        algorithm.learn(num_env_steps=10_000)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    assert result["training_iteration"] == 2
-    assert len(rows("run")) == 2
+    assert algorithm.stopped_by == "signal"
+    assert [row["training_iteration"] for row in rows("run")] == [1, 2]
     assert Path("run/learning_curve.png").exists()
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
@@ -378,7 +400,7 @@ def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.Mo
     signal_during(algorithm, monkeypatch, signal.SIGINT, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         algorithm.learn(num_env_steps=10_000)
-    assert algorithm.metrics.iterations == 1
+    assert (algorithm.metrics.iterations, algorithm.stopped_by) == (1, "signal")
     assert not Path("run/checkpoint").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -407,7 +429,7 @@ def test_ctrl_c_without_run_dir_still_saves(
     signal_during(algorithm, monkeypatch, signal.SIGINT)
     session = TrainingSession(algorithm, 10_000)
     session.run()
-    assert session.stopped_by is signal.SIGINT
+    assert session.signal is signal.SIGINT
     assert session.checkpoint is not None
     assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", session.checkpoint.parent.name)
     assert str(session.checkpoint) in capfd.readouterr().err
@@ -420,9 +442,40 @@ def test_sigterm_saves_once_and_exits_even_if_sent_twice(make: Make, monkeypatch
     signal_during(algorithm, monkeypatch, signal.SIGTERM, signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         algorithm.learn(num_env_steps=10_000)
-    assert ended.value.code == 143
+    assert (ended.value.code, algorithm.stopped_by) == (143, "signal")
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
+
+
+def test_ctrl_c_ends_a_loop_over_settings(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores: dict[float, int] = {}
+
+    def search() -> None:
+        for lr in (1e-4, 1e-3, 3e-3):
+            algorithm = make(lr=lr)
+            if lr == 1e-3:
+                signal_during(algorithm, monkeypatch, signal.SIGINT)
+            algorithm.learn(num_env_steps=256)
+            scores[lr] = algorithm.env_steps
+
+    with pytest.raises(KeyboardInterrupt):
+        search()
+    assert scores == {1e-4: 256}
+
+
+def test_ctrl_c_ends_an_optuna_study(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna = pytest.importorskip("optuna")
+
+    def objective(trial: Any) -> float:
+        algorithm = make(lr=trial.suggest_float("lr", 1e-4, 1e-2))
+        if trial.number == 1:
+            signal_during(algorithm, monkeypatch, signal.SIGINT)
+        return algorithm.learn(num_env_steps=128)["env_runners"]["episode_return_mean"]
+
+    study = optuna.create_study()
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(objective, n_trials=3)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
 
 
 def test_an_ignored_signal_stays_ignored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
