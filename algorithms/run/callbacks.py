@@ -10,12 +10,14 @@
 
     config.callbacks(Watch)
 
-A run passes all arguments by keyword, and ignores the return value. Events without a callback cost nothing.
+A run passes all arguments by keyword, and refuses a return value other than None. Events without a callback cost
+nothing.
 """
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,6 +160,7 @@ class CallbackCaller:
 
         Raises:
             RuntimeError: If a callback raises; names the callback, and has its error as the cause.
+            TypeError: If a callback returns something; names the callback.
         """
         _call_all(name, self.listeners[name], arguments)
 
@@ -214,12 +217,18 @@ class CallbackCaller:
 def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], arguments: Mapping[str, Any]) -> None:
     for setting, listener in listeners:
         try:
-            listener(**arguments)
+            returned = listener(**arguments)
         except Exception as error:
-            where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
+            where = f"callback {name} ({_described(listener)})"
+            got = f"{type(error).__name__}: {error}".rstrip(".")
             raise RuntimeError(
                 f"{where}: expected no error, got {got}. Correct it, or leave it out: .callbacks({setting}=None)."
             ) from error
+        if returned is not None:  # in other libraries, False ends the training
+            raise TypeError(
+                f"callback {name} ({_described(listener)}): expected one that returns None, got {textwrap.shorten(repr(returned), 80)}. Return nothing. "
+                "To end learn(), call algorithm.stop_learning()."
+            )
 
 
 def check_callback(name: str, listener: Callable[..., Any]) -> None:

@@ -419,6 +419,20 @@ def test_a_callback_that_raises_is_named_and_its_error_is_the_cause(name: str, t
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("returned", [False, True, 0, "x" * 999])
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_that_returns_something_is_named_and_pointed_to_stop_learning(name: str, returned: Any) -> None:
+    def listener(**arguments: Any) -> Any:
+        return returned
+
+    caller = CallbackCaller(config_for(**{name: listener}))
+    told = rf"^callback {name} \(.+listener, test_callbacks.py:\d+\): expected one that returns None, got .{{1,80}}\. "
+    with pytest.raises(
+        TypeError, match=told + r"Return nothing\. To end learn\(\), call algorithm\.stop_learning\(\)\.$"
+    ):
+        caller.call(name)
+
+
 def test_a_class_that_raises_is_left_out_as_a_class() -> None:
     class Failing(Callbacks):
         def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:
