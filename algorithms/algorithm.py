@@ -55,6 +55,7 @@ class Algorithm(metaclass=AlgorithmType):
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
+        self.working_dir = Path.cwd()  # an env may change it
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._callbacks = CallbackCaller(config)
@@ -253,6 +254,7 @@ class Algorithm(metaclass=AlgorithmType):
             ImportError: If a package for videos is missing.
         """
         config = evaluation_config(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
+        video_dir = None if video_dir is None else Path(video_dir).absolute()  # before envs are made
         with computing_on(self._threads.count):
             return self._evaluation.run(config, video_dir, progress)
 

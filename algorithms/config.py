@@ -10,6 +10,7 @@ from contextlib import closing, nullcontext
 from dataclasses import KW_ONLY, replace
 from functools import partial
 from math import gcd
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -378,7 +379,8 @@ class AlgorithmConfig(
         return self.get_rl_module_spec(observation_space, action_space)
 
     def build(self) -> Algorithm:
-        """Build the algorithm from a frozen copy of this config.
+        """Build the algorithm from a frozen copy of this config. In the copy, ``run_dir`` is absolute: a relative path
+        counts from the current working directory, which an env may change later.
 
         Raises:
             ValueError, TypeError: If no env is set, or the settings are invalid (see :meth:`validate`).
@@ -387,6 +389,8 @@ class AlgorithmConfig(
             raise self._without_env()
         config = self.copy()
         config.validate()
+        if config.run_dir is not None:
+            config.run_dir = str(Path(config.run_dir).absolute())
         return config.algo_class(config.freeze())
 
     def build_learner_group(

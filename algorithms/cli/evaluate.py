@@ -14,7 +14,7 @@ from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.evaluation import evaluation_summary, play
 from algorithms.run.run_folder import run_name
-from algorithms.run.text import return_text
+from algorithms.run.text import path_text, return_text
 from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
 from rlmodule.modules.policy import Policy
@@ -68,6 +68,7 @@ def evaluate(args: Sequence[str]) -> int:
     typed = {"seed": flags.seed, "evaluation_num_envs": flags.num_envs, "evaluation_env_config": flags.env_config}
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
     objects |= {name: value for name, value in typed.items() if value is not None}
+    video_dir = None if flags.video is None else Path(flags.video).absolute()  # before envs are made
     with allowing(allow):
         algorithm = Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
     with algorithm:
@@ -83,7 +84,7 @@ def evaluate(args: Sequence[str]) -> int:
                 num_episodes=flags.episodes,
                 explore=flags.explore,
                 num_videos=0 if flags.video is None else flags.num_videos or 1,
-                video_dir=flags.video,
+                video_dir=video_dir,
                 progress=True,
             )
     if flags.json:
@@ -101,7 +102,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"  to         {return_text(played['episode_return_max'])}")
     print(f"length       {played['episode_len_mean']:,.1f} steps")
     for video in result.get("videos", ()):
-        print(f"video        {video['path']} (return {return_text(video['episode_return'])})")
+        print(f"video        {path_text(Path(video['path']))} (return {return_text(video['episode_return'])})")
 
 
 def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:

@@ -20,7 +20,7 @@ from algorithms.registry import name_of
 from algorithms.run.goal import Goal
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
-from algorithms.run.text import return_text
+from algorithms.run.text import path_text, return_text
 from catalog.settings import setting, settings_of
 from catalog_rl import PACKAGES
 
@@ -153,7 +153,7 @@ def train_once(plan: TrainPlan) -> int:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
-                    say(f"  {path}")
+                    say(f"  {path_text(path)}")
             say(what_next(algorithm, folder))
     return outcome.exit_code
 
@@ -193,6 +193,7 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
         return
     folder = new_run_dir(config.algo_class.__name__, config.env)
     config.update({"run_dir": str(folder)})
+    folder = folder.absolute()  # an env may change the working directory
     try:
         yield
     finally:
@@ -244,8 +245,8 @@ def _session(plan: TrainPlan, algorithm: Algorithm) -> TrainingSession:
 
 def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     """Return a text that shows the commands and the Python code to evaluate, continue and use the run."""
-    allow, run = allow_flag(algorithm.config), str(folder.path)
-    acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
+    allow, run = allow_flag(algorithm.config), path_text(folder.path)
+    acting = path_text(folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint)
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
     allowed = f", allow={allow[1:]!r}" if allow else ""
     act = "actions, state = algo.policies" if algorithm.config.is_multi_agent else "action, state = algo.policy"
@@ -262,7 +263,7 @@ and in Python:
 
     {imports}
 
-    with Algorithm.from_checkpoint({str(acting)!r}{allowed}) as algo:
+    with Algorithm.from_checkpoint({acting!r}{allowed}) as algo:
         env = algo.config.make_env()
         (obs, info), state = env.reset(), None
         {act}.act(obs, state)"""

@@ -23,7 +23,7 @@ from algorithms.cli.one_run import Outcome, TrainPlan, allow_flag, carry_out, co
 from algorithms.run.plotting import plot_runs
 from algorithms.run.run_folder import env_name
 from algorithms.run.session import stop_requests
-from algorithms.run.text import duration_text, return_text
+from algorithms.run.text import duration_text, path_text, return_text
 
 _SEEDS = r"\d+(\.\.\d+)?(,\d+(\.\.\d+)?)*"
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
@@ -58,22 +58,22 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         The exit code: 0 if all runs succeeded, 130 or 143 if a signal stopped them, else 1.
     """
     config, say, jobs = plan.config, plan.say, plan.flags.jobs
-    config.spaces_of()  # an error of the env is printed once, not by every run
     with own_run_dir(config):
+        runs = Runs(plan, list(args))
+        config.spaces_of()  # an error of the env is printed once, not by every run
         algorithm, how = config.algo_class.__name__, f"{jobs} side by side" if jobs > 1 else "one by one"
         say(f"{algorithm} on {env_name(config.env)}, seeds {', '.join(map(str, plan.seeds))}, {how}")
         say(f"  begun with  {plan.begun_with}")
         say(f"  steps       {plan.num_env_steps:,} each")
         say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
-        runs = Runs(plan, list(args))
         runs.finish()
         for line in runs.table():
             say(line)
-        if config.run_dir is not None:
-            _draw(Path(config.run_dir), plan)
+        if runs.folder is not None:
+            _draw(runs.folder, plan)
             if runs.best is not None:
-                best, allow = str(Path(config.run_dir, f"seed-{runs.best}")), allow_flag(config)
-                plot, evaluate = ["plot", config.run_dir], ["evaluate", best, *allow]
+                best, allow = path_text(runs.folder / f"seed-{runs.best}"), allow_flag(config)
+                plot, evaluate = ["plot", path_text(runs.folder)], ["evaluate", best, *allow]
                 say(f"\nNext:\n\n{commands(plot, evaluate, ['train', '--load', best, *allow])}")
     return runs.exit_code
 
@@ -82,7 +82,7 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
     """Draw the mean learning curve of all seeds to ``learning_curve.png`` in ``folder``."""
     try:
         plot_runs([folder], folder / "learning_curve.png")
-        plan.say(f"\nWrote\n  {folder}\n  {folder / 'learning_curve.png'}")
+        plan.say(f"\nWrote\n  {path_text(folder)}\n  {path_text(folder / 'learning_curve.png')}")
     except (ValueError, OSError) as error:  # such as runs in which no episode has ended
         print(f"No learning curve: {error}", file=sys.stderr)
 
@@ -94,11 +94,14 @@ class Runs:
     the parent process asks them to finish their iteration and save. On a second Ctrl-C, it kills them.
 
     Attributes:
+        folder: The folder in which each run has a folder; None if nothing is written.
         ended: Seed → exit code and result of each run that has ended; the result is None if the run failed.
     """
 
     def __init__(self, plan: TrainPlan, args: list[str]) -> None:
         self.plan, self.args = plan, args
+        run_dir = plan.config.run_dir
+        self.folder = None if run_dir is None else Path(run_dir).absolute()  # an env may change the working directory
         self.ended: dict[int, tuple[int, Outcome | None]] = {}
         self._running: dict[int, SpawnProcess] = {}
         self._one_at_a_time = threading.Lock()  # starting a process also reaps others: not at once with join()
@@ -153,7 +156,7 @@ class Runs:
         if self._stopped_by is not None:
             return
         plan, context = self.plan, multiprocessing.get_context("spawn")
-        run_dir = None if plan.config.run_dir is None else str(Path(plan.config.run_dir, f"seed-{seed}"))
+        run_dir = None if self.folder is None else str(self.folder / f"seed-{seed}")
         receiver, sender = context.Pipe(duplex=False)
         lines, output = context.Pipe(duplex=False) if plan.flags.jobs > 1 else (None, None)
         process = context.Process(target=_child, args=(self.args, seed, run_dir, output, sender))

@@ -225,9 +225,10 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
                 f"{where}: expected no error, got {got}. Correct it, or leave it out: .callbacks({setting}=None)."
             ) from error
         if returned is not None:  # in other libraries, False ends the training
+            where, got = f"callback {name} ({_described(listener)})", textwrap.shorten(repr(returned), 80)
             raise TypeError(
-                f"callback {name} ({_described(listener)}): expected one that returns None, got {textwrap.shorten(repr(returned), 80)}. Return nothing. "
-                "To end learn(), call algorithm.stop_learning()."
+                f"{where}: expected one that returns None, got {got}. Return nothing. To end learn(), call "
+                "algorithm.stop_learning()."
             )
 
 

@@ -39,6 +39,7 @@ from algorithms.run.goal import Goal
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
+from algorithms.run.text import path_text
 from catalog.errors import printable
 from rlmodule.checkpoint import KIND
 from rlmodule.sealed_folder import DamagedFolder, StrPath, read_manifest
@@ -72,8 +73,8 @@ def lock_folder(folder: Path) -> BaseFileLock:
         holder = path.read_text()
         how = "call stop() on the algorithm of this process" if holder == str(os.getpid()) else "wait for its end"
         raise BlockingIOError(
-            f"run_dir {str(folder)!r}: expected a folder in which no run is training, got one where a run is training "
-            f"(process {holder or 'unknown'}). Choose another, or {how}."
+            f"run_dir {path_text(folder)!r}: expected a folder in which no run is training, got one where a run is "
+            f"training (process {holder or 'unknown'}). Choose another, or {how}."
         ) from None
     except OSError as error:
         if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
@@ -121,7 +122,7 @@ class RunFolder:
             raise
         except OSError as error:
             raise OSError(
-                f"run_dir {str(self.path)!r}: expected a folder to write to, got {error.strerror or error}. "
+                f"run_dir {path_text(self.path)!r}: expected a folder to write to, got {error.strerror or error}. "
                 "Choose another run_dir, or None to write nothing."
             ) from error
         about, saved = read_about(self.path), self.checkpoint.exists()
@@ -137,13 +138,14 @@ class RunFolder:
         if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
-                how = f"; continue it with Algorithm.from_checkpoint({str(self.checkpoint)!r})"
+                how = f"; continue it with Algorithm.from_checkpoint({path_text(self.checkpoint)!r})"
         elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
             got = f"the runs of several seeds ({', '.join(seeds)})"
         if got:
             self.release()
             raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without another run, got {got}. Choose another{how}."
+                f"run_dir {path_text(self.path)!r}: expected a folder without another run, got {got}. Choose "
+                f"another{how}."
             )
 
     def release(self) -> None:
@@ -342,16 +344,16 @@ def env_name(env: Any) -> str:
     return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
 
 
-def new_run_dir(algorithm: str, env: Any) -> Path:
-    """Create and return the folder ``runs/<algorithm>-<env>-<time>``. If it exists already, append a number to the
-    name.
+def new_run_dir(algorithm: str, env: Any, below: StrPath = "") -> Path:
+    """Create and return the folder ``runs/<algorithm>-<env>-<time>`` in the folder ``below``. If it exists already,
+    append a number to the name.
 
     Raises:
         OSError: If the folder cannot be created.
     """
     # replace characters with a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0
     env_part = re.sub(r"[^\w.-]+", "-", env_name(env)).strip("-.")
-    base = path = Path("runs") / f"{algorithm.lower()}-{env_part}-{time.strftime('%Y%m%d-%H%M%S')}"
+    base = path = Path(below, "runs") / f"{algorithm.lower()}-{env_part}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(2):
         try:
             path.mkdir(parents=True)

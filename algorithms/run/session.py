@@ -167,7 +167,7 @@ class TrainingSession:
             self.checkpoint = algorithm.report.write_checkpoint()
             folder.write_learning_curve(run_name(algorithm), self.target_return)
         elif self.signal is not None or algorithm.stopped_by is None:
-            new = new_run_dir(type(algorithm).__name__, algorithm.config.env)
+            new = new_run_dir(type(algorithm).__name__, algorithm.config.env, algorithm.working_dir)
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from catalog.errors import printable
 
@@ -36,3 +37,8 @@ def table_text(rows: Sequence[Sequence[str]], sides: str, indent: str = "  ") ->
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     line = indent + "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
     return "\n".join(line.format(*row).rstrip() for row in cells)
+
+
+def path_text(path: Path) -> str:
+    """Return ``path`` as text, relative to the working directory if it is below it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -19,7 +19,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from tests.algorithms.test_resume import fingerprint
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 KILLS = int(os.environ.get("KILLS", "6"))
@@ -53,8 +53,12 @@ def start(algorithm: str, run: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def is_killed_after(seconds: float, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the command was still going on, and was killed."""
+def wait_until_it_trains(run: Path, process: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: (run / "progress.jsonl").exists() or process.poll() is not None)
+
+
+def is_killed(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether the command was still going on after so many seconds, and was killed."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -79,8 +83,10 @@ def outcome(run: Path, exit_code: int) -> dict[str, Any]:
 def test_a_killed_command_given_again_until_it_exits_leaves_what_it_would_have_left(
     algorithm: str, tmp_path: Path
 ) -> None:
-    began = time.monotonic()
-    exit_code = start(algorithm, tmp_path / "whole").wait(PATIENCE_S)
+    began, process = time.monotonic(), start(algorithm, tmp_path / "whole")
+    wait_until_it_trains(tmp_path / "whole", process)
+    starting = time.monotonic() - began
+    exit_code = process.wait(PATIENCE_S)
     duration = time.monotonic() - began
     whole = outcome(tmp_path / "whole", exit_code)
     assert exit_code == (1 if algorithm == "ppo" else 0), (tmp_path / "whole.log").read_text()
@@ -91,7 +97,11 @@ def test_a_killed_command_given_again_until_it_exits_leaves_what_it_would_have_l
     while len(killed_after) < KILLS:
         run = tmp_path / f"run-{next(attempts)}"
         moment = (len(killed_after) + drawn.random()) / KILLS * duration
-        if not is_killed_after(moment, start(algorithm, run)):
+        process = start(algorithm, run)
+        if moment > starting:  # imports take longer on a machine that is busier
+            wait_until_it_trains(run, process)
+            moment -= starting
+        if not is_killed(process, moment):
             continue  # the machine was less busy, and the command had exited
         log = run / "progress.jsonl"
         killed_after.append(len(log.read_bytes().splitlines()) if log.exists() else 0)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import Algorithm
 from algorithms.loggers.base import flatten
@@ -295,6 +296,56 @@ def test_new_run_dirs_differ_and_have_plain_names() -> None:
         "PPOConfig",
         "PPOConfig",
     ]
+
+
+class Moving(CartPoleEnv):
+    """Changes the working directory of its process, as simulators do."""
+
+    def __init__(self, folder: str, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.folder = folder
+        os.chdir(folder)
+
+    def reset(self, **settings: Any) -> Any:
+        os.chdir(self.folder)
+        return super().reset(**settings)
+
+
+@pytest.fixture
+def moving(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("of the env")
+    yield {"env": Moving, "env_config": {"folder": str(folder)}}
+    assert not list(folder.iterdir())
+
+
+def test_an_env_that_changes_the_working_directory_takes_no_file_of_the_run_with_it(
+    make: Make, here: Path, moving: dict[str, Any]
+) -> None:
+    algorithm = make(run_dir="run", checkpoint_interval=1, evaluation_interval=2, **moving)
+    assert algorithm.config.run_dir == str(here / "run")
+    TrainingSession(algorithm, 192, evaluate_at_end=True).run()
+    assert len(rows(here / "run")) == 4
+    assert {"checkpoint", "best_checkpoint", "learning_curve.png"} <= {path.name for path in (here / "run").iterdir()}
+
+
+def test_videos_are_where_the_caller_was_if_an_env_changes_the_working_directory(
+    make: Make, here: Path, moving: dict[str, Any]
+) -> None:
+    algorithm = make(run_dir="run", **moving)
+    os.chdir(here)
+    algorithm.evaluate(num_episodes=1, num_videos=1, video_dir="videos")
+    algorithm.evaluate(num_episodes=1, num_videos=1)
+    assert len([*here.glob("videos/*.mp4")]) == len([*here.glob("run/videos/step-0000000000/*.mp4")]) == 1
+
+
+def test_ctrl_c_saves_where_the_run_was_built(
+    make: Make, here: Path, moving: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make(**moving)
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.learn(num_env_steps=10_000)
+    assert len([*here.glob("runs/*/checkpoint")]) == 1
 
 
 # --- the evaluation at the end ----------------------------------------------------------------------------------------
