@@ -14,7 +14,7 @@ from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.evaluation import evaluation_summary, play
 from algorithms.run.run_folder import run_name
-from algorithms.run.text import path_text, return_text
+from algorithms.run.text import return_text
 from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
 from rlmodule.modules.policy import Policy
@@ -102,7 +102,7 @@ def _print(result: dict[str, Any]) -> None:
     print(f"  to         {return_text(played['episode_return_max'])}")
     print(f"length       {played['episode_len_mean']:,.1f} steps")
     for video in result.get("videos", ()):
-        print(f"video        {path_text(Path(video['path']))} (return {return_text(video['episode_return'])})")
+        print(f"video        {video['path']} (return {return_text(video['episode_return'])})")
 
 
 def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_file
+from algorithms.loggers.base import LoggedRun, LoggerFailed, LoggerGroup, flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
 from algorithms.run.checkpoint_writer import CheckpointWriter
@@ -257,12 +257,16 @@ class RunReport:
             LoggerFailed: If a logger fails several times in a row; names it. The checkpoints are then written.
         """
         self._add_failures(result)
+        failed = None
         try:
             # before the checkpoints: if the run is killed in between, it resumes before this row, and logs it again
             self._loggers.log(dict(flatten(result)), self._algorithm.env_steps)
-        finally:
-            self._write_checkpoints(evaluation_return(result))
-            self._add_failures(result)
+        except LoggerFailed as error:
+            failed = error
+        self._write_checkpoints(evaluation_return(result))
+        self._add_failures(result)
+        if failed is not None:
+            raise failed
 
     def _add_failures(self, result: dict[str, Any]) -> None:
         for name, number in (("checkpoints", self._writer.num_failed), ("logs", self._loggers.num_failed)):

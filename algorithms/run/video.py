@@ -19,6 +19,7 @@ from gymnasium.wrappers import HumanRendering
 
 from algorithms.loggers.base import needed_package
 from algorithms.run.run_folder import env_name
+from algorithms.run.text import path_text
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
 from rlmodule.seeding import int_seed, torch_stream
@@ -90,9 +91,9 @@ def record_videos(
             frames: list[Any] = []
             episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, frames)
             number = np.format_float_positional(episode_return, precision=2, trim="-")
-            path = str(folder / f"episode-{index}-return-{number}.mp4")
-            write(frames, fps=env.metadata["render_fps"]).write_videofile(path, logger=None)
-            videos.append({"path": path, "episode_return": episode_return, "episode_len": length})
+            path = folder / f"episode-{index}-return-{number}.mp4"
+            write(frames, fps=env.metadata["render_fps"]).write_videofile(str(path), logger=None)
+            videos.append({"path": path_text(path), "episode_return": episode_return, "episode_len": length})
             show(index + 1)
     return videos
 

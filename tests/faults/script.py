@@ -43,9 +43,8 @@ def main(folder: Path, num_epochs: int) -> None:
         tell("built", pids=[*runners.pids(), *algorithm.learner_group.workers.pids()])
         try:
             algorithm.learn(num_env_steps=10**9)
-            tell("returned")
-        except KeyboardInterrupt:
-            tell("interrupted")
+        except KeyboardInterrupt as interrupt:
+            tell("saved" if str(interrupt).startswith("saved") else "interrupted")
         algorithm.learn(num_env_steps=10**9)
 
 

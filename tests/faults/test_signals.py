@@ -94,7 +94,7 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick
     driver = quick
     pids = driver.wait_until_it_trains()
     driver.process.send_signal(signal.SIGINT)
-    told = driver.wait_for("returned")
+    told = driver.wait_for("saved")
     assert checkpoint(driver)["metrics"]["iterations"] == told["iterations"]
     assert all(is_running(pid) for pid in pids)
     driver.wait_for_iterations(2)

@@ -353,6 +353,28 @@ def test_a_run_killed_in_its_evaluation_at_the_end_evaluates(
         assert Path(run, "best_checkpoint").exists()
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize(
+    "place",
+    ["loggers.jsonl.JsonlLogger.log", "run.checkpoint_writer.CheckpointWriter.start"],
+    ids=["row", "checkpoint"],
+)
+def test_a_run_killed_between_a_row_and_its_checkpoint_has_each_row_once(
+    place: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = PPO
+    if algorithm == "dqn":
+        command = ["train", "dqn", "CartPole-v1", "--num-env-steps-per-iteration", "64", "--fcnet-hiddens", "8"]
+        command += ["--seed", "1", "--preset", "none", "--evaluation-duration", "2", "--replay-capacity", "500"]
+    command = [*command, "--run-dir", "run", "--num-env-steps", "320", "--checkpoint-interval", "1", "--resume", "auto"]
+    kill(monkeypatch, f"algorithms.{place}", 4)
+    with pytest.raises(Killed):
+        main(command)
+    assert main(command) == 0
+    assert steps_logged("run") == [64, 128, 192, 256, 320]
+    assert evaluations_logged("run") == [5]
+
+
 @pytest.mark.parametrize(
     ("args", "code", "steps"),
     [
