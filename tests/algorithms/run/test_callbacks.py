@@ -419,11 +419,10 @@ def test_a_callback_that_raises_is_named_and_its_error_is_the_cause(name: str, t
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("returned", [False, True, 0, "x" * 999])
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_a_callback_that_returns_something_is_named_and_pointed_to_stop_learning(name: str, returned: Any) -> None:
-    def listener(**arguments: Any) -> Any:
-        return returned
+def test_a_callback_that_returns_something_is_named_and_pointed_to_stop_learning(name: str) -> None:
+    def listener(**arguments: Any) -> bool:
+        return False
 
     caller = CallbackCaller(config_for(**{name: listener}))
     told = rf"^callback {name} \(.+listener, test_callbacks.py:\d+\): expected one that returns None, got .{{1,80}}\. "
