@@ -207,6 +207,17 @@ def test_an_env_that_a_file_names_is_not_imported(
     assert not [module for module in {*sys.modules} - loaded if module.startswith(("downloads", "mpe2", "json.tool"))]
 
 
+@pytest.mark.parametrize("part", ["fcnet_activation", "custom_model_config", "leaf_overrides"])
+def test_a_distribution_is_not_imported_for_a_part_of_the_actions_that_is_called_like_a_setting(
+    planted: str, part: str
+) -> None:
+    """A policy's file names the parts of its action space, too."""
+    data = {"model_config": {"custom_action_dist": {part: f"{planted}:Distribution"}}}
+    place = rf"PPOConfig\.model_config\.custom_action_dist\.{part}"
+    with pytest.raises(ValueError, match=f"{place}: expected an import path that you allow"):
+        PPOConfig.from_dict(data, allow=[])
+
+
 def test_wording_an_error_of_an_unknown_env_imports_nothing(planted: str) -> None:
     """Also if the script itself names the env."""
     with pytest.raises(ValueError, match="expected a registered id, got an unknown one"):
