@@ -40,12 +40,12 @@ class JsonlLogger(Logger):
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a progress.jsonl, one flat dict per iteration, without lines that a crash cut off. Return an
-    empty list if the file does not exist."""
+    """Return the lines of a progress.jsonl, one flat dict per iteration, without lines that a crash cut off or whose
+    env steps are no number. Return an empty list if the file does not exist."""
     rows = []
     # errors="replace": a crash of the machine may leave bytes that are no text
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
         with suppress(ValueError):
             rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get(STEPS, 0), int | float)]
