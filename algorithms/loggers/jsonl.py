@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import LoggedRun, Logger, append_whole, replace_file
+from algorithms.loggers.base import STEPS, LoggedRun, Logger, append_whole, replace_file
 
 
 class JsonlLogger(Logger):
