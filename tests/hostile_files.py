@@ -356,7 +356,7 @@ class Entry:
         read: Reads a folder. Takes ``allow``, if an error of it may say what to allow.
         shows: Pattern of the paths of fields that are data to it, whatever the table says.
         reads: Pattern of the paths of fields that are not, although they are data to others.
-        all_texts: Whether to try all texts in each field; False tries one.
+        all_texts: Whether to try all texts in each field; False tries one, and all where a text may be acted on.
     """
 
     name: str
@@ -477,7 +477,8 @@ class Trials:
                 if error := self.read(f"{entry.name} of {source.file}", entry.read):
                     self.report.against_the_table.append(f"{entry.name} of {source.file} with data: {error:.300}")
             for index, (path, place) in enumerate(alone):
-                some = TEXTS if entry.all_texts else dict([[*TEXTS.items()][(number + index) % len(texts)]])
+                is_acted_on = entry.all_texts or kinds[path] in ("allow", "path")
+                some = TEXTS if is_acted_on else dict([[*TEXTS.items()][(number + index) % len(texts)]])
                 self._alone(source, entry, place, some, kinds[path] if entry is entries[0] else "")
         dicts = {row_of(source.table, pattern_of((*place, ""))): place for place in dicts_of(source.content)}
         for index, row in enumerate(dicts.keys() - self.tried[source.table]):
