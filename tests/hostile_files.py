@@ -29,7 +29,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 from algorithms import Algorithm
 from algorithms.cli import flags, main
-from algorithms.loggers.base import STEPS
+from algorithms.loggers.base import SECONDS, STEPS
 from algorithms.ppo import PPOConfig
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
@@ -557,7 +557,7 @@ def read_runs(trials: Trials) -> None:
     runs = Entry("inspect", lambda: command("inspect", "runs"))
     trials.run(Source("runs/lake", "run.json", "run.json"), runs, plot)
     rows = Source("runs/lake", "progress.jsonl", "progress.jsonl")
-    trials.run(rows, runs, plot, train, also=[(0, name) for name in rows.content[0] if name != STEPS])
+    trials.run(rows, runs, plot, train, also=[(0, name) for name in sorted(rows.content[0].keys() - {STEPS, SECONDS})])
 
 
 def read_teams(trials: Trials) -> None:

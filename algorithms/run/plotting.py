@@ -347,7 +347,7 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         (TRAINING_RETURN, "-", "training, recent episodes"),
         (EVALUATION_RETURN, "o--", "evaluation"),
     ):
-        if points := [(row[STEPS], row[key]) for row in rows if row.get(key) is not None]:
+        if points := [(row[STEPS], row[key]) for row in rows if isinstance(row.get(key), int | float)]:
             axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
     if target_return is not None:
         axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
