@@ -36,8 +36,8 @@ class TrainFlags(CommandFlags):
 
     num_env_steps: int | None = setting(
         None,
-        "Steps to sample from now on, over all environments; None takes what is left of the goal of the run that goes "
-        f"on, or the steps of the preset, or {DEFAULT_STEPS:,} without one.",
+        "Steps to sample from now on, over all environments; for a run that goes on, None takes what is left of its "
+        f"goal. Else None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
         ge=1,
     )
     target_return: float | None = setting(

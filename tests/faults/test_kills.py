@@ -97,12 +97,13 @@ def test_a_killed_command_given_again_until_it_exits_leaves_what_it_would_have_l
     while len(killed_after) < KILLS:
         run = tmp_path / f"run-{next(attempts)}"
         moment = (len(killed_after) + drawn.random()) / KILLS * duration
-        process = start(algorithm, run)
+        began, process = time.monotonic(), start(algorithm, run)
         if moment > starting:  # imports take longer on a machine that is busier
             wait_until_it_trains(run, process)
-            moment -= starting
-        if not is_killed(process, moment):
-            continue  # the machine was less busy, and the command had exited
+            began = time.monotonic() - starting
+        if not is_killed(process, began + moment - time.monotonic()):
+            duration = time.monotonic() - began  # the machine is less busy than before, and the command had exited
+            continue
         log = run / "progress.jsonl"
         killed_after.append(len(log.read_bytes().splitlines()) if log.exists() else 0)
         exit_code = -signal.SIGKILL
