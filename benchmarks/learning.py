@@ -258,7 +258,7 @@ GOALS = {
             "PPO",
             BRICKS,
             300_000,
-            20,
+            15,
             _BRICKS | {"model_config": {"vf_share_layers": share}},
             evaluate_every=50_000,
             best=False,

@@ -12,6 +12,7 @@ from torch import nn
 from algorithms.dqn import DQNCatalog
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Catalog, ObservationNormalizer
+from catalog.encoders.cnn import CNNEncoder
 from rlmodule import Columns, RLModuleSpec, ValueFunctionAPI
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -40,6 +41,12 @@ def build(
 
 def output_layer(head: nn.Module) -> nn.Linear:
     return [m for m in head.modules() if isinstance(m, nn.Linear)][-1]
+
+
+@pytest.mark.parametrize(("settings", "number"), [({}, 2), ({"vf_share_layers": True}, 1)])
+def test_images_have_an_encoder_per_function_unless_they_share_one(settings: dict[str, Any], number: int) -> None:
+    module = build(model_config=settings, observation_space=spaces.Box(0, 255, (12, 12, 3), np.uint8))
+    assert sum(isinstance(part, CNNEncoder) for part in module.modules()) == number
 
 
 @pytest.mark.parametrize("share", [False, True])
