@@ -129,7 +129,7 @@ def metric_tensors(metrics: Mapping[str, Any], loss: Tensor, learner: str) -> Me
     Raises:
         TypeError: If a metric is neither a tensor nor a number; names the metric and the class ``learner``.
     """
-    tensors = Metrics()
+    tensors: Metrics = {}  # a call of the alias Metrics would stop torch.compile
     for name, value in metrics.items():
         if not isinstance(value, Tensor):
             if not isinstance(value, int | float | np.number | np.bool_):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from algorithms import Algorithm, AlgorithmConfig
 from algorithms.dqn import DQNConfig, DQNLearner
-from algorithms.dqn.module import DQNCatalog, DQNModule
+from algorithms.dqn.module import FORBIDDEN, DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from catalog import ActionEmbeddings
 from catalog.actions.masks import MASKED
@@ -112,17 +112,20 @@ def test_logits_of_ppo_are_worked_by_hand() -> None:
         assert forward(batch)[Columns.ACTION_DIST_INPUTS].tolist() == [[1, -1, 4, 0], [MASKED, -1, 4, MASKED]]
 
 
+FORBIDDEN_VALUE = float(torch.tensor(FORBIDDEN))  # in float32
+
+
 def test_values_of_dqn_are_worked_by_hand() -> None:
     module, batch = built(dqn(BOTH)), by_hand()
     module.af_head = Fixed(2.0, -1.0)
-    assert module.compute_q_values(batch).tolist() == [[1, -1, 4, 0], [MASKED, -1, 4, MASKED]]
+    assert module.compute_q_values(batch).tolist() == [[1, -1, 4, 0], [FORBIDDEN_VALUE, -1, 4, FORBIDDEN_VALUE]]
 
 
 def test_advantages_are_centred_over_allowed_actions() -> None:
     module, batch = built(dqn(BOTH, dueling=True)), by_hand()
     module.af_head, module.vf_head = Fixed(2.0, -1.0), Fixed(10.0)
     # the means are 4 / 4 and (-1 + 4) / 2
-    assert module.compute_q_values(batch).tolist() == [[10, 8, 13, 9], [MASKED, 7.5, 12.5, MASKED]]
+    assert module.compute_q_values(batch).tolist() == [[10, 8, 13, 9], [FORBIDDEN_VALUE, 7.5, 12.5, FORBIDDEN_VALUE]]
 
 
 def test_each_atom_has_an_intent_of_its_own() -> None:

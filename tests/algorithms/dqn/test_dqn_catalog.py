@@ -202,7 +202,7 @@ def test_a_distribution_that_is_no_categorical_is_refused() -> None:
 )
 def test_actions_that_are_not_discrete_are_refused(space: Space) -> None:
     with pytest.raises(
-        ValueError, match=r"action_space of DQN: expected a Discrete space.*Use SAC or PPO for Box actions"
+        ValueError, match=r"action_space of DQN: expected a Discrete space.*Use PPO or SAC, which take Box"
     ):
         DQNCatalog(BOX, space)
 

@@ -293,7 +293,7 @@ def test_episodes_that_do_not_end_are_given_up_even_if_others_do(ends: bool, mon
 
 def everything(state: dict[str, Any]) -> dict[str, Any]:
     """A state but for how long things took, and what an evaluation itself leaves."""
-    untimed = {"seconds": 0.0, "best_evaluation": None, "last_evaluation": None}
+    untimed = {"seconds": 0.0, "best_evaluation": None, "last_evaluation": None, "evaluated_at": None}
     return {**state, "metrics": state["metrics"] | untimed, "evaluation": None}
 
 
