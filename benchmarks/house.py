@@ -215,7 +215,7 @@ def library_files() -> list[Path]:
 
 def python_files(folder: Path) -> list[Path]:
     """Return every Python file in or below ``folder``, sorted by path. A file stands for itself."""
-    return sorted(folder.rglob("*.py*")) if folder.is_dir() else [folder]
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]
 
 
 # --- the reading set --------------------------------------------------------------------------------------------------
