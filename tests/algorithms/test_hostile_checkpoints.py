@@ -269,7 +269,8 @@ def test_a_checkpoint_makes_no_folder_outside_of_its_own(
         algorithm.evaluate(num_env_steps=2)
     assert sorted(tmp_path.rglob("*")) == before
     (message,) = caplog.messages
-    assert message.startswith("alone names the run_dir 'run', but is not in it. Nothing is written there unless")
+    run = str(tmp_path / "run")
+    assert message.startswith(f"alone names the run_dir {run!r}, but is not in it. Nothing is written there unless")
     with Algorithm.from_checkpoint("alone", run_dir="other", evaluation_num_videos=0) as algorithm:
         algorithm.train()
     assert sorted(path.name for path in Path("other").iterdir()) == [
