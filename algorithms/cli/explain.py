@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import CommandFlags, algorithm_config, apply, parse, parse_early, settings_in
+from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.values import environment
 from catalog.explain.explain import Format
 from catalog.settings import setting, settings_of
@@ -25,6 +25,6 @@ def explain(args: Sequence[str]) -> int:
     algo = algorithm_config(parse_early(ExplainFlags, args).algo)
     known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
     flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
-    config = apply(typed, algo()).update({"env": environment(env)})
+    config = algo().update({"env": environment(env), **changed_settings(typed, algo())})
     print(config.get_module_spec(*config.spaces_of()).build().explain(flags.format))
     return OK

@@ -128,19 +128,29 @@ def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict
     return sections
 
 
-def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return a copy of ``config`` with the values in ``typed``, the settings that :func:`parse` returned.
+def changed_settings(typed: Mapping[str, Any], config: AlgorithmConfig) -> dict[str, Any]:
+    """Return the settings of ``config`` that ``typed`` changes, with their new values, by name. Flags of the networks
+    change parts of ``model_config`` and ``rl_module_spec``; the other parts keep their values in ``config``.
 
     Raises:
         TypeError, ValueError: If a value does not fit its setting.
     """
-    known, parts = settings_of(type(config)), settings_of(SpecFlags)
-    changed = config.copy().update({name: value for name, value in typed.items() if name in known})
-    if spec := {name: value for name, value in typed.items() if name in parts}:
-        changed.update({"rl_module_spec": replace(changed.rl_module_spec or RLModuleSpec(), **spec)})
-    if model := {name: value for name, value in typed.items() if name not in known and name not in parts}:
-        base = changed.model_config_class.from_any(changed.model_config)
-        changed.update({"model_config": replace(base, **model)})
+    known = settings_of(type(config))
+    changed: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    for name, value in typed.items():
+        if name in known:
+            changed[name] = value
+        elif name in settings_of(SpecFlags):
+            spec[name] = value
+        else:
+            model[name] = value
+    if spec:
+        changed["rl_module_spec"] = replace(config.rl_module_spec or RLModuleSpec(), **spec)
+    if model:
+        base = config.model_config_class.from_any(config.model_config)
+        changed["model_config"] = replace(base, **model)
     return changed
 
 

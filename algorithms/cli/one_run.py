@@ -21,7 +21,7 @@ from algorithms.run.goal import Goal
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
-from catalog.settings import setting, settings_of
+from catalog.settings import setting
 from catalog_rl import PACKAGES
 
 DEFAULT_STEPS = 200_000
@@ -85,6 +85,8 @@ class TrainPlan:
         kept: The goal in the folder of the run that goes on, unless the command line has another.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
+        overrides: Names of the settings in ``config`` that replace those of the checkpoint. The checkpoint chose all
+            other settings, so these are bounded by what it holds.
         allow: Modules that the checkpoint may import.
         seeds: Seeds of several runs; empty for a single run.
     """
@@ -95,6 +97,7 @@ class TrainPlan:
     kept: Goal | None
     begun_with: str
     checkpoint: Path | None
+    overrides: frozenset[str]
     allow: list[str]
     seeds: tuple[int, ...]
 
@@ -105,10 +108,10 @@ class TrainPlan:
 
     def build(self) -> Algorithm:
         """Build a new algorithm from the config. If the plan has a checkpoint, load the algorithm from it, with the
-        settings of the config."""
+        settings that ``overrides`` names."""
         if self.checkpoint is None:
             return self.config.build()
-        settings = {name: vars(self.config)[name] for name in settings_of(type(self.config))}
+        settings = {name: vars(self.config)[name] for name in self.overrides}
         return Algorithm.from_checkpoint(self.checkpoint, allow=self.allow, **settings)
 
     def goal(self, algorithm: Algorithm) -> Goal:

@@ -7,7 +7,7 @@ from typing import Any
 
 from algorithms.cli.checkpoints import allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import algorithm_config, apply, parse, parse_early, settings_in
+from algorithms.cli.flags import algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.one_run import DEFAULT_STEPS, NEW_RUN_DIR, TrainFlags, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
@@ -98,7 +98,10 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
             "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
         )
     # Typed flags are applied last: they override the preset and the checkpoint.
-    config = apply(typed, config).update({"run_dir": run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {}))
+    overrides = env | changed_settings(typed, config) | {"run_dir": run_dir}
+    if len(seeds) == 1:
+        overrides["seed"] = seeds[0]
+    config = config.copy().update(overrides)
     kept = None
     if flags.num_env_steps is None and (checkpoint is not None or flags.resume is not None):
         folder = Path(str(run_dir)) if checkpoint is None else run_folder_of(checkpoint)
@@ -108,7 +111,17 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     if flags.resume is not None and checkpoint is None and not seeds:  # the run may begin again, with the seed it drew
         config.seed = _drawn_seed(Path(str(run_dir)))
     steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
-    return TrainPlan(config, flags, steps, kept, begun, checkpoint, allow, seeds if len(seeds) > 1 else ())
+    return TrainPlan(
+        config=config,
+        flags=flags,
+        num_env_steps=steps,
+        kept=kept,
+        begun_with=begun,
+        checkpoint=checkpoint,
+        overrides=frozenset(overrides),
+        allow=allow,
+        seeds=seeds if len(seeds) > 1 else (),
+    )
 
 
 def _drawn_seed(run: Path) -> int | None:

@@ -163,7 +163,7 @@ def test_the_policy_acts_with_the_current_weights() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda algo: algo.learn(1000, print), TypeError, "got <built-in function print>. Call learn(num_env_steps"),
+        (lambda algo: algo.learn(1000, len), TypeError, "got <built-in function len>. Call learn(num_env_steps"),
         (
             lambda algo: algo.learn(total_timesteps=1000),
             TypeError,

@@ -12,6 +12,7 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import Algorithm
+from algorithms.cli import main
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.run.checkpoints import NotFinite
@@ -374,6 +375,31 @@ def test_a_file_with_sound_digests_is_not_believed(
         Algorithm.from_checkpoint(path)
     assert str(raised.value).startswith(f"checkpoint '{path}': ")
     assert told in str(raised.value)
+
+
+CONTRADICTIONS = ("environments", "runners", "learners", "atoms")  # of other settings, which are checked before sizes
+SIZES = [name for name, (_, _, told) in LIES.items() if "of at most" in told or "got more with" in told]
+
+
+@pytest.mark.parametrize("lie", [name for name in SIZES if name not in CONTRADICTIONS])
+def test_a_file_chooses_no_larger_sizes_in_the_shell_either(
+    lie: str, originals: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, change, told = LIES[lie]
+    path = shutil.copytree(originals[name], tmp_path / "c")
+
+    def changed(content: dict[str, Any]) -> None:
+        change(content)
+
+    rewrite(path, changed)
+    assert main(["train", "--load", str(path), "--lr", "0.01", "--run-dir", "None", "--quiet"]) != 0
+    assert told in capsys.readouterr().err
+
+
+def test_sizes_that_are_typed_may_be_larger_than_those_of_the_checkpoint(tmp_path: Path) -> None:
+    path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
+    more = ["--num-envs-per-env-runner", "2", "--num-env-steps", "8"]
+    assert main(["train", "--load", str(path), *more, "--run-dir", "None", "--quiet"]) == 0
 
 
 TENSORS: dict[str, tuple[list[str], Callable[[torch.Tensor], torch.Tensor], str]] = {
