@@ -9,7 +9,8 @@ check_siblings(__file__)
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-    from algorithms.config import AlgorithmConfig, EpisodeLearnerConfig
+    from algorithms.config import AlgorithmConfig
+    from algorithms.episode_config import EpisodeLearnerConfig
     from algorithms.registry import register_algorithm
     from algorithms.run.callbacks import Callbacks, FinishedEpisode
     from algorithms.run.league import League

@@ -1,32 +1,38 @@
-"""Base classes of algorithm configs: their common settings, the checks of settings against one another, and
-``build()``."""
+"""The base class of algorithm configs: the settings of every run, their checks against one another, and ``build()``."""
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import KW_ONLY, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
-from algorithms.loggers.base import Logger, check_loggers
+from algorithms.loggers.base import check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, Callbacks, check_callback, overrides
-from algorithms.run.league import League
+from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, check_callback, overrides
 from algorithms.run.threads import building
+from algorithms.sections import (
+    CallbackFunctions,
+    Checkpointing,
+    Debugging,
+    Evaluation,
+    Learners,
+    Networks,
+    Reporting,
+)
 from algorithms.settings.base import SettingsBase, on_the_class
 from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
-from catalog.settings import Section, Settings, setting, settings_of
+from catalog.settings import Section
 from rlmodule.encoding import encode
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env
@@ -36,10 +42,7 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import (
     Environment,
     EnvRunners,
-    EpisodeLearnerSettings,
-    EpisodeTraining,
     FaultTolerance,
-    LearnerResources,
     LearnerSettings,
     RunnerSettings,
     Training,
@@ -47,156 +50,6 @@ from rlmodule.settings import (
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-
-
-class Learners(LearnerResources):
-    """The learners that update the networks, and their resources."""
-
-    learner_class: type[Learner] | None = setting(
-        None,
-        "Class of the learners, which compute the loss; None takes the algorithm's own, from which to derive yours.",
-    )
-
-
-class Networks(Settings):
-    """The networks of a run, and their settings."""
-
-    model_config: DefaultModelConfig | dict[str, Any] | None = setting(
-        None, "Settings of the default networks; a dict needs only the settings to change, and None takes the defaults."
-    )
-    rl_module_spec: RLModuleSpec | None = setting(
-        None, "Module class, catalog class or spaces that differ from the algorithm's own; None takes the algorithm's."
-    )
-
-
-class MultiAgent(Settings):
-    """The policies of a multi-agent env."""
-
-    policies: Literal["shared", "own"] | list[str] | dict[str, RLModuleSpec] | Callable[..., Any] | None = setting(
-        None,
-        "'shared' is one policy for all agents, 'own' one policy for each; or policy ids, specs by id, or fn(agents) "
-        "that returns one of these. None is for a single-agent env.",
-    )
-    policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
-        None,
-        "The id of each agent's policy, by agent or as fn(agent, episode); None takes the policy with the agent's "
-        "name, or the only policy.",
-    )
-    evaluation_policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
-        None, "The policy_mapping_fn of evaluations; None takes policy_mapping_fn."
-    )
-    policies_to_train: list[str] | Callable[..., bool] | None = setting(
-        None, "Ids of the policies to train, or fn(policy_id); None trains all. Policies that are not trained only act."
-    )
-    policy_overrides: dict[str, dict[str, Any]] = setting(
-        {},
-        "Training settings that differ for a policy, by policy id; not those of the whole run, such as the batch size.",
-    )
-    league: League | dict[str, Any] | None = setting(
-        None,
-        "Self-play of the only policy against its earlier versions: a League, or a dict of its settings; None plays "
-        "without earlier versions.",
-    )
-    shared_parts: dict[str, str | list[str]] | None = setting(
-        None,
-        "Parts that policies share, by a name of your choice: the path of a part in all policies, such as 'encoder', "
-        "or its places in some, such as ['a.encoder', 'b.encoder']; None shares none.",
-    )
-
-
-class Evaluation(Settings):
-    """Episodes played in separate environments, to measure the policy."""
-
-    evaluation_interval: int | None = setting(
-        None, "Iterations between evaluations; None evaluates only on request.", ge=1
-    )
-    evaluation_duration: int = setting(
-        20, "Length of an evaluation, in the unit that evaluation_duration_unit names.", ge=1
-    )
-    evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
-        "episodes",
-        "Unit of evaluation_duration: episodes, or steps over all environments. Of steps, only the episodes that end "
-        "within them count.",
-    )
-    evaluation_explore: bool = setting(
-        False, "Whether evaluation samples its actions instead of taking the most likely ones."
-    )
-    evaluation_num_envs: int | None = setting(
-        None, "Environments that an evaluation steps together; None takes num_envs_per_env_runner.", ge=1
-    )
-    evaluation_env_config: dict[str, Any] | None = setting(
-        None, "The env_config of evaluations; None takes env_config."
-    )
-    evaluation_num_videos: int = setting(
-        0,
-        "Additional episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
-        ge=0,
-    )
-
-
-class CallbackFunctions(Settings, kw_only=False):
-    """Your functions, or your ``Callbacks`` class, that a run calls at certain events."""
-
-    callbacks_class: type[Callbacks] | None = setting(
-        None, "A class derived from Callbacks; each run makes one instance, without arguments. None uses no class."
-    )
-    _: KW_ONLY
-    on_environment_created: Callable[..., Any] | None = setting(
-        None, "Called as fn(env, in_evaluation) after a vector of environments was made; None calls nothing."
-    )
-    on_sample_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, rollout) after a rollout was sampled to train on; None calls nothing."
-    )
-    on_episode_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, episode) for every episode that ended; None calls nothing."
-    )
-    on_evaluate_end: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, evaluation) after an evaluation; None calls nothing."
-    )
-    on_train_result: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, result) after an iteration; None calls nothing."
-    )
-    on_checkpoint: Callable[..., Any] | None = setting(
-        None, "Called as fn(algorithm, path) after a checkpoint was written; None calls nothing."
-    )
-
-
-class Reporting(Settings):
-    """The metrics of a run, and where it writes its files and logs."""
-
-    metrics_num_episodes_for_smoothing: int = setting(
-        100, "Most recent episodes over which returns and lengths are averaged.", ge=1
-    )
-    run_dir: str | None = setting(
-        None, "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files."
-    )
-    loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
-        None,
-        "Loggers of the results: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
-        "fn(run) that makes one; None takes the first two if there is a run_dir.",
-    )
-
-
-class Checkpointing(Settings):
-    """The checkpoints that a run writes."""
-
-    checkpoint_interval: int | None = setting(
-        None, "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
-    )
-    keep_checkpoints: int = setting(
-        1,
-        "Last checkpoints to keep: run_dir/checkpoint, and earlier ones in run_dir/checkpoints by their env steps.",
-        ge=1,
-    )
-    keep_best_checkpoint: bool = setting(
-        True, "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far."
-    )
-
-
-class Debugging(Settings):
-    """The seed of a run, which makes it reproducible."""
-
-    seed: int | None = setting(None, "Seed of every random stream of the run; None draws a new one.", ge=0)
 
 
 class AlgorithmConfig(
@@ -555,132 +408,3 @@ class AlgorithmConfig(
             kept = super().from_dict({"rl_module_spec": form}, allow=allow).rl_module_spec
             objects["rl_module_spec"] = given.filled(kept or given)
         return super().from_dict(data, allow=allow, **objects)
-
-
-def _is_one_of(trained: list[str] | Callable[..., bool] | None, module_id: str) -> bool:
-    return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
-
-
-class MultiAgentConfig(MultiAgent, AlgorithmConfig):
-    """Settings of algorithms that can also train in multi-agent envs."""
-
-    multi_agent = Section(MultiAgent)
-
-    sections_of_a_policy: ClassVar[tuple[str, ...]] = ("training",)
-    """Sections whose settings ``policy_overrides`` can change for a single policy, except ``settings_of_the_run``."""
-
-    settings_of_the_run: ClassVar[tuple[str, ...]] = ("train_batch_size_per_learner", "clip_rewards")
-    """Settings in ``sections_of_a_policy`` that are the same for all policies."""
-
-    @property
-    def is_multi_agent(self) -> bool:
-        return self.policies is not None
-
-    def is_trained(self, module_id: str) -> bool:
-        return _is_one_of(self.policies_to_train, module_id)
-
-    def for_module(self, module_id: str) -> Self:
-        changed = self.policy_overrides.get(module_id)
-        return self.copy().update(changed).freeze() if changed else self
-
-    def for_learners(self) -> Self:
-        functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
-        return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
-
-    def for_runners(self) -> Any:
-        settings = super().for_runners()
-        settings.policy_mapping_fn = self.policy_mapping_fn
-        settings.is_trained = partial(_is_one_of, self.policies_to_train)
-        return settings
-
-    def make_env(self, **changed: Any) -> Any:
-        if not self.is_multi_agent:
-            return super().make_env(**changed)
-        from rlmodule.agents.make import make_agent_envs  # imports much that only several agents need
-
-        assert self.env is not None
-        return make_agent_envs(self.env, dict(self.env_config) | changed, 1)[0].env
-
-    def for_evaluation(self) -> Self:
-        config, mapping_fn = super().for_evaluation(), self.evaluation_policy_mapping_fn
-        return config.copy().update({"policy_mapping_fn": mapping_fn}).freeze() if mapping_fn else config
-
-    def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
-        if not self.is_multi_agent:
-            return super().get_module_spec(observation_space, action_space)
-        from algorithms.run.policies import specs_of  # imports much that only several agents need
-
-        return specs_of(self, observation_space, action_space)
-
-    def spaces_of(self, env: Any = None) -> Any:
-        if not self.is_multi_agent or (env is None and self.env is None):
-            return super().spaces_of(env)
-        from rlmodule.agents.guard import AgentEnvGuard
-
-        with closing(self.make_env()) if env is None else nullcontext(env) as made:
-            guard = AgentEnvGuard(made)
-        return guard.observation_spaces, guard.action_spaces
-
-    @classmethod
-    def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
-        if data.get("policies") is None or "env" not in data:
-            return {}
-        from rlmodule.agents.multi_agent_env import MultiAgentEnv
-
-        return {"env": settings_of(cls)["env"].hint | type[MultiAgentEnv]}
-
-    @classmethod
-    def _checked(cls, values: Mapping[str, Any], where: str, section: str | None = None) -> dict[str, Any]:
-        values = dict(values)
-        if isinstance(spec := values.get("policies"), MultiRLModuleSpec):
-            values["policies"] = dict(spec.rl_module_specs)
-            values.setdefault("shared_parts", dict(spec.shared_parts))
-        for name in ("policies", "policies_to_train"):
-            if isinstance(ids := values.get(name), set | frozenset):
-                values[name] = sorted(ids)  # sets of strings have another order in each process
-        if isinstance(league := values.get("league"), Mapping):
-            values["league"] = League(**league)
-        checked, known = super()._checked(values, where, section), settings_of(cls)
-        of_the_run = cls.settings_of_the_run
-        own = cls.sections_of_a_policy
-        allowed = [name for name, one in known.items() if one.section in own and name not in of_the_run]
-        for policy_id, changed in checked.get("policy_overrides", {}).items():
-            place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
-            for name in changed:
-                if name not in allowed:
-                    remedy = cls._remedy_for_unknown(name, allowed)
-                    if name in known:
-                        remedy = f"All policies have the same: write .{known[name].section}({name}=...)."
-                    raise TypeError(f"{place}: expected some of {', '.join(allowed)}, got {name!r}. {remedy}")
-            super()._checked(changed, place)
-        return checked
-
-    def validate(self) -> None:
-        super().validate()
-        if self.is_multi_agent:
-            self._checked({"policy_overrides": self.policy_overrides}, f"{type(self).__name__}()")
-            if self.gym_env_vectorize_mode not in (None, "sync"):
-                remedy = "Sample in several processes: .env_runners(num_env_runners=...)."
-                raise self._invalid("gym_env_vectorize_mode", "None or 'sync' with several agents", remedy)
-            return
-        for name in settings_of(MultiAgent):
-            if getattr(self, name):
-                remedy = "Name the policies: .multi_agent(policies='shared')."
-                raise self._invalid(name, "nothing without policies, which are for several agents", remedy)
-
-
-class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgentConfig):
-    """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
-
-    training = Section(EpisodeTraining)
-
-    def validate(self) -> None:
-        super().validate()
-        if self.is_multi_agent:  # a policy has a row for each step of each of its agents: no bound of minibatch_size
-            return
-        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
-            raise self._invalid(
-                "minibatch_size",
-                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
-                "Make it smaller, or None for the whole batch.",
-            )

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from algorithms.algorithm import Algorithm
-from algorithms.config import MultiAgentConfig, Reporting
+from algorithms.multi_agent_config import MultiAgentConfig
 from algorithms.replay.buffer import ReplayBuffer
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
+from algorithms.sections import Reporting
 from catalog.checks import Schedule
 from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.data.rollout import Rollout

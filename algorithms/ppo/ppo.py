@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from algorithms.algorithm import Algorithm
-from algorithms.config import EpisodeLearnerConfig
+from algorithms.episode_config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS

@@ -23,7 +23,7 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-    from algorithms.config import MultiAgentConfig
+    from algorithms.multi_agent_config import MultiAgentConfig
 
 Spaces = Mapping[AgentID, Space[Any]]
 Weights = Mapping[str, torch.Tensor] | None

@@ -83,6 +83,7 @@ READING = (
     "algorithms/settings/base.py",
     "catalog/settings.py",
     "algorithms/config.py",
+    "algorithms/multi_agent_config.py",
     "catalog/errors.py",
 )
 

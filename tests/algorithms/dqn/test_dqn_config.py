@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from algorithms.config import MultiAgentConfig
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.dqn.dqn import NET_SETTINGS
+from algorithms.multi_agent_config import MultiAgentConfig
 from algorithms.ppo import PPOCatalog
 from catalog.settings import settings_of
 from rlmodule import RLModuleSpec
