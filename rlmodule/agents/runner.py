@@ -33,7 +33,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
-from rlmodule.sampling.env_runner import check_acting
+from rlmodule.sampling.devices import check_acting
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
 
 logger = logging.getLogger("rlmodule.envs.make")

@@ -30,7 +30,7 @@ from typing_extensions import Never
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finite, describe, received, reset_remedy, to_send
+from rlmodule.envs.checks import EnvError, check_finite, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
@@ -39,9 +39,10 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
+from rlmodule.sampling.devices import check_acting, check_device, tensors_on
 from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
-from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
+from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
@@ -142,7 +143,7 @@ class EnvRunner(Accounts):
             if self._on_env is not None:
                 self._on_env(self.env)
             self._mode = autoreset_mode(self.env)
-            self._tensors_on = _tensors_on(self.env, self._mode, self._first_seed)
+            self._tensors_on = tensors_on(self.env, self._mode, self._first_seed)
         except BaseException:
             close_vector_env(self.env)
             raise
@@ -527,50 +528,7 @@ class EnvRunner(Accounts):
         close_vector_env(self.env)
 
 
-def check_acting(name: str, module: RLModule, device: torch.device) -> None:
-    """Raise ValueError unless all tensors of ``module`` are on ``device``, the device of the envs. The error text calls
-    the module ``name``."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    if others := [f"{tensor} on {x.device}" for tensor, x in tensors if x.device != device]:
-        raise ValueError(
-            f"{name} that acts: expected its tensors on {device}, as those of the env, got {others[0]}. Move a copy "
-            "there: copy.deepcopy(module).to(runner.device)."
-        )
-
-
 def _own_gradients() -> torch.set_grad_enabled:
     """Return a context at whose end torch's grad mode is as it is now, even if an env in this process changes it.
     Learners in this process need that."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
-
-
-def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
-    """Return the device of the tensors that ``env.reset(seed=seed)`` returns, or None if it returns arrays.
-
-    Raises:
-        TypeError: If ``reset`` lacks the argument ``seed``, or returns no tuple of two.
-        ValueError: If the env returns both arrays and tensors, or returns tensors and has no autoreset.
-    """
-    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
-        return None
-    name = type(env.unwrapped).__name__
-    try:
-        result = env.reset(seed=seed)
-    except TypeError as error:
-        if not (remedy := reset_remedy(str(error))):
-            raise
-        raise TypeError(f"{name}.reset(): expected the arguments seed and options, got {error}{remedy}.") from error
-    if not isinstance(result, tuple) or len(result) != 2:
-        remedy = "Return obs, {} from reset(); see gymnasium.vector.VectorEnv.reset."
-        raise TypeError(f"{name}.reset(): expected a tuple (obs, info), got {describe(result)}. {remedy}")
-    obs, _ = result
-    device = next((leaf.device for leaf in tree.flatten(obs) if isinstance(leaf, Tensor)), None)
-    if device is None:
-        return None
-    check_device(f"{name}.reset()", obs, device)
-    if mode is AutoresetMode.DISABLED:
-        raise ValueError(
-            f"autoreset mode of {name}, which returns tensors: expected SAME_STEP or NEXT_STEP, got "
-            f"{mode}. Reset envs within step(), in the step that ends their episode or in the next."
-        )
-    return device

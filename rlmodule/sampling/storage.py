@@ -22,6 +22,7 @@ from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sampling.devices import check_device
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -372,17 +373,6 @@ class TensorStorage(RolloutStorage):
         if on_host[3].any():
             self.check(first_step, first_env)
         return on_host[0], on_host[1].astype(bool), on_host[2].astype(bool)
-
-
-def check_device(where: str, value: Any, device: torch.device) -> None:
-    """Raise ValueError unless all leaves of the tree ``value`` are tensors on ``device``."""
-    for leaf in tree.flatten(value):
-        if not isinstance(leaf, Tensor) or leaf.device != device:
-            got = f"a tensor on {leaf.device}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__} among them"
-            raise ValueError(
-                f"{where}: expected tensors on {device} alone, got {got}. Make all observations, "
-                "rewards and flags tensors there, or all of them arrays."
-            )
 
 
 def _last_of(column: Tree) -> Tree:
