@@ -101,50 +101,65 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
 
     def validate(self) -> None:
         super().validate()
-        batch, capacity = self.train_batch_size, self.replay_capacity
-        the_batch = f"train_batch_size_per_learner={self.train_batch_size_per_learner}"
-        if self.num_learners > 1:
-            the_batch += f" for each of {self.num_learners} learners"
-        least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
-        if least > most:
-            raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
-        for name in PRIORITIZED_SETTINGS:
-            if not self.prioritized_replay and getattr(self, name) != settings_of(type(self))[name].default:
-                raise self._invalid(
-                    name, "its default without prioritized_replay", "Set that to True, or leave this out."
-                )
-        slots = self.num_envs
-        for needed, why in (
-            (batch, the_batch),
-            (most * slots, f"n_step={most} in each of {slots} environments"),
-            (self.get_rollout_fragment_length() * slots, f"one rollout of {slots} environments"),
-        ):
-            if capacity < needed:
-                raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
-        if self.num_steps_sampled_before_learning_starts < batch:
-            raise self._invalid(
-                "num_steps_sampled_before_learning_starts",
-                f"at least {batch}, for {the_batch}, so that there is something to draw",
-                "Make it larger, or the batch smaller.",
-            )
-        intensity, steps = self.training_intensity, self.num_env_steps_per_iteration
-        if intensity is not None and intensity * steps < batch:
-            raise self._invalid(
-                "training_intensity",
-                f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
-                "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
-            )
-        if intensity is not None and intensity > batch * capacity:
-            raise self._invalid(
-                "training_intensity",
-                f"at most {batch * capacity:,}: per step sampled, as many batches of {batch} as replay holds steps",
-                "Make it smaller.",
-            )
+        self._validate_replay()
+        self._validate_batches()
         for policy_id, changed in self.policy_overrides.items():
             try:
                 self.copy().update({**changed, "policy_overrides": {}}).validate()
             except ValueError as error:
                 raise ValueError(f"policy_overrides[{policy_id!r}] makes {error} Or override it there, too.") from None
+
+    def _validate_replay(self) -> None:
+        """Raise ValueError if replay cannot hold what one update or one rollout needs."""
+        least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
+        if least > most:
+            raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
+        for name in PRIORITIZED_SETTINGS:
+            if not self.prioritized_replay and vars(self)[name] != settings_of(type(self))[name].default:
+                raise self._invalid(
+                    name, "its default without prioritized_replay", "Set that to True, or leave this out."
+                )
+        num_envs = self.num_envs
+        for needed, why in (
+            (self.train_batch_size, self._batch_text()),
+            (most * num_envs, f"n_step={most} in each of {num_envs} environments"),
+            (self.get_rollout_fragment_length() * num_envs, f"one rollout of {num_envs} environments"),
+        ):
+            if self.replay_capacity < needed:
+                raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
+
+    def _batch_text(self) -> str:
+        """Return the setting that makes batches as large as they are, for errors."""
+        text = f"train_batch_size_per_learner={self.train_batch_size_per_learner}"
+        return f"{text} for each of {self.num_learners} learners" if self.num_learners > 1 else text
+
+    def _validate_batches(self) -> None:
+        """Raise ValueError if an update would have to begin before there is a batch to draw, or if the ratio of updates
+        to steps asks for less than one batch per iteration, or for more than replay can give."""
+        batch = self.train_batch_size
+        if self.num_steps_sampled_before_learning_starts < batch:
+            raise self._invalid(
+                "num_steps_sampled_before_learning_starts",
+                f"at least {batch}, for {self._batch_text()}, so that there is something to draw",
+                "Make it larger, or the batch smaller.",
+            )
+        intensity = self.training_intensity
+        if intensity is None:
+            return
+        steps = self.num_env_steps_per_iteration
+        if intensity * steps < batch:
+            raise self._invalid(
+                "training_intensity",
+                f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
+                "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
+            )
+        most = batch * self.replay_capacity
+        if intensity > most:
+            raise self._invalid(
+                "training_intensity",
+                f"at most {most:,}: per step sampled, as many batches of {batch} as replay holds steps",
+                "Make it smaller.",
+            )
 
 
 class ReplayAlgorithm(Algorithm):

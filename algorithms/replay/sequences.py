@@ -227,9 +227,11 @@ class Anchors(Candidates):
         anchors = from_numpy(anchors_of(rows, rows % length == 0))
         for kept, new in zip(self._states, states, strict=True):
             kept.flatten(0, 1)[anchors] = new
-        gone = rows - self._kept_rows
-        self.withdraw_at(anchors_of(gone, gone % length == 0))
+        # Each row takes the place of one a whole ring before it, so the sequence that began there is lost.
+        overwritten = rows - self._kept_rows
+        self.withdraw_at(anchors_of(overwritten, overwritten % length == 0))
         self._written[columns] = np.minimum(self._written[columns] + lengths, self._kept_rows)
+        # A row completes the sequence that began ``reach - 1`` rows before it, if that row is still in the ring.
         begin = rows + 1 - self._reach
         complete = (begin % length == 0) & (begin >= after - self._written[where])
         places = (begin[complete][:, None] + self.settings.burn_in + np.arange(length)) % self._rows

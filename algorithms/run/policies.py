@@ -155,40 +155,51 @@ class PolicyChanges:
 
     def add(self, policy_id: str, copy_of: str | None, spec: RLModuleSpec | None, train: bool) -> None:
         """Add a policy; see :meth:`algorithms.Algorithm.add_policy`."""
-        where, weights = f"add_policy({policy_id!r})", None
+        where = f"add_policy({policy_id!r})"
         if (copy_of is None) == (spec is None):
             got = "neither" if spec is None else "both"
             raise ValueError(f"{where}: expected one of copy_of and spec, got {got}. Name a policy, or pass a spec.")
         if policy_id in self._specs or policy_id == "timers":
             known = ", ".join(map(repr, self._specs))
             raise ValueError(f"{where}: expected an id other than {known} and 'timers'. Choose another one.")
-        if spec is None:
-            assert copy_of is not None
-            if copy_of not in self._specs:
-                raise unknown(f"{where}, copy_of", "policies", self._specs, copy_of, "Name a policy that exists.")
-            weights = self._algorithm.learner_group.module[copy_of].get_state()
-            origin = self._added.get(copy_of, {"of": copy_of})
-            if train and (names := self._config.policy_overrides.get(origin.get("of", copy_of), {})):
-                raise ValueError(
-                    f"{where}: expected train=False, or a policy without policy_overrides to copy, got {copy_of!r}, "
-                    f"whose {', '.join(names)} a copy would not learn with. Set them for the whole run."
-                )
-            self._add(policy_id, self._specs[copy_of], train, {**origin, "train": train}, weights)
-        else:
-            runners: Any = self._algorithm.env_runner_group
-            pairs = [(x, runners.action_space[agent]) for agent, x in runners.observation_space.items()]
-            own = self._config.for_module(policy_id).get_rl_module_spec(*pairs[0], spec)
-            if (pair := (own.observation_space, own.action_space)) not in pairs:
-                got = " and ".join(short_space(x) for x in pair if x is not None)
-                remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."
-                raise ValueError(f"{where}: expected the spaces of an agent, got {got}. {remedy}")
-            self._add(policy_id, own, train, {"spec": encode(own), "train": train})
+        if copy_of is not None:
+            self._add_copy(where, policy_id, copy_of, train)
+        elif spec is not None:
+            self._add_new(where, policy_id, spec, train)
         try:
             self.update()
-        except Exception:
+        except Exception:  # env runners refused it: take it back everywhere, so that the run can go on
             self._remove(policy_id)
             self.update()
             raise
+
+    def _add_copy(self, where: str, policy_id: str, copy_of: str, train: bool) -> None:
+        """Add a policy with the spec and the weights of the policy ``copy_of``."""
+        if copy_of not in self._specs:
+            raise unknown(f"{where}, copy_of", "policies", self._specs, copy_of, "Name a policy that exists.")
+        # A checkpoint names the policy of the config that a copy comes from, also for a copy of a copy.
+        origin = self._added.get(copy_of, {"of": copy_of})
+        overrides = self._config.policy_overrides.get(origin.get("of", copy_of), {})
+        if train and overrides:
+            raise ValueError(
+                f"{where}: expected train=False, or a policy without policy_overrides to copy, got {copy_of!r}, "
+                f"whose {', '.join(overrides)} a copy would not learn with. Set them for the whole run."
+            )
+        weights = self._algorithm.learner_group.module[copy_of].get_state()
+        self._add(policy_id, self._specs[copy_of], train, {**origin, "train": train}, weights)
+
+    def _add_new(self, where: str, policy_id: str, spec: RLModuleSpec, train: bool) -> None:
+        """Add a policy with new weights, for agents with the spaces in ``spec``, or else with those of the first
+        agent."""
+        runners: Any = self._algorithm.env_runner_group
+        pairs = [(space, runners.action_space[agent]) for agent, space in runners.observation_space.items()]
+        full_spec = self._config.for_module(policy_id).get_rl_module_spec(*pairs[0], spec)
+        pair = full_spec.observation_space, full_spec.action_space
+        if pair not in pairs:
+            got = " and ".join(short_space(space) for space in pair if space is not None)
+            remedy = "Name those of an agent: RLModuleSpec(observation_space=..., action_space=...)."
+            raise ValueError(f"{where}: expected the spaces of an agent, got {got}. {remedy}")
+        self._add(policy_id, full_spec, train, {"spec": encode(full_spec), "train": train})
 
     def _add(self, policy_id: str, spec: RLModuleSpec, train: bool, origin: Origin, weights: Weights = None) -> None:
         self._algorithm.learner_group.add_module(policy_id, spec, train, weights)

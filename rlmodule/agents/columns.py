@@ -279,11 +279,13 @@ class AgentColumns:
         """Run ``forward`` of a recurrent module from the states of the columns ``who``, and keep the new states. At
         rows where a training sequence starts, record the states before the row. Return the action distribution inputs
         ``[k, ...]``."""
-        is_all, index = who is self._all, torch.from_numpy(who)
-        states = self._state if is_all else map_leaves(lambda x: x[index], self._state)
-        rows, length = torch.from_numpy(self.cursor[who]), self.module.max_seq_len
-        due = (rows % length == 0).nonzero().squeeze(1)
-        self._record_states(rows[due] // length, index[due], map_leaves(lambda x: x[due], states))
+        acts_in_every_column = who is self._all
+        index = torch.from_numpy(who)
+        states = self._state if acts_in_every_column else map_leaves(lambda x: x[index], self._state)
+        rows = torch.from_numpy(self.cursor[who])
+        length = self.module.max_seq_len
+        starting = (rows % length == 0).nonzero().squeeze(1)
+        self._record_states(rows[starting] // length, index[starting], map_leaves(lambda x: x[starting], states))
         out = forward(
             {
                 Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
@@ -291,13 +293,14 @@ class AgentColumns:
                 Columns.STATE_IN: states,
             }
         )
-        after = state_out_of(self.module, out)
-        if not is_all:
-            states, after = (
-                map_leaves(lambda x, of_who: x.index_copy(0, index, of_who), kept, new)
-                for kept, new in ((self._before, states), (self._state, after))
-            )
-        self._before, self._state = states, after
+        states_after = state_out_of(self.module, out)
+        if acts_in_every_column:
+            self._before = states
+            self._state = states_after
+        else:
+            # Make new tensors: rollouts and saved states may share the memory of the old ones.
+            self._before = _replaced(self._before, index, states)
+            self._state = _replaced(self._state, index, states_after)
         return out[_INPUTS][0]
 
     def _record_states(self, rows: Tensor, who: Tensor, states: Tree) -> None:
@@ -367,7 +370,9 @@ class AgentColumns:
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
-        length, which = int(self.cursor.max()), slice(None) if len(used) == len(self.slots) else used
+        length = int(self.cursor.max())
+        # A slice gives views of the columns; an index array, which leaves columns out, copies them.
+        which = slice(None) if len(used) == len(self.slots) else used
         valid = np.arange(length)[:, None] < self.cursor
         if not valid.all():
             self._fill_behind(valid)
@@ -382,13 +387,16 @@ class AgentColumns:
                 logp = self.module.action_dist_cls.from_logits(columns[_INPUTS]).logp(columns[Columns.ACTIONS])
             columns[Columns.ACTION_LOGP] = logp.masked_fill_(~columns[Columns.VALID], 0.0)
         final_index, final_obs = self._all_finals(used)
-        count = -(-length // self.module.max_seq_len)
+        state_in = None
+        if self._is_stateful:
+            num_sequences = -(-length // self.module.max_seq_len)
+            state_in = map_leaves(lambda x: x[:num_sequences, which], self._state_in)
         rollout = Rollout(
             columns=columns,
             last_obs=map_leaves(lambda x: x[length], tensors[Columns.OBS]),
             final_index=final_index,
             final_obs=final_obs,
-            state_in=map_leaves(lambda x: x[:count, which], self._state_in) if self._is_stateful else None,
+            state_in=state_in,
         )
         return rollout, self.slots[used]
 
@@ -450,6 +458,11 @@ class AgentColumns:
             env, agent = self.owners[int(who[i])]
             values = entry_of(obs, np.ix_([row], [i]))
             check_finite(values, f"agent {agent!r}, obs", int(steps[row, i]), env, space=space)
+
+
+def _replaced(states: Tree, index: Tensor, changed: Tree) -> Tree:
+    """Return ``states`` ``[n, ...]`` with ``changed`` ``[k, ...]`` at ``index`` ``[k]``, in new tensors."""
+    return map_leaves(lambda x, new: x.index_copy(0, index, new), states, changed)
 
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:

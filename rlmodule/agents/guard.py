@@ -262,7 +262,9 @@ class AgentEnvGuard(Guard):
                     if flag:
                         flagged.append(agent)
         if not flagged and obs.keys() == self._actors:
-            self.ended, self.acting = {}, [*obs]
+            # Most steps end here: the agents that acted act again.
+            self.ended = {}
+            self.acting = [*obs]
             return
         for agent in flagged:
             if agent in self._gone:
@@ -277,9 +279,13 @@ class AgentEnvGuard(Guard):
                 remedy = "Return it in the step in which the agent ends, also if '__all__' ends it."
                 got = f"the observations of {listed(obs)}"
                 raise ValueError(f"{where}, obs: expected the final one of agent {agent!r}, got {got}. {remedy}")
-        both = terminateds, truncateds
-        set_for = [{agent for agent in ending if flags.get(ALL) or flags.get(agent)} for flags in both]
-        self.ended = {agent: (agent in set_for[0], agent in set_for[1]) for agent in ending}
+        self.ended = {
+            agent: (
+                bool(terminateds.get(ALL) or terminateds.get(agent)),
+                bool(truncateds.get(ALL) or truncateds.get(agent)),
+            )
+            for agent in ending
+        }
         self.acting = [agent for agent in obs if agent not in ending]
         self._actors = frozenset(self.acting)
         self._in_play = (self._in_play | self._actors) - ending.keys()

@@ -26,6 +26,7 @@ from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
+from rlmodule.data.rollout import Rollout
 from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
 from rlmodule.envs.restarting import TRIES, Restarts
@@ -299,9 +300,11 @@ class AgentRunner(Accounts):
         in_env = in_forward = 0.0
         untrained = [module_id for module_id in self._columns if module_id not in self._trained]
         for t in range(num_steps):
-            for module_id in untrained if t and t % _ROWS_KEPT == 0 else ():
-                self._columns[module_id].check(self._steps, is_finished=True)
-                self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT), t)
+            if t and t % _ROWS_KEPT == 0:
+                # Nobody reads old rows of modules that only act: begin again in the same memory.
+                for module_id in untrained:
+                    self._columns[module_id].check(self._steps, is_finished=True)
+                    self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT), t)
             before = perf_counter()
             with self._inference_mode:
                 actions = self._act(explore)
@@ -462,20 +465,24 @@ class AgentRunner(Accounts):
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
         """Return the complete rows of all trained modules, and the statistics of the fragment. ``explore`` says whether
         the actions were sampled; see :meth:`AgentColumns.finish`."""
-        modules, slots = {}, {}
+        modules: dict[str, Rollout] = {}
+        slots: dict[str, np.ndarray] = {}
         for module_id in self._columns:
             columns = self._close(module_id)
-            if module_id in self._trained and (found := columns.finish(explore)) is not None:
-                modules[module_id], own = found
-                env, agent = np.divmod(own, len(self.agents))
+            finished = columns.finish(explore) if module_id in self._trained else None
+            if finished is not None:
+                modules[module_id], slots_of_rows = finished
+                env, agent = np.divmod(slots_of_rows, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
         of_envs = self._totals.finished(self._rewards, self._ended, self._steps)
         if self._faults:
+            # An episode that an error cut short has no return of the task: leave it out.
             raised = np.zeros_like(self._ended)
             raised[tuple(np.transpose(self._faults))] = True
             of_envs = {name: values[~raised[self._ended]] for name, values in of_envs.items()}
             self._stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
-        stats = self._stats | of_envs | {"agent_steps": dict(zip(self.agents, self._agent_steps.tolist(), strict=True))}
+        agent_steps = dict(zip(self.agents, self._agent_steps.tolist(), strict=True))
+        stats = self._stats | of_envs | {"agent_steps": agent_steps}
         if stats["rewards_before_acting"] and not self._warned:
             self._warned = True
             logger.warning(
@@ -584,30 +591,46 @@ class AgentRunner(Accounts):
 
     def _resume(self) -> None:
         """Continue the saved episodes. In envs without a saved episode, begin a new one."""
-        saved, self._saved, self._first_obs = self._saved, {}, {}
-        episodes = [saved.get(str(self._first + e), {}).get("episode", {}) for e in range(self.num_envs)]
-        episodes = [one if self._has_its_modules(e, one) else {} for e, one in enumerate(episodes)]
+        saved = self._saved
+        self._saved = {}
+        self._first_obs = {}
+        episodes = []
+        for e in range(self.num_envs):
+            episode = saved.get(str(self._first + e), {}).get("episode", {})
+            episodes.append(episode if self._has_its_modules(e, episode) else {})
+        # If every episode was saved, no env needs a seed, and the streams must not move.
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         open_rows: dict[str, dict[int, Any]] = {module_id: {} for module_id in self._columns}
         self._earned[:] = 0.0
-        for e, (one, seed) in enumerate(zip(episodes, seeds, strict=True)):
+        for e, seed in enumerate(seeds):
             with torch.set_grad_enabled(torch.is_grad_enabled()):
-                obs, goes_on = self._guards[e].continue_episode({self._first + e: one or {"seed": seed}})
-            if not goes_on:
-                self._first_obs[e], episodes[e] = obs, {}
-                continue
-            (episode := self._begin_episode(e)).set_state(one)
-            self._earned[self._slots_of_env[e]] = one["earned"]
-            for agent in episode.agents:
-                columns = self._columns[episode.policy_of(agent)]
-                self._routes[e][agent] = columns, columns.column_of[self._slot_of[e][agent]]
-            for agent, module_id, row in one["rows"]:
-                if module_id in open_rows and (slot := self._slot_of[e][agent]) in self._columns[module_id].column_of:
-                    open_rows[module_id][self._columns[module_id].column_of[slot]] = row
+                plan = {self._first + e: episodes[e] or {"seed": seed}}
+                obs, goes_on = self._guards[e].continue_episode(plan)
+            if goes_on:
+                self._continue_episode(e, episodes[e], open_rows)
+            else:
+                self._first_obs[e] = obs
+                episodes[e] = {}
         for module_id, columns in self._columns.items():
             columns.resume(open_rows[module_id])
-        self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])
+        totals = [(episode.get("return", 0.0), episode.get("length", 0)) for episode in episodes]
+        self._totals.resume(self._steps, totals)
         self._is_running = True
+
+    def _continue_episode(self, e: int, saved: Mapping[str, Any], open_rows: Mapping[str, dict[int, Any]]) -> None:
+        """Continue the ``saved`` episode of env ``e`` with the policies that its agents had. Enter the rows that were
+        open into ``open_rows``, by module and column."""
+        episode = self._begin_episode(e)
+        episode.set_state(saved)
+        self._earned[self._slots_of_env[e]] = saved["earned"]
+        for agent in episode.agents:
+            columns = self._columns[episode.policy_of(agent)]
+            self._routes[e][agent] = columns, columns.column_of[self._slot_of[e][agent]]
+        for agent, module_id, row in saved["rows"]:
+            slot = self._slot_of[e][agent]
+            # The mapping may have changed since: a module may be gone, or no longer play this agent.
+            if module_id in open_rows and slot in self._columns[module_id].column_of:
+                open_rows[module_id][self._columns[module_id].column_of[slot]] = row
 
     def _has_its_modules(self, e: int, saved: Mapping[str, Any]) -> bool:
         """Return whether the agents in the ``saved`` episode of env ``e`` can still act with the modules that they had.

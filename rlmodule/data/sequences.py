@@ -118,7 +118,7 @@ def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[Non
     indices of the valid rows. The same statistics normalise the invalid rows. If only one row is valid, batch norms use
     their running statistics, because a single row has no variance.
     """
-    whole: dict[nn.Module, Tensor] = {}
+    whole: dict[nn.Module, Tensor] = {}  # input of each batch norm that is running, with all rows
 
     def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
         if not norm.training or len(args[0]) != total:
@@ -127,12 +127,15 @@ def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[Non
         return (args[0].index_select(0, rows),)
 
     def join(norm: _BatchNorm, args: tuple[Any, ...], out: Tensor) -> Tensor:
-        if (x := whole.pop(norm, None)) is None:
+        x = whole.pop(norm, None)
+        if x is None:
             return out
+        # The norm has normalised the valid rows alone. Normalise the other rows with the same statistics, so that
+        # the layers after it get all rows.
         dims = [dim for dim in range(x.dim()) if dim != 1]
         var, mean = torch.var_mean(args[0].detach(), dims, correction=0)
-        others = functional.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
-        return others.index_copy(0, rows, out)
+        every_row = functional.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
+        return every_row.index_copy(0, rows, out)
 
     with ExitStack() as stack:
         for norm in module.modules():

@@ -163,24 +163,33 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _news_for(self, known: _Known) -> _Policies | None:
         """Return the changes to the modules of a multi-agent env that a runner has not received yet, or None if it has
         received all."""
-        if (now := self._policies) is None:
+        now = self._policies
+        if now is None:
             return None
         if known.policies is None:
             known.modules = {name: (module, -1) for name, module in self._first_modules.items()}
-        versions = {
-            name: (one, 0 if name in now.trained else sum(x._version for x in one.state_dict().values()))
-            for name, one in self.module.items()
-        }
-        lacks = {name for name, (one, _) in versions.items() if known.modules.get(name, (None, 0))[0] is not one}
-        stale = [name for name, one in versions.items() if name not in now.trained and known.modules.get(name) != one]
-        removed = [name for name in known.modules if name not in versions or name in lacks]
+        # The weights of trained modules are sent with each rollout. Those of the others are sent when they change, as
+        # the version counters of their tensors tell.
+        versions: dict[str, tuple[RLModule, int]] = {}
+        for name, module in self.module.items():
+            is_trained = name in now.trained
+            versions[name] = module, 0 if is_trained else sum(x._version for x in module.state_dict().values())
+        to_build = [
+            name
+            for name, (module, _) in versions.items()
+            if name not in known.modules or known.modules[name][0] is not module
+        ]
+        to_load = [
+            name for name, version in versions.items() if name not in now.trained and known.modules.get(name) != version
+        ]
+        to_remove = [name for name in known.modules if name not in versions or name in to_build]
         known.modules = versions
-        if known.policies is now and not stale:
+        if known.policies is now and not to_load:
             return None
         known.policies = now
-        specs = {name: now.spec.rl_module_specs[name] for name in versions if name in lacks}
-        states = {name: self.module[name].get_state() for name in stale}
-        return replace(now, spec=MultiRLModuleSpec(specs), removed=removed, states=states)
+        specs = {name: now.spec.rl_module_specs[name] for name in to_build}
+        states = {name: self.module[name].get_state() for name in to_load}
+        return replace(now, spec=MultiRLModuleSpec(specs), removed=to_remove, states=states)
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 

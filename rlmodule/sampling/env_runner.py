@@ -511,17 +511,22 @@ class EnvRunner(Accounts):
         one."""
         indices = range(self._first, self._first + self.num_envs)
         episodes = [self._saved.get(str(index), {}).get("episode", {}) for index in indices]
+        # If every episode was saved, no env needs a seed, and the streams must not move.
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
-        plans: dict[int, dict[str, Any]] = {
-            index: to_send(one) if one else {"seed": seed}
-            for index, one, seed in zip(indices, episodes, seeds, strict=True)
-        }
+        plans: dict[int, dict[str, Any]] = {}
+        for index, episode, seed in zip(indices, episodes, seeds, strict=True):
+            plans[index] = to_send(episode) if episode else {"seed": seed}
         self._seeds = [plan["seed"] for plan in plans.values()]
-        obs, goes_on = zip(*self._begin_episodes(lambda: self._call("continue_episode", plans)), strict=True)
+        results = self._begin_episodes(lambda: self._call("continue_episode", plans))
         self._saved = {}
-        episodes = [one if same else {} for one, same in zip(episodes, goes_on, strict=True)]
-        self._row, self._state = join_rows(self.env, self.module, self._no_obs, episodes, obs)
-        self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])
+        observations = []
+        for slot, (obs, goes_on) in enumerate(results):
+            observations.append(obs)
+            if not goes_on:
+                episodes[slot] = {}
+        self._row, self._state = join_rows(self.env, self.module, self._no_obs, episodes, observations)
+        totals = [(episode.get("return", 0.0), episode.get("length", 0)) for episode in episodes]
+        self._totals.resume(self._steps, totals)
 
     def stop(self) -> None:
         """Close the envs within a few seconds, and end all their processes."""

@@ -92,7 +92,9 @@ class RolloutStorage:
             env: The vector env.
             mode: The autoreset mode of the env.
         """
-        shape, device = (num_steps + 1, env.num_envs), tree.flatten(template)[0].device
+        shape = num_steps + 1, env.num_envs
+        device = tree.flatten(template)[0].device
+        # Observations and starts have a row more: the observation after the last step begins the next rollout.
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
         starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
         tensors = {
