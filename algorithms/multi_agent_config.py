@@ -135,8 +135,8 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
             values["league"] = League(**league)
         checked, known = super()._checked(values, where, section), settings_of(cls)
         of_the_run = cls.settings_of_the_run
-        own = cls.sections_of_a_policy
-        allowed = [name for name, one in known.items() if one.section in own and name not in of_the_run]
+        policy_sections = cls.sections_of_a_policy
+        allowed = [name for name, item in known.items() if item.section in policy_sections and name not in of_the_run]
         for policy_id, changed in checked.get("policy_overrides", {}).items():
             place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
             for name in changed:

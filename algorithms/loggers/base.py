@@ -140,11 +140,11 @@ class LoggerGroup:
         self.num_failed = 0
         self._failed_in_a_row: Counter[int] = Counter()  # by the logger's position
         try:
-            for one in chosen:
-                made = _factory(one)(run)
+            for name_or_factory in chosen:
+                made = _factory(name_or_factory)(run)
                 if not isinstance(made, Logger):
                     raise TypeError(
-                        f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return an instance of a "
+                        f"loggers: {name_or_factory!r}: expected a Logger, got {type(made).__name__}. Return an instance of a "
                         "class derived from algorithms.loggers.Logger."
                     )
                 self._loggers.append(made)
@@ -183,13 +183,13 @@ class LoggerGroup:
     def _call_each(self, method: str, *arguments: Any) -> dict[int, LoggerFailed]:
         """Call ``method`` of all loggers. Return the errors of those that failed, by their positions."""
         failed: dict[int, LoggerFailed] = {}
-        for at, one in enumerate(self._loggers):
+        for at, logger in enumerate(self._loggers):
             try:
-                methodcaller(method, *arguments)(one)
+                methodcaller(method, *arguments)(logger)
             except Exception as error:
                 failed[at] = LoggerFailed(
-                    f"logger {type(one).__name__}.{method}(): expected no error, got {type(error).__name__}: {error}. "
-                    "Fix the cause, or leave this logger out: .reporting(loggers=[...])."
+                    f"logger {type(logger).__name__}.{method}(): expected no error, got {type(error).__name__}: "
+                    f"{error}. Fix the cause, or leave this logger out: .reporting(loggers=[...])."
                 )
                 failed[at].__cause__ = error
         return failed
@@ -202,35 +202,35 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
         ValueError: If a name is unknown or given twice, or a logger needs a ``run_dir`` and the run has none.
     """
     chosen = [*(chosen or ())]
-    for one in chosen:
-        if isinstance(one, str) and chosen.count(one) > 1:
+    for choice in chosen:
+        if isinstance(choice, str) and chosen.count(choice) > 1:
             raise ValueError(f"loggers: expected each name once, got {chosen!r}. Leave the second one out.")
-        if needs_folder(one) and run_dir is None:
-            raise _no_folder(one)
+        if needs_folder(choice) and run_dir is None:
+            raise _no_folder(choice)
 
 
-def needs_folder(one: str | LoggerFactory) -> bool:
+def needs_folder(choice: str | LoggerFactory) -> bool:
     """Return whether ``one``, the name or class of a logger, writes into ``run_dir``. Return False for a function,
     since its logger is not known yet.
 
     Raises:
         ValueError: If the name is unknown.
     """
-    factory = _factory(one)
+    factory = _factory(choice)
     return isinstance(factory, type) and issubclass(factory, Logger) and factory.needs_folder
 
 
-def _factory(one: str | LoggerFactory) -> LoggerFactory:
-    if not isinstance(one, str):
-        return one
-    if one not in LOGGERS:
+def _factory(choice: str | LoggerFactory) -> LoggerFactory:
+    if not isinstance(choice, str):
+        return choice
+    if choice not in LOGGERS:
         remedy = "Use one of these names, or pass a class derived from algorithms.loggers.Logger."
-        raise unknown("loggers", "names", LOGGERS, one, remedy)
-    return resolve_name(LOGGERS[one])
+        raise unknown("loggers", "names", LOGGERS, choice, remedy)
+    return resolve_name(LOGGERS[choice])
 
 
-def _no_folder(one: object) -> ValueError:
-    return ValueError(f"loggers: {one!r}: expected a run_dir, got None. Set one: .reporting(run_dir='runs/mine').")
+def _no_folder(choice: object) -> ValueError:
+    return ValueError(f"loggers: {choice!r}: expected a run_dir, got None. Set one: .reporting(run_dir='runs/mine').")
 
 
 # --- what loggers share -----------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -78,8 +78,8 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
             **values: Additional settings, or values that replace those of MAPPO. A dict ``model_config`` replaces
                 single settings of MAPPO's.
         """
-        if isinstance(own := values.get("model_config"), Mapping):
-            values["model_config"] = MAPPO["model_config"] | dict(own)
+        if isinstance(model_config := values.get("model_config"), Mapping):
+            values["model_config"] = MAPPO["model_config"] | dict(model_config)
         return cls().update(MAPPO | values)
 
     @property
@@ -94,17 +94,26 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     def validate(self) -> None:
         super().validate()
-        for one in (vars(self), *self.policy_overrides.values()):
-            if one.get("use_kl_loss", self.use_kl_loss) and not one.get("kl_coeff", self.kl_coeff):
+        for settings in (vars(self), *self.policy_overrides.values()):
+            if settings.get("use_kl_loss", self.use_kl_loss) and not settings.get("kl_coeff", self.kl_coeff):
                 expected = "more than 0 with use_kl_loss, since factors adapt it"
                 raise self._invalid("kl_coeff", expected, "Set it, or leave use_kl_loss out.")
-        unread = [one for one in self.policy_overrides.values() if not one.get("use_kl_loss", self.use_kl_loss)]
-        if not self.use_kl_loss and len(unread) == len(self.policy_overrides):
-            unread.append(vars(self))
-        for one, name in ((one, name) for one in unread for name in ("kl_coeff", "kl_target") if name in one):
-            if one[name] != settings_of(type(self))[name].default:
-                remedy = "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
-                raise self.copy().update({name: one[name]})._invalid(name, "its default without use_kl_loss", remedy)
+        without_kl = [
+            overrides
+            for overrides in self.policy_overrides.values()
+            if not overrides.get("use_kl_loss", self.use_kl_loss)
+        ]
+        if not self.use_kl_loss and len(without_kl) == len(self.policy_overrides):
+            without_kl.append(vars(self))  # no policy reads those of the run
+        for settings in without_kl:
+            for name in ("kl_coeff", "kl_target"):
+                default = settings_of(type(self))[name].default
+                if settings.get(name, default) != default:
+                    changed = self.copy().update({name: settings[name]})
+                    remedy = (
+                        "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
+                    )
+                    raise changed._invalid(name, "its default without use_kl_loss", remedy)
 
 
 class PPO(Algorithm):

@@ -86,10 +86,11 @@ class Matches:
         seat, left = int(stream.integers(len(self._agents))), float(stream.random())
         if agent == self._agents[seat]:
             return self._learner
-        others = [one.policy for one in episode.finished if one.agent != self._agents[seat]]
-        others += [episode.policy_of(other) for other in episode.agents if other != self._agents[seat]]
-        if others and others[0] in episode.policies:
-            return others[0]
+        # All opponents of an episode act with the same policy: with that of the first one that was mapped.
+        opponents = [finished.policy for finished in episode.finished if finished.agent != self._agents[seat]]
+        opponents += [episode.policy_of(other) for other in episode.agents if other != self._agents[seat]]
+        if opponents and opponents[0] in episode.policies:
+            return opponents[0]
         for opponent, chance in self._chances.items():
             left -= chance
             if left < 0:
@@ -127,7 +128,7 @@ class Standings(Callbacks):
         settings = self._settings
         hard = {name: (1 - rate) ** settings.power for name, rate in self.win_rates().items()}
         share = (1 - settings.self_play - settings.newest) / sum(hard.values())
-        chances = {self._learner: settings.self_play} | {name: share * one for name, one in hard.items()}
+        chances = {self._learner: settings.self_play} | {name: share * hardness for name, hardness in hard.items()}
         chances[[*self.games][-1]] += settings.newest
         return chances
 
@@ -149,12 +150,19 @@ class Standings(Callbacks):
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Any) -> None:
         for episode in rollout.stats["multi_agent_episodes"]:
             returns = defaultdict[str, defaultdict[Any, float]](lambda: defaultdict(float))
-            for one in episode.finished:  # an agent that returned has several
-                returns[one.policy][one.agent] += one.episode_return
-            for name in self.games.keys() & returns.keys() if self._learner in returns else ():
-                own, other = fmean(returns[self._learner].values()), fmean(returns[name].values())
+            for finished in episode.finished:  # an agent that returned has several
+                returns[finished.policy][finished.agent] += finished.episode_return
+            if self._learner not in returns:
+                continue
+            learner_return = fmean(returns[self._learner].values())
+            for name in self.games.keys() & returns.keys():
+                opponent_return = fmean(returns[name].values())
                 games, wins = self._new.get(name, (0, 0.0))
-                self._new[name] = games + 1, wins + (own > other) + (own == other) / 2
+                if learner_return > opponent_return:
+                    wins += 1.0
+                elif learner_return == opponent_return:
+                    wins += 0.5
+                self._new[name] = games + 1, wins
 
     def _count(self) -> None:
         """Add the games of this iteration against snapshots that still exist to ``games``. The result does not depend
@@ -176,7 +184,7 @@ class Standings(Callbacks):
 
     def get_state(self) -> dict[str, list[float]]:
         """Return :attr:`games` as JSON values."""
-        return {name: [*one] for name, one in self.games.items()}
+        return {name: [*counts] for name, counts in self.games.items()}
 
     def set_state(self, state: Mapping[str, Sequence[float]]) -> None:
         """Restore a state from :meth:`get_state`."""

@@ -108,8 +108,8 @@ class AgentColumns:
         self._empty_lists()
 
     def _empty_lists(self) -> None:
-        for one in (self.observers, self.seen, self.ended, self.flags):
-            one.clear()
+        for entries in (self.observers, self.seen, self.ended, self.flags):
+            entries.clear()
 
     def begin(self, num_steps: int, t: int = 0) -> None:
         """Allocate ``num_steps`` rows after ``t`` steps of the fragment, and copy the current rows of agents in play,
@@ -341,15 +341,15 @@ class AgentColumns:
             fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
         who = np.array([column for column in self._every if column in agents and agents[column]["row"]], np.int64)
         saved = [agents[column] for column in who.tolist()]
-        self.in_play[who], self.began[who] = True, [-one["length"] for one in saved]
-        ready = who[np.array([one["is_ready"] for one in saved], bool)]
+        self.in_play[who], self.began[who] = True, [-agent["length"] for agent in saved]
+        ready = who[np.array([agent["is_ready"] for agent in saved], bool)]
         self.ready = self._all if len(ready) == len(self._all) else ready
         inputs = torch.zeros(1, self.module.num_dist_inputs)
         like = self.module.action_dist_cls.from_logits(inputs).to_deterministic().sample()
         trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # the structure of the other columns is known
-        for name in dict.fromkeys(name for one in saved for name in one["row"]):
-            known = next(one["row"][name] for one in saved if name in one["row"])
-            leaves = [one["row"].get(name) or [*map(torch.zeros_like, known)] for one in saved]
+        for name in dict.fromkeys(name for agent in saved for name in agent["row"]):
+            known = next(agent["row"][name] for agent in saved if name in agent["row"])
+            leaves = [agent["row"].get(name) or [*map(torch.zeros_like, known)] for agent in saved]
             rows = tree.unflatten_as(trees[name], [torch.stack(leaf).numpy() for leaf in zip(*leaves, strict=True)])
             self._carried[name] = rows
             self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))

@@ -168,7 +168,8 @@ class AgentRunner(Accounts):
         self._policy_map.update([*self.module], mapping_fn)
         known = set(self.module)
         self._saved_noise = [
-            {key: one for key, one in of_env.items() if key.rpartition("/")[0] in known} for of_env in self._saved_noise
+            {key: noise for key, noise in of_env.items() if key.rpartition("/")[0] in known}
+            for of_env in self._saved_noise
         ]
         replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
         if replaced or was_static is not self._policy_map.static:
@@ -181,10 +182,10 @@ class AgentRunner(Accounts):
     def _add_columns(self, module_id: str) -> None:
         """Create the :class:`AgentColumns` of the module ``module_id`` if any agent can be mapped to it. Raise
         ValueError if the spaces of such an agent differ from those of the module."""
-        one, static = self.module[module_id], self._policy_map.static
-        check_acting(f"module {module_id!r}", one, self.device)
-        own = one.observation_space, one.action_space
-        fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
+        module, static = self.module[module_id], self._policy_map.static
+        check_acting(f"module {module_id!r}", module, self.device)
+        spaces = module.observation_space, module.action_space
+        fits = [(self.observation_space[agent], self.action_space[agent]) == spaces for agent in self.agents]
         # a function may map an agent differently in each episode: then any agent whose spaces fit may need a column
         its = fits if static is None else [static[agent] == module_id for agent in self.agents]
         if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
@@ -194,14 +195,14 @@ class AgentRunner(Accounts):
             owners = [(self._first + slot // num, self.agents[slot % num]) for slot in slots.tolist()]
             noise = self._noise_of(module_id, slots.tolist())
             records = self._settings.records_action_dist and module_id in self._trained
-            self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
+            self._columns[module_id] = AgentColumns(module, slots, owners, noise, records)
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
         module = self.module[module_id]
-        own = short_space(self.observation_space[agent]), short_space(self.action_space[agent])
+        expected = short_space(self.observation_space[agent]), short_space(self.action_space[agent])
         got = short_space(module.observation_space), short_space(module.action_space)
         return ValueError(
-            f"agent {agent!r}: expected a module with its spaces, {' and '.join(own)}, got {module_id!r} with "
+            f"agent {agent!r}: expected a module with its spaces, {' and '.join(expected)}, got {module_id!r} with "
             f"{' and '.join(got)}. Map agents with different spaces to different modules."
         )
 
@@ -269,8 +270,8 @@ class AgentRunner(Accounts):
         except BaseException as error:
             self._is_running = False  # the envs are ahead of the recorded rows, so start new episodes
             self._lose(error, calls_before, len(self._faults), self._culprit)
-        for one in rollout.modules.values():
-            one.policy_version, one.first_env_index = policy_version, self._first
+        for module_rollout in rollout.modules.values():
+            module_rollout.policy_version, module_rollout.first_env_index = policy_version, self._first
         return self._complete(rollout, policy_version, start, seconds)
 
     def _begin(self, num_steps: int) -> None:
@@ -418,10 +419,10 @@ class AgentRunner(Accounts):
         columns = self._columns[module_id]
         column = columns.column_of[slot]
         length = int(columns.cursor[column] - columns.began[column])
-        one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
+        agent_episode = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
         self._returns[slot] = 0.0
-        self._episode_of[e].leave(one)
-        self._stats["agent_episodes"].append(one)
+        self._episode_of[e].leave(agent_episode)
+        self._stats["agent_episodes"].append(agent_episode)
 
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
         """Begin new episodes in the envs that were reset after ``t`` steps of the fragment. ``observations`` maps their
@@ -532,7 +533,7 @@ class AgentRunner(Accounts):
         keys = [(self._first * num + slot, *more) for slot in slots]
         saved = [self._saved_noise[slot // num].get(f"{module_id}/{slot % num}") for slot in slots]
         noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
-        noise.set_state([one or self._streams.new_noise(*key) for one, key in zip(saved, keys, strict=True)])
+        noise.set_state([state or self._streams.new_noise(*key) for state, key in zip(saved, keys, strict=True)])
         return noise
 
     def _noise_by_env(self) -> list[dict[str, Any]]:
@@ -553,15 +554,15 @@ class AgentRunner(Accounts):
         """
         by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
         state = {
-            index: self._saved.get(index, {}) | one | {"steps": self._steps, "episodes": number, "noise": noise}
-            for (index, one), number, noise in by_env
+            index: self._saved.get(index, {}) | env_state | {"steps": self._steps, "episodes": number, "noise": noise}
+            for (index, env_state), number, noise in by_env
         }
         if self._is_running and self._role == "env":  # evaluation begins with new episodes
             totals = self._totals.open(self._steps)
-            for e, (one, guard, (total, _)) in enumerate(zip(state.values(), self._guards, totals, strict=True)):
-                one["episode"] = guard.get_open_episode()
+            for e, (env_state, guard, (total, _)) in enumerate(zip(state.values(), self._guards, totals, strict=True)):
+                env_state["episode"] = guard.get_open_episode()
                 if e in self._first_obs:
-                    del one["episode"]["obs"]  # no step was taken: it begins again when resumed
+                    del env_state["episode"]["obs"]  # no step was taken: it begins again when resumed
                     continue
                 rows = [
                     [agent, module_id, columns.open_row(columns.column_of[slot])]
@@ -570,7 +571,11 @@ class AgentRunner(Accounts):
                     if slot in columns.column_of
                 ]
                 earned = self._earned[self._slots_of_env[e]].tolist()
-                one["episode"] |= self._episode_of[e].get_state() | {"return": total, "earned": earned, "rows": rows}
+                env_state["episode"] |= self._episode_of[e].get_state() | {
+                    "return": total,
+                    "earned": earned,
+                    "rows": rows,
+                }
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -578,13 +583,16 @@ class AgentRunner(Accounts):
 
         Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
         """
-        self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
-        own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
-        begun = [one.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION for one in own]
-        self._num_episodes = [one.get("episodes", first) for one, first in zip(own, begun, strict=True)]
-        self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
-        self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
-        self._saved = {index: one for index, one in state.items() if "episode" in one}
+        self._streams.set_state({index: {**env_state, "noise": None} for index, env_state in state.items()})
+        env_states = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
+        self._num_episodes = []
+        for env_state in env_states:
+            first = env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION
+            self._num_episodes.append(env_state.get("episodes", first))
+        self._steps = max((env_state.get("steps", 0) for env_state in state.values()), default=0)
+        self._saved_noise = [env_state.get("noise", {}) for env_state in env_states]
+        self._is_running = False
+        self._saved = {index: env_state for index, env_state in state.items() if "episode" in env_state}
         if self._columns:  # if a module is set
             self._columns = {}
             self._make_columns()
@@ -637,7 +645,10 @@ class AgentRunner(Accounts):
         If not, log a warning."""
         columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
         fits = len(saved.get("returns", self.agents)) == len(self.agents)  # as many agents as there were
-        if fits and all(one is not None and self._slot_of[e].get(agent) in one.column_of for one, agent in columns):
+        for module_columns, agent in columns:
+            if module_columns is None or self._slot_of[e].get(agent) not in module_columns.column_of:
+                fits = False
+        if fits:
             return True
         logger.warning(
             "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, and a "

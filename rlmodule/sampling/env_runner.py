@@ -474,15 +474,17 @@ class EnvRunner(Accounts):
         ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Evaluation runners and runners of ready vector
         envs save no episodes.
         """
-        state = {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
+        state = {index: env_state | {"steps": self._steps} for index, env_state in self._streams.get_state().items()}
         if self._saved:
-            return {index: self._saved.get(index, {}) | one for index, one in state.items()}
+            return {index: self._saved.get(index, {}) | env_state for index, env_state in state.items()}
         if self._row is None or not self._keeps_episodes:
             return state
         totals, episodes = self._totals.open(self._steps), self._call("get_open_episode")
-        for slot, (one, episode, (total, length)) in enumerate(zip(state.values(), episodes, totals, strict=True)):
-            one["episode"] = received(episode) | describe_row(self._row, self._state, slot)
-            one["episode"] |= {"return": total, "length": length}
+        for slot, (env_state, episode, (total, length)) in enumerate(
+            zip(state.values(), episodes, totals, strict=True)
+        ):
+            env_state["episode"] = received(episode) | describe_row(self._row, self._state, slot)
+            env_state["episode"] |= {"return": total, "length": length}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -492,9 +494,11 @@ class EnvRunner(Accounts):
         If an env raises or its process ends before that, the next call of :meth:`sample` tries again.
         """
         self._streams.set_state(state)
-        self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
+        self._steps = max((env_state.get("steps", 0) for env_state in state.values()), default=0)
         self._row = None
-        self._saved = {index: one for index, one in state.items() if "episode" in one} if self._keeps_episodes else {}
+        self._saved = {}
+        if self._keeps_episodes:
+            self._saved = {index: env_state for index, env_state in state.items() if "episode" in env_state}
         if self._guard is not None and self._role == "env" and self._steps:
             logger.warning(
                 "envs %d to %d: expected single envs, whose open episodes continue in a resumed run, got a ready %s. "
