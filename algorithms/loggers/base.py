@@ -144,8 +144,8 @@ class LoggerGroup:
                 made = _factory(name_or_factory)(run)
                 if not isinstance(made, Logger):
                     raise TypeError(
-                        f"loggers: {name_or_factory!r}: expected a Logger, got {type(made).__name__}. Return an instance of a "
-                        "class derived from algorithms.loggers.Logger."
+                        f"loggers: {name_or_factory!r}: expected a Logger, got {type(made).__name__}. "
+                        "Return an instance of a class derived from algorithms.loggers.Logger."
                     )
                 self._loggers.append(made)
         except BaseException:
