@@ -66,9 +66,9 @@ def tuner(
         _make_env(configs[0])
     at_once = tune_config.max_concurrent_trials if tune_config else None
     trials = "a trial" if at_once is None else f"max_concurrent_trials={at_once}"
-    for one in configs:
-        where = f"{trials} with num_env_runners={one.num_env_runners}, num_learners={one.num_learners}"
-        check_resources(where, *((at_once or 1, bundle) for bundle in resources(one).bundles))
+    for config in configs:
+        where = f"{trials} with num_env_runners={config.num_env_runners}, num_learners={config.num_learners}"
+        check_resources(where, *((at_once or 1, bundle) for bundle in resources(config).bundles))
     return tune.Tuner(train, param_space=dict(param_space), tune_config=tune_config, run_config=run_config)
 
 
@@ -168,7 +168,7 @@ def _replaced(name: str, whole: Any, path: Sequence[str], value: Any) -> Any:
 def _make_env(config: AlgorithmConfig) -> None:
     """Make the env once, to raise for an ``env_config`` that it does not accept."""
     takes = inspect.signature(env).parameters if isinstance(env := config.env, type) else {}
-    if takes and not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+    if takes and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
         for name in config.env_config.keys() - takes.keys():
             raise ValueError(
                 f"env_config: expected arguments of the env, {', '.join(takes)}, got {name!r}. "

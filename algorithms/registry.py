@@ -69,7 +69,7 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
 def registered_at(path: str) -> "type[AlgorithmConfig] | None":
     """Return the registered config class with the import path ``path`` (``module:qualname``), or None if no such class
     is registered."""
-    return next((config_class(name) for name, one in ALGORITHMS.items() if _path(one) == path), None)
+    return next((config_class(name) for name, choice in ALGORITHMS.items() if _path(choice) == path), None)
 
 
 def name_of(config: "AlgorithmConfig") -> str:
@@ -77,7 +77,7 @@ def name_of(config: "AlgorithmConfig") -> str:
 
     Checkpoints store this name, by which the algorithm is found when they are loaded."""
     path = _path(type(config))
-    name = next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
+    name = next((name for name, choice in ALGORITHMS.items() if _path(choice) == path), config.algo_class.__name__)
     return _AS_WRITTEN.get(name, name)
 
 

@@ -231,7 +231,9 @@ class ReplayAlgorithm(Algorithm):
                 self.env_runner_group.recycle()
             seconds["replay"] += perf_counter() - start
         seconds["replay"] -= seconds["update"]  # the time measured as replay includes the updates
-        learned = self.learner_group.summarize_updates([one for one in history if one.keys() <= self.configs.keys()])
+        learned = self.learner_group.summarize_updates(
+            [metrics for metrics in history if metrics.keys() <= self.configs.keys()]
+        )
         for module_id, numbers in learned.items():
             if (config := self.configs[module_id]).prioritized_replay:
                 numbers["prioritized_replay_beta"] = value_at(config.prioritized_replay_beta, self.env_steps)
@@ -251,9 +253,11 @@ class ReplayAlgorithm(Algorithm):
             return {DEFAULT_MODULE_ID: num_env_steps}
         sampled = dict[str, int]()
         for rollout in rollouts:
-            for module_id, one in rollout.items():
-                self.replays[module_id].add_apart(one, self._columns[module_id][tuple(rollout.slots[module_id].T)])
-                sampled[module_id] = sampled.get(module_id, 0) + one.num_env_steps
+            for module_id, module_rollout in rollout.items():
+                self.replays[module_id].add_apart(
+                    module_rollout, self._columns[module_id][tuple(rollout.slots[module_id].T)]
+                )
+                sampled[module_id] = sampled.get(module_id, 0) + module_rollout.num_env_steps
         return sampled
 
     def sample(self) -> Rollout:

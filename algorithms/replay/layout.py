@@ -147,14 +147,14 @@ class ReplayLayout:
         # is rounded up to whole sequences, so that anchors stay at multiples of their length when the ring wraps.
         self.rows = -(-(self.kept_rows + max(leaf.num_frames for leaf in self.obs)) // unit) * unit
         leaves = (*self.obs, *self.actions)
-        each = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)
-        each += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # int32 indices of the SparseRows
-        each += 8  # a float32 reward and four flags
+        bytes_of_step = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)
+        bytes_of_step += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # int32 indices of the SparseRows
+        bytes_of_step += 8  # a float32 reward and four flags
         places = self.rows * num_envs
         samples = places // unit
         tree = 0 if prioritized is None else 64 * samples // 7  # float64: 8 + 1 + 1/8 + … bytes for each leaf
         states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
-        self.num_bytes = places * each + tree + states
+        self.num_bytes = places * bytes_of_step + tree + states
 
     def check_memory(self) -> None:
         """Log the size of the buffer, and raise if it cannot fit into memory.
@@ -162,17 +162,17 @@ class ReplayLayout:
         Raises:
             MemoryError: If the buffer needs more than :func:`memory_limit`. The message names a capacity that fits.
         """
-        size, steps, each = self.num_bytes, f"{self.capacity:,}", f"{self.num_bytes / self.capacity:,.0f}"
+        size, steps, bytes_of_step = self.num_bytes, f"{self.capacity:,}", f"{self.num_bytes / self.capacity:,.0f}"
         level, text = logging.INFO, f"{size / 1e6:.1f} MB"
         if size >= LARGE:
             level, text = logging.WARNING, f"{size / 1e9:.1f} GB"
-        logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, each)
+        logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, bytes_of_step)
         if size > (limit := memory_limit()):
             rows = limit * self.rows // size // self.row_unit * self.row_unit
             largest = max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
             raise MemoryError(
                 f"a replay buffer of {steps} transitions: expected at most {limit:,} bytes, the "
-                f"memory available, got {size:,} bytes, {each} for each transition. Set "
+                f"memory available, got {size:,} bytes, {bytes_of_step} for each transition. Set "
                 f"replay_capacity to at most {largest:,}, or frame_stack_axis if observations "
                 "stack frames."
             )

@@ -30,9 +30,9 @@ class AgentMetrics(RunMetrics):
         super().add_rollout(rollout)
         for kind in KINDS:
             self._steps_of[kind].update(rollout.stats[f"{kind}_steps"])
-        for one in rollout.stats["agent_episodes"]:
-            self._returns_of["agent"][one.agent].append(one.episode_return)
-            self._returns_of["module"][one.policy].append(one.episode_return)
+        for agent_episode in rollout.stats["agent_episodes"]:
+            self._returns_of["agent"][agent_episode.agent].append(agent_episode.episode_return)
+            self._returns_of["module"][agent_episode.policy].append(agent_episode.episode_return)
         if self._kept is not None:
             self.keep_modules(self._kept)
 

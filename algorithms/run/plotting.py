@@ -201,8 +201,8 @@ def run_folders(path: Path) -> list[Path]:
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the settings whose values differ; a missing setting counts as None."""
-    names = dict.fromkeys(name for one in settings for name in one)
-    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+    names = dict.fromkeys(name for run_settings in settings for name in run_settings)
+    return [name for name in names if any(run_settings.get(name) != settings[0].get(name) for run_settings in settings)]
 
 
 def _labels(groups: Sequence[_Group]) -> list[str]:

@@ -76,7 +76,7 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
         named = [agent for agent in agents if str(agent) == policy_id]
         its_agents = [*mapped[policy_id]] or named or agents
         spaces = [(observation_spaces[agent], action_spaces[agent]) for agent in its_agents]
-        others = [each for each in spaces if each != spaces[0]]
+        others = [space for space in spaces if space != spaces[0]]
         if others and (spec.observation_space is None or spec.action_space is None):
             got = " and ".join(f"({', '.join(map(short_space, pair))})" for pair in (spaces[0], others[0]))
             raise ValueError(
@@ -106,8 +106,8 @@ def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:
     config: Any = algorithm.config
     module, seen, acts = algorithm.get_module(policy_id), runners.observation_space, runners.action_space
     static = algorithm.policies.policy_map.static
-    own = module.observation_space, module.action_space
-    may = [(seen[agent], acts[agent]) == own if static is None else static[agent] == policy_id for agent in seen]
+    spaces = module.observation_space, module.action_space
+    may = [(seen[agent], acts[agent]) == spaces if static is None else static[agent] == policy_id for agent in seen]
     return np.where(may, np.arange(config.num_envs)[:, None] * sum(may) + np.cumsum(may) - 1, -1)
 
 

@@ -215,10 +215,10 @@ def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[
     """Within the block, call ``handler`` on SIGINT and SIGTERM, except for a signal that the process ignores. Do
     nothing outside the main thread."""
     heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    listening = [each for each in heard if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, handler) for each in listening}
+    listening = [number for number in heard if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in listening}
     try:
         yield
     finally:
-        for each, earlier in before.items():
-            signal.signal(each, earlier or signal.SIG_DFL)
+        for number, earlier in before.items():
+            signal.signal(number, earlier or signal.SIG_DFL)

@@ -27,7 +27,7 @@ class CartPoles(MultiAgentEnv):
         """Reset all CartPoles, and return observations and infos. The CartPole of agent ``i`` gets the seed ``seed +
         i``."""
         seeds = [None] * len(self.envs) if seed is None else range(seed, seed + len(self.envs))
-        results = [env.reset(seed=own) for env, own in zip(self.envs.values(), seeds, strict=True)]
+        results = [env.reset(seed=env_seed) for env, env_seed in zip(self.envs.values(), seeds, strict=True)]
         return tuple(dict(zip(self.envs, part, strict=True)) for part in zip(*results, strict=True))
 
     def step(self, actions: dict[str, Any]) -> Any:

@@ -70,8 +70,8 @@ class MultiAgentEpisode:
     def returns(self) -> dict[AgentID, float]:
         """Sum of all rewards in this episode so far, by agent. Includes agents that have not been in play."""
         totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
-        for one in self.finished:
-            totals[one.agent] += one.episode_return
+        for finished in self.finished:
+            totals[finished.agent] += finished.episode_return
         return totals
 
     @property
@@ -105,13 +105,13 @@ class MultiAgentEpisode:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`."""
         self.length, self._in_play = state["length"], dict.fromkeys(state["in_play"])
-        self._policies, self.finished = dict(state["policies"]), [AgentEpisode(*one) for one in state["finished"]]
+        self._policies, self.finished = dict(state["policies"]), [AgentEpisode(*fields) for fields in state["finished"]]
         self._returns[:] = state["returns"]
 
-    def leave(self, one: AgentEpisode) -> None:
+    def leave(self, agent_episode: AgentEpisode) -> None:
         """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""
-        del self._in_play[one.agent]
-        self.finished.append(one)
+        del self._in_play[agent_episode.agent]
+        self.finished.append(agent_episode)
 
     def close(self) -> None:
         """Keep what the episode shows now, since the next episode begins. It can be pickled from now on."""

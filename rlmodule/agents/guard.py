@@ -148,7 +148,10 @@ class AgentEnvGuard(Guard):
         if (state := self.env.get_episode_state()) is not None:
             play = {"acting": self.acting, "in_play": [*self._in_play], "gone": [*self._gone]}
             return episode | {"env_state": state} | play
-        actions = [leaves_along(one[agent] for one in self._actions if agent in one) for agent in self.possible_agents]
+        actions = [
+            leaves_along(actions_of_step[agent] for actions_of_step in self._actions if agent in actions_of_step)
+            for agent in self.possible_agents
+        ]
         return episode | {"steps": len(self._actions), "actions": actions}
 
     def _seen(self) -> list[Any]:

@@ -148,8 +148,8 @@ class AgentFieldWrapper(AgentEnvWrapper):
 
     def _with(self, agent: AgentID, value: Any, entry: Any) -> dict[str, Any]:
         """Return the observation ``value`` of ``agent`` with ``entry`` as the new field."""
-        own = value if isinstance(self.env.observation_spaces[agent], Dict) else {self._plain: value}
-        return {**own, self._key: entry}
+        entries = value if isinstance(self.env.observation_spaces[agent], Dict) else {self._plain: value}
+        return {**entries, self._key: entry}
 
     @abstractmethod
     def _added(self, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -59,10 +59,14 @@ class MultiRollout(Mapping[str, Rollout]):
         for module_id in dict.fromkeys(name for rollout in rollouts for name in rollout.modules):
             parts = [rollout for rollout in rollouts if module_id in rollout.modules]
             of_module = [part.modules[module_id] for part in parts]
-            steps = max(one.shape[0] for one in of_module)
-            counts = [0 if one.state_in is None else len(tree.flatten(one.state_in)[0]) for one in of_module]
+            steps = max(rollout.shape[0] for rollout in of_module)
+            counts = [
+                0 if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0]) for rollout in of_module
+            ]
             pairs = zip(of_module, counts, strict=True)
-            modules[module_id] = Rollout.concat([_pad(one, steps - one.shape[0], max(counts) - n) for one, n in pairs])
+            modules[module_id] = Rollout.concat(
+                [_pad(rollout, steps - rollout.shape[0], max(counts) - n) for rollout, n in pairs]
+            )
             slots[module_id] = np.concatenate([part.slots[module_id] for part in parts])
         return cls(
             modules=modules,
@@ -74,7 +78,7 @@ class MultiRollout(Mapping[str, Rollout]):
 
     def map(self, function: Callable[[Rollout], Rollout]) -> MultiRollout:
         """Return a copy with ``function`` applied to the rollout of each module."""
-        return dataclasses.replace(self, modules={name: function(one) for name, one in self.modules.items()})
+        return dataclasses.replace(self, modules={name: function(rollout) for name, rollout in self.modules.items()})
 
 
 def _pad(rollout: Rollout, num_rows: int, num_states: int) -> Rollout:

@@ -118,9 +118,9 @@ class Rollout:
         a truncated step, that is the value of the true final observation, not of the next episode's first one. After a
         terminated step, it is meaningless and the caller must ignore it."""
         steps, slots = self.shape
-        own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
-        own = own.view(steps, slots)
-        return own, self._following(own, last, finals)
+        of_rows, last, finals = values.split([steps * slots, slots, len(self.final_index)])
+        of_rows = of_rows.view(steps, slots)
+        return of_rows, self._following(of_rows, last, finals)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:

@@ -101,7 +101,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
     Raises:
         ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
     """
-    asked = [(number, each) for number, each in workers if number]
+    asked = [(number, resources) for number, resources in workers if number]
     if asked:
         start_ray()
         import ray

@@ -10,7 +10,7 @@ def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: S
     """Raise ValueError unless the ``nodes`` of a cluster have the resources of all ``workers`` together, and each
     worker fits on one node. The other arguments are those of :func:`check_resources`."""
     for name in ("CPU", "GPU"):
-        asked = sum(number * each.get(name, 0.0) for number, each in workers)
+        asked = sum(number * demand.get(name, 0.0) for number, demand in workers)
         present = sum(node.get(name, 0.0) for node in nodes)
         if asked > present + 1e-9:
             remedy = "Take fewer learners, or num_gpus_per_learner=0. `ray status` shows which GPUs Ray has found."
@@ -22,12 +22,12 @@ def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: S
             raise ValueError(
                 f"{settings}: expected at most the {present:g} {name}s of the cluster, got {asked:g} {name}s. {remedy}"
             )
-    for _, each in workers:
-        if not any(all(node.get(name, 0.0) + 1e-9 >= number for name, number in each.items()) for node in nodes):
-            there = "; ".join(sorted({_listed(node, each) for node in nodes}))
+    for _, demand in workers:
+        if not any(all(node.get(name, 0.0) + 1e-9 >= number for name, number in demand.items()) for node in nodes):
+            there = "; ".join(sorted({_listed(node, demand) for node in nodes}))
             raise ValueError(
                 f"{settings}: expected workers that each fit on one node: {there}, got one with "
-                f"{_listed(each, each)}. Ask for less for each, or add a larger node."
+                f"{_listed(demand, demand)}. Ask for less for each, or add a larger node."
             )
 
 

@@ -102,10 +102,10 @@ def make_vector_env(
     ready, maker_pid = [made], os.getpid()
 
     def guarded(single: gym.Env, index: int) -> EnvGuard:
-        if (own := _spaces_of(single, f"env {index}")) != spaces:
+        if (spaces_of_env := _spaces_of(single, f"env {index}")) != spaces:
             close_in_time(single, f"env {index}")
             raise ValueError(
-                f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {own}. Let "
+                f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {spaces_of_env}. Let "
                 "them depend on nothing that differs between the envs of a run."
             )
         return EnvGuard(single, index, None if mode == "async" else step_counter)

@@ -79,8 +79,8 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         return self._observed(obs, info, f"step() {self._step} of its episode"), reward, terminated, truncated, info
 
     def _observed(self, obs: Any, info: Mapping[str, Any], call: str) -> dict[str, Any]:
-        own = obs if self._is_dict else {OBSERVATIONS: obs}
-        return {**own, **self._fields(self._keys, info, call)}
+        entries = obs if self._is_dict else {OBSERVATIONS: obs}
+        return {**entries, **self._fields(self._keys, info, call)}
 
     def _fields(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> dict[str, Any]:
         for key in keys:

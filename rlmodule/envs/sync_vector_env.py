@@ -48,8 +48,8 @@ class SyncEnvs(SyncVectorEnv):
         copies: list[Any] | None = [] if is_due(self._steps) else None
         num, finals = self.num_envs, {}
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
-        each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
-        for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+        by_env = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+        for i, (env, action) in enumerate(zip(self.envs, by_env, strict=True)):
             obs, rewards[i], terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 terminateds[i], truncateds[i] = terminated, truncated

@@ -138,10 +138,10 @@ class EnvRunnerGroup:
         for module_id in [*self.module]:
             if module_id not in spec.rl_module_specs:
                 self.module.remove(module_id)
-        for module_id, one in spec.rl_module_specs.items():
+        for module_id, module_spec in spec.rl_module_specs.items():
             if module_id not in self.module:
                 with torch.random.fork_rng(devices=[]):
-                    self.module.add(module_id, one.build(inference_only=True))
+                    self.module.add(module_id, module_spec.build(inference_only=True))
                 self.module[module_id].share_tensors_of(learner_modules[module_id])
         self._tensors = [x for name in trained for x in self.module[name].state_dict().values()]
         self._follow(spec, trained, mapping_fn)
@@ -239,19 +239,19 @@ class EnvRunnerGroup:
         env of their runner. A runner uses only the generator of its first env.
         """
         self._at_rest, parts = {}, [State() for _ in range(num_runners)]
-        for env, one in state.items():
+        for env, env_state in state.items():
             runner, slot = divmod(int(env), self._settings.num_envs_per_env_runner)
             if runner >= num_runners:
-                self._at_rest[env] = dict(one)
+                self._at_rest[env] = dict(env_state)
                 continue
-            parts[runner][env] = dict(one)
-            if slot and "generator" in one:
-                self._at_rest[env] = {"generator": one["generator"]}
+            parts[runner][env] = dict(env_state)
+            if slot and "generator" in env_state:
+                self._at_rest[env] = {"generator": env_state["generator"]}
         return parts
 
     def _with_the_rest(self, state: State) -> State:
         """Return the ``state`` of the runners, joined with the rest that :meth:`_split` kept."""
-        return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
+        return self._at_rest | {env: self._at_rest.get(env, {}) | dict(env_state) for env, env_state in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
         """Return the result entries ``num_env_steps_lost_lifetime`` and, if any env step was lost,

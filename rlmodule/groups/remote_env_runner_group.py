@@ -203,7 +203,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # rollouts arrive in any order
         except BaseException:
             if rollouts:
-                self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
+                self.num_env_steps_lost["not_learned"] += sum(rollout.num_env_steps for rollout in rollouts)
                 if self._lost_for_good is None:  # if it is set, no rollout will follow
                     with suppress(Exception):  # the error that is being raised is more important
                         self.reset()
@@ -499,7 +499,7 @@ class _RunnerActor:
         for module_id in news.removed:
             module.remove(module_id)
         with torch.random.fork_rng(devices=[]):
-            for module_id, one in news.spec.rl_module_specs.items():
-                module.add(module_id, one.build(inference_only=True))
+            for module_id, module_spec in news.spec.rl_module_specs.items():
+                module.add(module_id, module_spec.build(inference_only=True))
         module.set_state(news.states)
         self._runner.set_policies(news.trained, news.mapping_fn)

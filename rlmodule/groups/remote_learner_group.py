@@ -155,7 +155,7 @@ class RemoteLearnerGroup(LearnerGroup):
         value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]
         if method in ("add_module", "remove_module"):
             earlier = self._module_changes
-            added = [one for one in earlier if method == "remove_module" and one[1][0] == args[0]]
+            added = [call for call in earlier if method == "remove_module" and call[1][0] == args[0]]
             if added and added[-1][0] == "add_module":
                 earlier.remove(added[-1])  # new learners need not add and remove it
             else:
@@ -236,7 +236,7 @@ class RemoteLearnerGroup(LearnerGroup):
                 try:
                     self.workers.submit(rank, "do", task.method, args, task.kwargs, task.returns_state and rank == 0)
                 except BaseException:  # for example, an argument that cannot be pickled
-                    self._tasks = [other for other in self._tasks if other is not task]
+                    self._tasks = [queued for queued in self._tasks if queued is not task]
                     self._must_restart = rank > 0  # if True, some learners have the task and others do not
                     raise
             task.is_submitted = True
@@ -272,7 +272,7 @@ class RemoteLearnerGroup(LearnerGroup):
         # A learner that waits in vain for another one raises CollectiveError. The other one has then ended or hangs; it
         # may take longer until that is found.
         failed = self._failed
-        causes = {rank: each for rank, each in failed.items() if each.type != CollectiveError.__name__}
+        causes = {rank: failure for rank, failure in failed.items() if failure.type != CollectiveError.__name__}
         if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in failed):
             return
         rank, failure = next(iter((causes or failed).items()))
@@ -384,4 +384,4 @@ class _LearnerActor:
 def _merged(batch: Batch, results: list[Any]) -> Any:
     """Merge ``results``, the metrics by module id that each learner returned for its share of ``batch``, into those
     that one learner would return for the whole; see :func:`merge_metrics`."""
-    return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}
+    return {module_id: merge_metrics([metrics[module_id] for metrics in results], batch) for module_id in results[0]}

@@ -61,13 +61,13 @@ def join_rows(
     previous = dict[str, Tree]()
     for name in module.past_view.steps:
         previous[name] = map_leaves(lambda x: np.zeros((num, *x.shape[1:]), x.numpy().dtype), no_obs[name])
-        fill(previous[name], [one.get("previous", {}).get(name, []) for one in saved])
+        fill(previous[name], [episode.get("previous", {}).get(name, []) for episode in saved])
     memory = None
     if module.is_stateful():
         memory = initial_states(module, num)
-        fill(memory, [one.get("memory", []) for one in saved])
+        fill(memory, [episode.get("memory", []) for episode in saved])
     whole_obs = concatenate(space, obs, create_empty_array(space, num))
-    starts = np.array([not one.get("length") for one in saved])
+    starts = np.array([not episode.get("length") for episode in saved])
     return {"obs": whole_obs, "starts": starts, "ended": False, "previous": previous}, memory
 
 

@@ -188,7 +188,7 @@ class RolloutStorage:
         """Store the parts of the ``info`` of row ``t`` that :meth:`episode_infos` needs."""
         ended = self.terminateds[t] | self.truncateds[t]
         of_ended = last_infos(info, ended, self.mode is AutoresetMode.SAME_STEP)
-        self.infos += [one for one in of_ended if FAULT not in one]
+        self.infos += [info for info in of_ended if FAULT not in info]
 
     def write_previous(self, t: int) -> None:
         """Add the observation, action and reward of row ``t`` to the earlier steps that the module sees in the next

@@ -103,9 +103,11 @@ def clone(value: Any) -> Any:
 def differences(a: Any, b: Any) -> list[str]:
     """Return the paths of the leaves at which two trees differ in structure, type or any bit. NaN equals NaN."""
     # by tuples of keys, since {"a/b": x} and {"a": {"b": x}} have the same path as text
-    one, other = ({tuple(map(str, path)): x for path, x in tree.flatten_with_path(each)} for each in (a, b))
-    same = {path for path in one.keys() & other.keys() if _equal(one[path], other[path])}
-    return ["/".join(("", *path)) for path in one | other if path not in same]
+    leaves, other_leaves = (
+        {tuple(map(str, path)): x for path, x in tree.flatten_with_path(column_tree)} for column_tree in (a, b)
+    )
+    same = {path for path in leaves.keys() & other_leaves.keys() if _equal(leaves[path], other_leaves[path])}
+    return ["/".join(("", *path)) for path in leaves | other_leaves if path not in same]
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -103,22 +103,22 @@ class RLModuleContract(ABC):
 
     def test_forwards_leave_batches_and_each_other_as_they_are(self) -> None:
         module = self.build()
-        one, two = self.batch(module, 1), self.batch(module, 2)
-        before = clone(one)
+        batch, other_batch = self.batch(module, 1), self.batch(module, 2)
+        before = clone(batch)
         for forward in self.passes(module).values():
-            first = forward(one)
+            first = forward(batch)
             kept = clone(first)
-            forward(two)
+            forward(other_batch)
             assert differences(kept, first) == []
-            assert differences(kept, forward(one)) == []
-            assert differences(before, one) == []
+            assert differences(kept, forward(batch)) == []
+            assert differences(before, batch) == []
 
     def test_rows_do_not_see_each_other(self) -> None:
         module = self.build()
         batch = self.batch(module)
         together = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
-        each = [module.forward_inference(row) for row in shard_batch(batch, self.batch_size) if row]
-        alone = [out[Columns.ACTION_DIST_INPUTS] for out in each]
+        outputs = [module.forward_inference(row) for row in shard_batch(batch, self.batch_size) if row]
+        alone = [out[Columns.ACTION_DIST_INPUTS] for out in outputs]
         self.assert_close(torch.cat(alone, dim=1 if module.is_stateful() else 0), together)
 
     def test_state_round_trip(self, tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ class RLModuleContract(ABC):
         assert acting.get_state().keys() == module.get_state(inference_only=True).keys()
         batch = self.batch(module)
         for name in ("forward_inference", "forward_exploration"):
-            copied, full = (self.passes(each)[name](batch)[Columns.ACTION_DIST_INPUTS] for each in (acting, module))
+            copied, full = (
+                self.passes(passing)[name](batch)[Columns.ACTION_DIST_INPUTS] for passing in (acting, module)
+            )
             assert torch.equal(copied, full), name
 
     def test_shares_tensors(self) -> None:
