@@ -228,7 +228,8 @@ class AgentColumns:
         """Choose the actions of the agents that are ready, and record them. Return the columns of these agents, and for
         each agent the action to pass to its env."""
         who, module = self.ready, self.module
-        batch = {Columns.OBS: as_tensors(self.observed())}
+        at = self._at(who)
+        batch = {Columns.OBS: as_tensors(map_leaves(lambda x: x[at], self._obs))}
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(generator)
         forward = module._forward_exploration if explore else module._forward_inference
@@ -240,32 +241,12 @@ class AgentColumns:
             action = dist.sample_from(self.noise.take_of(who))
         else:
             action = dist.sample(generator)
-        sent = self.converted(action)
-        return self.record(map_leaves(Tensor.numpy, action), logits.numpy()), sent
-
-    def observed(self) -> Tree:
-        """Return the current observations ``[k, ...]`` of the ``k`` agents that are ready."""
-        at = self._at(self.ready)
-        return map_leaves(lambda x: x[at], self._obs)
-
-    def converted(self, action: Tree) -> Sequence[Any]:
-        """Convert a tree of sampled actions ``[k, ...]`` to ``k`` actions as the env expects them."""
-        return unbind_rows(map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action)))
-
-    def record(self, action: Tree, logits: np.ndarray) -> list[int]:
-        """Write the actions of the ``k`` agents that are ready into their current rows, and return the indices of their
-        columns. No agent is ready afterwards.
-
-        Args:
-            action: Sampled actions ``[k, ...]``, in the order of the columns.
-            logits: Distribution inputs ``[k, ...]``, which are written only if rollouts record them.
-        """
-        who, at = self.ready, self._at(self.ready)
-        self._write(Columns.ACTIONS, at, action)
+        self._write(Columns.ACTIONS, at, map_leaves(Tensor.numpy, action))
         if self._records_action_dist:
-            self._write(_INPUTS, at, logits)
+            self._write(_INPUTS, at, logits.numpy())
         self.ready = _NONE
-        return who.tolist()
+        sent = action if self._convert is None else self._convert(action)
+        return who.tolist(), unbind_rows(map_leaves(Tensor.numpy, sent))
 
     def _write(self, name: str, at: Any, entries: Tree) -> None:
         """Write ``entries`` ``[k, ...]`` to the column ``name`` at the index ``at`` from :meth:`_at`. If the column

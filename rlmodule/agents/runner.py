@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from catalog.explain.explain import short_space
-from rlmodule.agents.acting_stacks import ActingStacks
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.guard import AgentEnvGuard
@@ -153,7 +152,6 @@ class AgentRunner(Accounts):
         self._is_running, self._columns = False, {}
         for module_id in self.module:
             self._add_columns(module_id)
-        self._stacks = ActingStacks(self._columns.values())
 
     def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Continue with the modules that :attr:`module` has now. Open episodes end with the modules they began with.
@@ -177,7 +175,6 @@ class AgentRunner(Accounts):
         for module_id in self.module:
             if module_id not in self._columns:
                 self._add_columns(module_id)
-        self._stacks = ActingStacks(self._columns.values())
 
     def _add_columns(self, module_id: str) -> None:
         """Create the :class:`AgentColumns` of the module ``module_id`` if any agent can be mapped to it. Raise
@@ -286,8 +283,6 @@ class AgentRunner(Accounts):
         for module_id in [*self._columns.keys() - set(self.module)]:
             if not self._columns[module_id].in_play.any():  # the last episode of a removed module has ended
                 del self._columns[module_id]
-                self._stacks = ActingStacks(self._columns.values())
-        self._stacks.begin()
         for module_id, columns in self._columns.items():
             columns.begin(num_steps if module_id in self._trained else min(num_steps, _ROWS_KEPT))
         if self._first_obs:
@@ -328,8 +323,11 @@ class AgentRunner(Accounts):
     def _act(self, explore: bool) -> list[dict[AgentID, Any]]:
         """Choose the actions of all agents that are ready. Return them for each env, by agent."""
         actions: list[dict[AgentID, Any]] = [{} for _ in self.envs]
-        for columns, who, chosen in self._stacks.act(explore, self._streams.generator):
-            for column, action in zip(who, chosen, strict=True):
+        for columns in self._columns.values():
+            if not len(columns.ready):
+                continue
+            acting, chosen = columns.act(explore, self._streams.generator)
+            for column, action in zip(acting, chosen, strict=True):
                 env, agent = columns.owners[column]
                 actions[env - self._first][agent] = action
         return actions

@@ -1,4 +1,4 @@
-"""Modules of one structure in one pass: their updates and actions are those of one after another."""
+"""Modules of one structure in one pass: their updates are those of one after another."""
 
 from typing import Any
 
@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Rollout
-from rlmodule.agents import acting_stacks
-from rlmodule.agents.policy_map import PolicyMap
-from rlmodule.agents.runner import AgentRunner
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning import groups as grouping
 from rlmodule.learning.flat_optimizer import Part
@@ -23,7 +20,6 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
 from tests.rlmodule.agents.envs import CartPoles
-from tests.rlmodule.toys import Settings
 from tests.together import Fleet, digest
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
@@ -198,47 +194,8 @@ def test_stacks_follow_added_and_removed_modules() -> None:
     assert_close(learner, alone)
 
 
-# --- acting -----------------------------------------------------------------------------------------------------------
-
-
-def runner(stacks: bool, monkeypatch: pytest.MonkeyPatch, agents: int = 4) -> AgentRunner:
-    made = AgentRunner(
-        Settings(env=CartPoles, env_config={"num_agents": agents}, num_envs_per_env_runner=3), run_seed=1
-    )
-    agent = made.agents[0]
-    spec = PPOConfig(model_config={"fcnet_hiddens": [8]}).get_rl_module_spec(
-        made.observation_space[agent], made.action_space[agent]
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        modules = MultiRLModuleSpec(dict.fromkeys(made.agents, spec)).build()
-    with monkeypatch.context() as patched:
-        if not stacks:
-            patched.setattr(acting_stacks, "stack_of", lambda *args: None)
-        made.set_module(modules, PolicyMap(made.agents, made.agents, lambda agent, episode: agent))
-    assert bool(made._stacks._stacks) == stacks
-    return made
-
-
-@pytest.mark.parametrize("explore", [True, False])
-def test_stacked_modules_act_as_each_alone(explore: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacked, alone = runner(True, monkeypatch), runner(False, monkeypatch)
-    for fragment in (1, 40, 25):
-        one, other = (each.sample(fragment, explore=explore) for each in (stacked, alone))
-        assert one.modules.keys() == other.modules.keys()
-        for module_id, rollout in one.modules.items():
-            expected = other.modules[module_id]
-            assert torch.equal(rollout[Columns.ACTIONS], expected[Columns.ACTIONS])
-            torch.testing.assert_close(rollout.columns, expected.columns, rtol=1e-5, atol=1e-6)
-        for each in (stacked, alone):  # new weights, as after an update
-            for seed, (_, module) in enumerate(each.module.items()):
-                generator = torch.Generator().manual_seed(seed)
-                for p in module.parameters():
-                    p.data.add_(torch.randn(p.shape, generator=generator), alpha=0.3)
-
-
 @pytest.mark.parametrize("change", [{"custom_action_dist": "SquashedGaussian"}, {"normalize_actions": False}])
-def test_policies_with_other_settings_act_and_learn_as_each_alone(
+def test_policies_with_other_settings_learn_as_each_alone(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their tensors have the same names and shapes, and what the env returns depends on the actions it got."""
@@ -250,7 +207,6 @@ def test_policies_with_other_settings_act_and_learn_as_each_alone(
     results = []
     for stacks in (True, False):
         if not stacks:
-            monkeypatch.setattr(acting_stacks, "stack_of", lambda *args: None)
             monkeypatch.setattr(grouping, "stacked_pass", lambda *_: None)
         with config.build() as algo:
             results.append((algo.sample_rollouts()[0], algo.train()["learners"]))
