@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from rlmodule.groups.env_runner_group import EnvRunnerGroup
     from rlmodule.groups.learner_group import LearnerGroup
     from rlmodule.learning.batch_learner import BatchLearner
+    from rlmodule.learning.episode_learner import EpisodeLearner
     from rlmodule.learning.flat_optimizer import Part
-    from rlmodule.learning.learner import EpisodeLearner, Learner
+    from rlmodule.learning.learner import Learner
     from rlmodule.learning.reports import Metrics
     from rlmodule.learning.schedules import Coefficient, value_at
     from rlmodule.learning.sharding import shard_episodes, shard_rollout

@@ -10,8 +10,8 @@ from torch.nn import functional
 from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
 from algorithms.ops.distributional import project_onto_support
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec

@@ -16,11 +16,12 @@ from algorithms.ops.surrogate import (
     linear_beyond,
 )
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.compilation import learner_device
-from rlmodule.learning.learner import Batch, EpisodeLearner, Metrics
+from rlmodule.learning.episode_learner import EpisodeLearner
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.modules.apis import ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule

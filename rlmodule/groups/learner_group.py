@@ -14,7 +14,8 @@ from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
+from rlmodule.learning.episode_learner import EpisodeLearner
+from rlmodule.learning.learner import Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import ModuleData, check_counts
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule

@@ -15,12 +15,12 @@ from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, TrainedPart
-from rlmodule.learning.learner import row_minibatches
+from rlmodule.learning.minibatches import row_minibatches
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics
 from rlmodule.learning.sharding import Share
 
 if TYPE_CHECKING:
-    from rlmodule.learning.learner import EpisodeLearner
+    from rlmodule.learning.episode_learner import EpisodeLearner
     from rlmodule.learning.stacks import StackedPass
 
 Shares = Sequence[Share | None]

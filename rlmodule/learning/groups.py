@@ -12,7 +12,7 @@ from rlmodule.learning.stacks import Stack, stack_key, stacked_pass
 from rlmodule.modules.shared_parts import places_of, tensors_at
 
 if TYPE_CHECKING:
-    from rlmodule.learning.learner import EpisodeLearner
+    from rlmodule.learning.episode_learner import EpisodeLearner
 
 Divided = list[tuple[tuple[str, ...], Group | None]]
 

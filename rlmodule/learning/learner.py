@@ -1,4 +1,4 @@
-"""Learners, which turn rollouts or batches into minibatches and take gradient steps on them.
+"""Learner: owns modules and their optimizers, and takes gradient steps.
 
 An algorithm's learner defines the loss. It derives from :class:`EpisodeLearner` if it trains on rollouts, as PPO does,
 or from :class:`BatchLearner` if it trains on ready batches from a replay buffer, as DQN does. Learners that train
@@ -6,31 +6,24 @@ together synchronise through :class:`DataParallel`, which a single learner does 
 """
 
 import copy
-import dataclasses
-import functools
 import itertools
 import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.hooks import Hooks, explain_unknown
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.device import moved
-from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_columns
-from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
+from rlmodule.data.sequences import flatten_sequences, num_rows
 from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
-from rlmodule.learning.data_parallel import DataParallel, no_data
+from rlmodule.learning.data_parallel import DataParallel
 from rlmodule.learning.flat_optimizer import (
     FlatAdam,
     FlatParameters,
@@ -40,12 +33,13 @@ from rlmodule.learning.flat_optimizer import (
     optimizer_state,
     parameters_by_part,
 )
+from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.learning.reports import (
-    ROWS,
     SKIPPED,
     Metrics,
     add_extra_losses,
     check_names,
+    join_metrics,
     loss_without_gradient,
     metric_tensors,
     name_taken,
@@ -53,80 +47,14 @@ from rlmodule.learning.reports import (
     wrong_loss,
 )
 from rlmodule.learning.schedules import scaled, value_at
-from rlmodule.learning.sharding import Share
-from rlmodule.learning.update_data import (
-    ModuleData,
-    check_counts,
-    check_episodes,
-    check_preprocessed,
-    explain_missing_column,
-    num_steps_in,
-)
-from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
-from rlmodule.modules.recurrent import forward_sequences, values_along, with_states
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
+from rlmodule.modules.apis import ExtraLossAPI, check_apis
+from rlmodule.modules.recurrent import forward_sequences
+from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.shared_parts import check_nothing_shared
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
-from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
-
-if TYPE_CHECKING:
-    from rlmodule.learning.groups import Groups
-
-
-class GlobalStream:
-    """A random stream of the run for operations that accept no generator, such as dropout. Within a ``with`` block on
-    this object, it replaces the states of torch's global generators (CPU and GPU). Each block continues the stream
-    where the previous block ended.
-
-    Args:
-        run_seed: Seed of the run.
-        role: Name of the stream; see :func:`rlmodule.seeding.seed_sequence`.
-        device: If it is a GPU, the state of its generator is replaced, too.
-
-    Attributes:
-        collective: The learners that train together. Within a block, each learner draws different numbers. Between
-            blocks, the stream has the same state on all learners.
-    """
-
-    collective: Collective = SingleProcess()
-
-    def __init__(self, run_seed: int, role: str, device: torch.device | str = "cpu") -> None:
-        self._generators = [torch.default_generator]
-        if (device := torch.device(device)).type == "cuda":
-            torch.cuda.init()
-            self._generators.append(torch.cuda.default_generators[device.index])
-        seed = int_seed(run_seed, role)
-        self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
-
-    def _swap(self) -> None:
-        """Swap the states of the global generators with those stored here. This replaces ``torch.random.fork_rng``,
-        which takes as long as an update."""
-        states, self._states = self._states, [generator.get_state() for generator in self._generators]
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
-
-    def __enter__(self) -> None:
-        self._swap()
-        if self.collective.size > 1:
-            *seeds, self._following = torch.randint(2**62, (self.collective.size + 1,)).tolist()
-            torch.manual_seed(seeds[self.collective.rank])
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self.collective.size > 1:
-            torch.manual_seed(self._following)
-        self._swap()
-
-    def get_state(self) -> Tensor:
-        """Return the state of the CPU generator, followed by the state of the GPU generator if this stream has one."""
-        return torch.cat(self._states)
-
-    def set_state(self, state: Tensor) -> None:
-        """Restore a state that :meth:`get_state` of this or another stream returned. If only one of the two streams
-        has a GPU generator, restore only the state of the CPU generator."""
-        saved = state.cpu().tensor_split([len(self._states[0])])
-        self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
+from rlmodule.settings import LearnerSettings
 
 
 class Learner(Hooks, ABC):
@@ -591,271 +519,6 @@ class Learner(Hooks, ABC):
 
     if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
         __getattr__ = explain_unknown
-
-
-class EpisodeLearner(Learner):
-    """Trains on rollouts or episodes, in epochs of minibatches.
-
-    Everything except the gradient steps runs under ``no_grad`` with the modules in eval mode, so that only the forward
-    passes of gradient steps update statistics such as those of batch norm.
-
-    Override points, in addition to those of :class:`Learner`:
-        ``preprocess_train_data``: change a rollout before its values are computed, or add columns for the loss;
-        default: return it unchanged.
-        ``make_train_batch``: compute bootstraps, advantages and targets, and choose the columns that the loss gets.
-        ``should_stop``: end the epochs early; default: never.
-        ``after_update``: adapt coefficients once per update; default: do nothing.
-
-    If several learners train together, each calls these methods with its own share of the data, which may have no valid
-    row. Only ``should_stop`` and ``summarize`` get the metrics of all learners. Use ``self.collective`` to exchange
-    anything else.
-    """
-
-    _added_columns: Sequence[str] = ()
-
-    def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        super().__init__(settings, spec, run_seed=run_seed)
-        self.settings = settings
-
-    def preprocess_train_data(self, rollout: Rollout) -> Rollout:
-        """Return the rollout to train on. This runs in the learner, before anything is computed from the rewards. The
-        default returns ``rollout`` unchanged.
-
-        Columns ``[T, N, ...]`` that an override adds are passed to the loss as rows ``[B, ...]``, as the rollout's own
-        columns are.
-        """
-        return rollout
-
-    @abstractmethod
-    def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Compute the columns that the loss reads, such as advantages. Return them as a train batch from :meth:`pack`,
-        and a dict of numbers to report."""
-
-    def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return the value of each row's observation, and of the next one, ``[T, N]`` each; see ``split_values``."""
-        module = self.module[module_id]
-        assert isinstance(module, ValueFunctionAPI)
-        if self._stateful[module_id]:
-            return rollout.split_values(values_along(module, rollout))
-        return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
-
-    def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
-        """Return a train batch of the columns in ``names`` and the columns that ``preprocess_train_data`` added. It
-        consists of the valid rows ``[B, ...]``, or of sequences ``[L, B, ...]`` for a recurrent module."""
-        names = [*names, *self._added_columns]
-        if self.data_parallel is not None:
-            rollout, names = self.data_parallel.number(rollout), [*names, Columns.ORDER]
-        if self._stateful[module_id]:
-            return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
-        return rollout.valid_rows(names)
-
-    def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Return True to skip the remaining epochs. This is called after each epoch with the metrics of its
-        minibatches, which have the form that :meth:`summarize` describes. The default returns False."""
-        return False
-
-    def _all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Return whether ``should_stop`` returns True on any learner. All learners get the same answer."""
-        stop = self.should_stop(module_id, metrics)
-        return bool(self.collective.all_reduce(torch.tensor(float(stop))))
-
-    def may_stop(self) -> bool:
-        """Return whether ``should_stop`` must be called at all. The answer must be the same on all learners. The
-        default returns True if ``should_stop`` is overridden."""
-        return type(self).should_stop is not EpisodeLearner.should_stop
-
-    def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt coefficients of the loss after the last gradient step of an update. The default does nothing.
-
-        Args:
-            module_id: The module that was trained.
-            batch: The train batch, which may be empty; :meth:`forward_rows` computes the module's outputs for it.
-        """
-
-    def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Call :meth:`update_from_episodes`. This method is deprecated and warns."""
-        warn_of_update(type(self), "update_from_episodes")
-        return self.update_from_episodes(episodes, **kwargs)
-
-    def update_from_episodes(
-        self,
-        episodes: ModuleData | Mapping[str, ModuleData],
-        *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        num_epochs: int | None = None,
-        minibatch_size: int | None = None,
-    ) -> dict[str, dict[str, float]]:
-        """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
-
-        Args:
-            episodes: The data, or a dict of data by module id. With several learners, this learner's share, or None.
-            env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
-
-        Returns:
-            Module id → numbers to report by name. The key ``"timers"`` has the seconds that each phase took.
-
-        Raises:
-            KeyError: If no module has the given id, or the data lacks a column that the learner reads.
-            TypeError, ValueError: If the data is neither a rollout nor episodes, no learner has any, or ``num_epochs``
-                or ``minibatch_size`` is less than 1.
-            CollectiveError: If another learner raises an error, exits or hangs.
-        """
-        if num_epochs is not None or minibatch_size is not None:
-            counts = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
-            check_counts(counts, f"{type(self).__name__}.update_from_episodes()")
-        is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
-        if isinstance(episodes, Mapping) or not is_alone:
-            return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
-        rollout = episodes if isinstance(episodes, Rollout) else self._rollout_of(episodes)
-        with self._together:
-            following = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
-            self._set_env_steps(self.env_steps if env_steps is None else env_steps)
-            if self.data_parallel is not None:
-                rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
-            if rollout is None:
-                raise no_data()
-            start = perf_counter()
-            self.module.eval()
-            # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
-            batch, reported = self._train_batch(module_id, rollout.to(self.device))
-            share = None if self.data_parallel is None else self.data_parallel.share_of(batch)
-            prepared = perf_counter()
-            self.module.train()
-            before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
-            with self._module_noise:
-                for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
-                    for minibatch in self._minibatches(batch, share, minibatch_size):
-                        steps.append(self._gradient_step(module_id, minibatch))
-                    if self.progress == before:
-                        raise no_data("no valid row")
-                    if self.may_stop():
-                        epochs.append(self._joined(module_id, steps))
-                        steps.clear()
-                        if self._all_stop(module_id, epochs[-1]):
-                            break
-            self.num_updates += self.progress - before
-            metrics = join_metrics(epochs) if epochs else self._joined(module_id, steps)
-            results = self._summary(module_id, metrics, reported)
-            self.module.eval()
-            self.after_update(module_id, batch)
-            self._update_statistics(module_id, batch)
-            self.env_steps = following
-        return {module_id: results, "timers": {"value_pass": prepared - start, "update": perf_counter() - prepared}}
-
-    def _update_each(
-        self,
-        data: ModuleData | Mapping[str, ModuleData],
-        module_id: str,
-        env_steps: int | None,
-        num_epochs: int | None,
-        minibatch_size: int | None,
-    ) -> dict[str, dict[str, float]]:
-        """Do what :meth:`update_from_episodes` documents for modules that have their own settings or are updated with
-        others: update them in the order of their ids, and the modules of a :class:`Group` together."""
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()", module_id)
-        data = data if isinstance(data, Mapping) else {module_id: data}
-        settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
-        groups: Any = [((module_id,), None) for module_id in settings]
-        if self.sharing or len(groups) > 1:
-            groups = self._groups.divide([*settings], stacks=self._is_plain and self.device.type == "cpu")
-        results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
-        with self._together:
-            following = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
-            steps = self.env_steps if env_steps is None else env_steps
-            for ids, group in groups:
-                with self.using(settings[ids[0]]):
-                    if group is None:
-                        results |= self.update_from_episodes(
-                            data[ids[0]],
-                            env_steps=steps,
-                            module_id=ids[0],
-                            num_epochs=num_epochs,
-                            minibatch_size=minibatch_size,
-                        )
-                    else:
-                        self._set_env_steps(steps)
-                        rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
-                        results |= group.update(rollouts, num_epochs, minibatch_size)
-                timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
-            self.env_steps = following
-        return results | {"timers": timers}
-
-    @functools.cached_property
-    def _groups(self) -> "Groups":
-        from rlmodule.learning.groups import Groups  # only several modules need it
-
-        return Groups(self)
-
-    def _take_shared_parts(self, module_id: str) -> set[int]:
-        return self._groups.take_shared_parts(module_id)
-
-    def _rollout_of(self, data: ModuleData) -> Rollout | None:
-        """Return ``data`` as a rollout, or None if it is None or an empty sequence of episodes. Raise TypeError if
-        ``data`` is anything else."""
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
-        if data is None or isinstance(data, Rollout):
-            return data
-        return Rollout.from_episodes(data) if data else None
-
-    @torch.no_grad()
-    def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Run ``preprocess_train_data`` and ``make_train_batch``. Return the batch, and numbers to report."""
-        try:
-            if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
-                known = rollout.columns
-                # a copy, since the override may add columns in place
-                rollout = self.preprocess_train_data(dataclasses.replace(rollout, columns={**known}))
-                self._added_columns = check_preprocessed(rollout, known, type(self).__name__)
-            if self._stateful[module_id]:
-                rollout = with_states(self.module[module_id], rollout)
-            return self.make_train_batch(module_id, rollout)
-        except KeyError as error:
-            explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
-            raise
-
-    def _minibatches(self, batch: Batch, share: Share | None = None, size: int | None = None) -> Iterator[Batch]:
-        """Shuffle the batch, and yield this learner's rows (or sequences) of each minibatch. ``size`` is the
-        number of env steps per minibatch and learner; None takes the setting ``minibatch_size``. ``share`` is None if
-        this learner trains alone."""
-        pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
-        size = self.settings.minibatch_size if size is None else size
-        return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
-
-
-def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join each metric over the steps that report it: stack scalars into ``[M]``, concatenate entries per row."""
-    names = dict.fromkeys(itertools.chain.from_iterable(steps))
-    values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
-    return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
-
-
-def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Cut ``range(rows)`` into minibatches of ``size`` (None: into one). Return the index at which each begins, then
-    ``rows``. A single row at the end joins the minibatch before it."""
-    return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
-
-
-def row_minibatches(
-    batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
-) -> Iterator[Batch]:
-    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows, or in one if ``size``
-    is None. A single row at the end joins the minibatch before it, because batch norm needs two rows.
-
-    With a ``share``, the minibatches are of the rows of all learners; yield the rows of each that are in ``batch``.
-    """
-    first = tree.flatten(batch)[0]
-    rows = len(first) if share is None else share.total
-    order = torch.randperm(rows, generator=generator)
-    bounds = minibatch_bounds(rows, size)
-    if share is not None:
-        order, bounds = share.of(order, bounds)
-    if first.device.type != "cpu":
-        order = moved(order, first.device)
-    # gather once per column and epoch, so that the minibatches are views
-    shuffled = map_columns(lambda x: x[order], batch)
-    for start, stop in itertools.pairwise(bounds):
-        yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
 
 
 def warn_of_update(owner: type, right: str) -> None:

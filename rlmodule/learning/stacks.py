@@ -15,14 +15,14 @@ from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.families import Group, Shares
 from rlmodule.learning.flat_optimizer import FlatAdam
-from rlmodule.learning.learner import minibatch_bounds
+from rlmodule.learning.minibatches import minibatch_bounds
 from rlmodule.learning.reports import SKIPPED, Metrics, metric_tensors
 from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI
 from rlmodule.modules.module_stack import ModuleStack, stack_of, structure_of
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 
 if TYPE_CHECKING:
-    from rlmodule.learning.learner import EpisodeLearner
+    from rlmodule.learning.episode_learner import EpisodeLearner
 
 
 def stack_key(learner: EpisodeLearner, module_id: str) -> object:

@@ -10,7 +10,8 @@ from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import EpisodeLearner, Learner
+from rlmodule.learning.episode_learner import EpisodeLearner
+from rlmodule.learning.learner import Learner
 from rlmodule.testing.data import _columns, _own_random_numbers, clone, differences, global_random_state, random_rollout
 
 

@@ -20,7 +20,8 @@ from algorithms.td3 import TD3Config
 from rlmodule import Columns, Learner
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.learning.compilation import waiting_is_an_error
-from rlmodule.learning.learner import GlobalStream, Metrics
+from rlmodule.learning.global_stream import GlobalStream
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, random_rollout
 from tests.rlmodule.agents.envs import CartPoles

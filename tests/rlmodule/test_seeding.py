@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from rlmodule.learning.learner import GlobalStream
+from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.seeding import _ROLES, int_seed, numpy_stream, seed_sequence, torch_stream
 from rlmodule.testing.data import differences, global_random_state
 

@@ -7,7 +7,7 @@ import torch
 
 from algorithms.dqn import DQN, DQNConfig, DQNLearner
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch
 from tests.algorithms.dqn.conftest import tiny

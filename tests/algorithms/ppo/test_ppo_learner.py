@@ -14,7 +14,8 @@ from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import k3_divergence
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec, Rollout
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.data.columns import Batch
+from rlmodule.learning.reports import Metrics
 
 ID = "default_policy"
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, RLModule, RLModuleSpec, ValueFunctionAPI
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 
 ID = "default_policy"
 PROBABILITIES = [[0.75, 0.25], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]]

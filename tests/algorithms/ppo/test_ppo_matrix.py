@@ -17,7 +17,8 @@ from torch import Tensor
 from algorithms import Algorithm
 from algorithms.ppo import PPOLearner, PPOModule
 from rlmodule import Columns, Rollout
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.data.columns import Batch
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.recurrent import values_along
 from rlmodule.testing.data import differences, random_rollout

@@ -14,8 +14,9 @@ from torch import Tensor
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec, Rollout
+from rlmodule.data.columns import Batch
 from rlmodule.data.sequences import flatten_sequences
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.testing.data import differences, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract
 from rlmodule.testing.module_contract import RLModuleContract

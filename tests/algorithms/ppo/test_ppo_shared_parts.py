@@ -17,7 +17,7 @@ from rlmodule import Columns, Episode, Rollout
 from rlmodule.agents.cartpoles import CartPoles
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 from rlmodule.learning.sharding import shard
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec

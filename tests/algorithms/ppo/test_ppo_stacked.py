@@ -12,8 +12,8 @@ from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Rollout
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning import groups as grouping
+from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.flat_optimizer import Part
-from rlmodule.learning.learner import EpisodeLearner
 from rlmodule.learning.sharding import shard
 from rlmodule.learning.stacks import StackedPass
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec

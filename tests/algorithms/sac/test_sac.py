@@ -16,7 +16,7 @@ from algorithms.registry import config_class
 from algorithms.sac import SAC, SACConfig, SACLearner, SACModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.testing.data import differences
 from tests.algorithms.sac.conftest import ARM, BOX, OBS, tiny

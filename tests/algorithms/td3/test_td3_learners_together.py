@@ -7,7 +7,7 @@ import torch
 
 from algorithms.td3 import TD3, TD3Config, TD3Learner
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 from rlmodule.learning.sharding import shard_batch
 from tests.algorithms.td3.conftest import tiny
 from tests.together import Fleet, digest, weights

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Rollout
+from rlmodule.data.columns import Batch
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, sequence_minibatches
-from rlmodule.learning.learner import Batch
 from rlmodule.modules.recurrent import burn_in, embeddings_of, initial_states, values_along, with_states
 from rlmodule.testing.data import random_rollout
 from tests.rlmodule.toys import NoNets, Recurrent, Settings, counters

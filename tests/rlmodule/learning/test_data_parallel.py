@@ -15,7 +15,8 @@ from catalog import RunningMoments
 from catalog.base import Tree
 from rlmodule import Columns, Learner, Rollout, ValueFunctionAPI
 from rlmodule.collective import Collective, CollectiveError, SingleProcess
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.data.columns import Batch
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
 from rlmodule.modules.apis import EpsilonGreedyAPI, ExplorationNoiseAPI
 from rlmodule.modules.spec import RLModuleSpec

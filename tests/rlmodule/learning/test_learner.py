@@ -13,8 +13,10 @@ from torch import Tensor
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
+from rlmodule.data.columns import Batch
 from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_state
-from rlmodule.learning.learner import Batch, join_metrics, row_minibatches
+from rlmodule.learning.minibatches import row_minibatches
+from rlmodule.learning.reports import join_metrics
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

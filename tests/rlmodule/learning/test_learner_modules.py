@@ -20,8 +20,9 @@ from rlmodule import (
     RLModuleSpec,
     Rollout,
 )
+from rlmodule.data.columns import Batch
 from rlmodule.data.sequences import cut_into_sequences
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.policy import Policy
 from rlmodule.testing.data import differences, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

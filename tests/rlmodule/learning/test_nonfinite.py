@@ -13,8 +13,9 @@ from algorithms.dqn import DQNConfig, DQNLearner
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns
+from rlmodule.data.columns import Batch
 from rlmodule.learning.flat_optimizer import FlatAdam
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Regression, Settings, Small

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from catalog.base import Tree
 from rlmodule import BatchLearner, Columns
 from rlmodule.collective import Collective, SingleProcess
+from rlmodule.data.columns import Batch
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, Part
-from rlmodule.learning.learner import Batch, Metrics, join_metrics
-from rlmodule.learning.reports import ROWS, merge_metrics, merge_parts, part_of
+from rlmodule.learning.reports import ROWS, Metrics, join_metrics, merge_metrics, merge_parts, part_of
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences

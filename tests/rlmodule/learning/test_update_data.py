@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlmodule import BatchLearner, Columns, Episode, EpisodeLearner, Learner, LearnerGroup, RLModule, Rollout
-from rlmodule.learning.learner import Batch
+from rlmodule.data.columns import Batch
 from rlmodule.testing.data import differences, random_rollout
 from tests.rlmodule.learning.test_learner_modules import ID, make, rollout_for, spec
 from tests.rlmodule.toys import Recurrent, Regression, Reinforce, Settings, Small
