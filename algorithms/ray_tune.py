@@ -66,9 +66,9 @@ def tuner(
         _make_env(configs[0])
     at_once = tune_config.max_concurrent_trials if tune_config else None
     trials = "a trial" if at_once is None else f"max_concurrent_trials={at_once}"
-    for config in configs:
-        where = f"{trials} with num_env_runners={config.num_env_runners}, num_learners={config.num_learners}"
-        check_resources(where, *((at_once or 1, bundle) for bundle in resources(config).bundles))
+    for variant in configs:
+        where = f"{trials} with num_env_runners={variant.num_env_runners}, num_learners={variant.num_learners}"
+        check_resources(where, *((at_once or 1, bundle) for bundle in resources(variant).bundles))
     return tune.Tuner(train, param_space=dict(param_space), tune_config=tune_config, run_config=run_config)
 
 

@@ -327,8 +327,8 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         return from_numpy(column.reshape(*shape, *values.shape[1:]))
 
     trained = np.flatnonzero(ring.sampleable.take(places[: settings.length]))
-    drawn, rows = places.take(trained), positions.take(trained)
-    _, steps, rewards, discounts = ring.windows(drawn)
+    trained_places, rows = places.take(trained), positions.take(trained)
+    _, steps, rewards, discounts = ring.windows(trained_places)
     # one row after the window's last step, which is an inserted row if that step was truncated
     following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
@@ -337,7 +337,7 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
         Columns.STATE_IN: anchors.states(drawn),
-        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(drawn)),
+        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(trained_places)),
         Columns.REWARDS: lay_out(rows, rewards),
         Columns.DISCOUNTS: lay_out(rows, discounts),
         Columns.VALID_ROWS: from_numpy(rows),
