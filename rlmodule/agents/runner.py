@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
@@ -17,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.make import make_agent_envs
+from rlmodule.agents.module_columns import ModuleColumns
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
@@ -33,8 +32,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
-from rlmodule.sampling.devices import check_acting
-from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
+from rlmodule.sampling.random_streams import RandomStreams
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -115,9 +113,7 @@ class AgentRunner(Accounts):
         self._slot_of = [dict(zip(self.agents, slots, strict=True)) for slots in self._slots_of_env.tolist()]
         envs = range(first_env_index, first_env_index + num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
-        self._columns: dict[str, AgentColumns] = {}
-        self._trained: set[str] = set()
-        self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
+        self._columns = ModuleColumns(self.envs[0], self._slots_of_env, self._first, self._streams, settings)
         self._is_running = False  # if not, the next fragment starts new episodes, or continues those that were saved
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # results of resets, until the next fragment begins
@@ -142,16 +138,11 @@ class AgentRunner(Accounts):
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
         self.module = module
-        self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
-        self._trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
-        self._make_columns()
-
-    def _make_columns(self) -> None:
-        """Create the :class:`AgentColumns` of all modules. The next call of :meth:`sample` starts new episodes."""
-        self._saved_noise = self._noise_by_env()
-        self._is_running, self._columns = False, {}
-        for module_id in self.module:
-            self._add_columns(module_id)
+        trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
+        if policy_map is None:
+            policy_map = PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
+        self._columns.act_with(module, trained, policy_map)
+        self._is_running = False
 
     def set_policies(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> None:
         """Continue with the modules that :attr:`module` has now. Open episodes end with the modules they began with.
@@ -162,46 +153,8 @@ class AgentRunner(Accounts):
             trained: Ids of the modules that are trained; the other modules only act.
             mapping_fn: Replaces the function that maps agents to modules; None keeps it.
         """
-        was_static, self._trained = self._policy_map.static, {*trained}
-        self._policy_map.update([*self.module], mapping_fn)
-        known = set(self.module)
-        self._saved_noise = [
-            {key: noise for key, noise in of_env.items() if key.rpartition("/")[0] in known}
-            for of_env in self._saved_noise
-        ]
-        replaced = [x for x in self._columns.keys() & known if self._columns[x].module is not self.module[x]]
-        if replaced or was_static is not self._policy_map.static:
-            self._make_columns()
-        for module_id in self.module:
-            if module_id not in self._columns:
-                self._add_columns(module_id)
-
-    def _add_columns(self, module_id: str) -> None:
-        """Create the :class:`AgentColumns` of the module ``module_id`` if any agent can be mapped to it. Raise
-        ValueError if the spaces of such an agent differ from those of the module."""
-        module, static = self.module[module_id], self._policy_map.static
-        check_acting(f"module {module_id!r}", module, self.device)
-        spaces = module.observation_space, module.action_space
-        fits = [(self.observation_space[agent], self.action_space[agent]) == spaces for agent in self.agents]
-        # a function may map an agent differently in each episode: then any agent whose spaces fit may need a column
-        its = fits if static is None else [static[agent] == module_id for agent in self.agents]
-        if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
-            raise self._misfit(self.agents[misfits[0]], module_id)
-        if any(its):
-            slots, num = self._slots_of_env[:, its].ravel(), len(self.agents)
-            owners = [(self._first + slot // num, self.agents[slot % num]) for slot in slots.tolist()]
-            noise = self._noise_of(module_id, slots.tolist())
-            records = self._settings.records_action_dist and module_id in self._trained
-            self._columns[module_id] = AgentColumns(module, slots, owners, noise, records)
-
-    def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
-        module = self.module[module_id]
-        expected = short_space(self.observation_space[agent]), short_space(self.action_space[agent])
-        got = short_space(module.observation_space), short_space(module.action_space)
-        return ValueError(
-            f"agent {agent!r}: expected a module with its spaces, {' and '.join(expected)}, got {module_id!r} with "
-            f"{' and '.join(got)}. Map agents with different spaces to different modules."
-        )
+        if self._columns.follow(trained, mapping_fn):
+            self._is_running = False
 
     def reset(self) -> None:
         """Start a new episode in every env. Each env gets the next seed of its own stream."""
@@ -284,7 +237,7 @@ class AgentRunner(Accounts):
             if not self._columns[module_id].in_play.any():  # the last episode of a removed module has ended
                 del self._columns[module_id]
         for module_id, columns in self._columns.items():
-            columns.begin(num_steps if module_id in self._trained else min(num_steps, _ROWS_KEPT))
+            columns.begin(num_steps if module_id in self._columns.trained else min(num_steps, _ROWS_KEPT))
         if self._first_obs:
             self._start(0, self._first_obs)
             self._first_obs = {}
@@ -294,7 +247,7 @@ class AgentRunner(Accounts):
     def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
         """Step the envs ``num_steps`` times, and fill the columns. Return the seconds of each phase."""
         in_env = in_forward = 0.0
-        untrained = [module_id for module_id in self._columns if module_id not in self._trained]
+        untrained = [module_id for module_id in self._columns if module_id not in self._columns.trained]
         for t in range(num_steps):
             if t and t % _ROWS_KEPT == 0:
                 # Nobody reads old rows of modules that only act: begin again in the same memory.
@@ -406,7 +359,7 @@ class AgentRunner(Accounts):
         module_id, slot = self._episode_of[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
-            raise self._misfit(agent, module_id)
+            raise self._columns.misfit(agent, module_id)
         self._joined.append(slot)
         route = self._routes[e][agent] = columns, columns.column_of[slot]
         return route
@@ -441,7 +394,7 @@ class AgentRunner(Accounts):
         returns = self._returns[slots[0] : slots[-1] + 1]
         returns[:] = 0.0
         number = self._num_episodes[e] - 1
-        episode = MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
+        episode = MultiAgentEpisode(self._first + e, number, self.agents, self._columns.policy_map, returns)
         self._episode_of[e] = episode
         return episode
 
@@ -468,7 +421,7 @@ class AgentRunner(Accounts):
         slots: dict[str, np.ndarray] = {}
         for module_id in self._columns:
             columns = self._close(module_id)
-            finished = columns.finish(explore) if module_id in self._trained else None
+            finished = columns.finish(explore) if module_id in self._columns.trained else None
             if finished is not None:
                 modules[module_id], slots_of_rows = finished
                 env, agent = np.divmod(slots_of_rows, len(self.agents))
@@ -522,27 +475,6 @@ class AgentRunner(Accounts):
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def _noise_of(self, module_id: str, slots: list[int]) -> ActionNoise:
-        """Return the action noise of ``slots`` for the module ``module_id``. Each slot continues from its saved state,
-        or begins a new stream if it has none. If a function maps agents to modules, a slot can have several modules.
-        Each of them then has another stream for the slot, so that no two modules draw the same noise."""
-        more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
-        num = len(self.agents)
-        keys = [(self._first * num + slot, *more) for slot in slots]
-        saved = [self._saved_noise[slot // num].get(f"{module_id}/{slot % num}") for slot in slots]
-        noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
-        noise.set_state([state or self._streams.new_noise(*key) for state, key in zip(saved, keys, strict=True)])
-        return noise
-
-    def _noise_by_env(self) -> list[dict[str, Any]]:
-        """Return the noise states of each env, under the key ``<module_id>/<i>`` for the agent with index ``i``."""
-        noise = [dict(of_env) for of_env in self._saved_noise]
-        for module_id, columns in self._columns.items():
-            for slot, state in zip(columns.slots.tolist(), columns.noise.get_state(), strict=True):
-                e, i = divmod(slot, len(self.agents))
-                noise[e][f"{module_id}/{i}"] = state
-        return noise
-
     def get_state(self) -> dict[str, Any]:
         """Return counters, random streams and the open episode of each env, by the env's index in the run.
 
@@ -550,7 +482,7 @@ class AgentRunner(Accounts):
         :meth:`AgentEnvGuard.get_open_episode`. It also has the open row and the memory of each agent. Evaluation saves
         no episodes.
         """
-        by_env = zip(self._streams.get_state().items(), self._num_episodes, self._noise_by_env(), strict=True)
+        by_env = zip(self._streams.get_state().items(), self._num_episodes, self._columns.noise_by_env(), strict=True)
         state = {
             index: self._saved.get(index, {}) | env_state | {"steps": self._steps, "episodes": number, "noise": noise}
             for (index, env_state), number, noise in by_env
@@ -588,12 +520,9 @@ class AgentRunner(Accounts):
             first = env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION
             self._num_episodes.append(env_state.get("episodes", first))
         self._steps = max((env_state.get("steps", 0) for env_state in state.values()), default=0)
-        self._saved_noise = [env_state.get("noise", {}) for env_state in env_states]
+        self._columns.set_noise([env_state.get("noise", {}) for env_state in env_states])
         self._is_running = False
         self._saved = {index: env_state for index, env_state in state.items() if "episode" in env_state}
-        if self._columns:  # if a module is set
-            self._columns = {}
-            self._make_columns()
 
     def _resume(self) -> None:
         """Continue the saved episodes. In envs without a saved episode, begin a new one."""
