@@ -28,7 +28,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 
 from algorithms import Algorithm
-from algorithms.cli import flags, main
+from algorithms.cli import main
 from algorithms.loggers.base import SECONDS, STEPS
 from algorithms.ppo import PPOConfig
 from algorithms.ppo.module import PPOCatalog, PPOModule
@@ -374,20 +374,6 @@ def command(*words: str) -> None:
         raise RuntimeError(out.getvalue())
 
 
-def parsed_once(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``parse``, the parser of command lines, with a memory, since it takes most of the time of a command."""
-    parsed: dict[Any, Any] = {}
-
-    def remembered(args: Sequence[str], sections: Mapping[str, Any]) -> Any:
-        words = (*args, *sections)
-        if words not in parsed:
-            parsed[words] = parse(args, sections)
-        typed, others = parsed[words]
-        return dict(typed), [*others]
-
-    return remembered
-
-
 def load(path: str, **options: Any) -> None:
     Algorithm.from_checkpoint(path, **options).stop()
 
@@ -600,7 +586,6 @@ def read_policies(trials: Trials) -> None:
 def main_of_tests() -> None:
     """Read all kinds of files, and print the report."""
     os.fsync = lambda fd: None  # the folders need not last
-    flags._found = parsed_once(flags._found)
     logging.disable()
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder:

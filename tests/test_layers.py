@@ -16,7 +16,7 @@ ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "alg
 NOT_SHIPPED = {"tests", "benchmarks", "examples"}
 MAY_IMPORT_RAY = {"rlmodule/distributed/ray_workers.py", "algorithms/ray_tune.py"}
 LATE = (
-    *("ray", "rich", "matplotlib", "safetensors", "tyro", "tensorboard", "wandb", "mlflow", "ale_py", "pettingzoo"),
+    *("ray", "rich", "matplotlib", "safetensors", "tensorboard", "wandb", "mlflow", "ale_py", "pettingzoo"),
     "rlmodule.agents",
 )
 

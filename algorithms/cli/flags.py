@@ -1,16 +1,12 @@
 """Turn settings into flags, and the flags of a command line into a config."""
 
+import argparse
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, replace
 from inspect import isabstract
-from itertools import zip_longest
-from typing import Annotated, Any, NoReturn, TypeVar, get_args
-
-import tyro
-from tyro.constructors import PrimitiveConstructorSpec
+from typing import Any, NoReturn, TypeVar, get_args
 
 from algorithms.cli.exits import UsageError
 from algorithms.cli.values import imported, item_of, read
@@ -46,7 +42,7 @@ class SpecFlags(Settings):
     )
 
 
-Own = TypeVar("Own", bound=CommandFlags)
+Flags = TypeVar("Flags", bound=CommandFlags)
 
 
 @dataclass(frozen=True)
@@ -58,20 +54,20 @@ class Section:
 
 
 def parse(
-    own: type[Own],
+    flags_class: type[Flags],
     prog: str,
-    words: str,
+    arguments: str,
     args: Sequence[str],
     *,
     count: range = range(1, 2),
     settings: Mapping[str, Section] | None = None,
-) -> tuple[Own, list[str], dict[str, Any]]:
+) -> tuple[Flags, list[str], dict[str, Any]]:
     """Parse a command line. If it asks for help, print the help and exit.
 
     Args:
-        own: Class of the command's own flags.
+        flags_class: Class of the command's own flags.
         prog: The command in help and errors: ``rlmodule evaluate``.
-        words: Its positional arguments in help and errors: ``CKPT``.
+        arguments: Its positional arguments in help and errors: ``CKPT``.
         args: The command line after the command.
         count: Allowed numbers of positional arguments.
         settings: Settings of a config that are also flags, by section.
@@ -83,31 +79,37 @@ def parse(
         UsageError: If a flag is unknown, typed twice, or has a wrong value, or the number of arguments is wrong.
         SystemExit: With code 0, after printing the help.
     """
-    sections = {"command": _own_section(own), **(settings or {})}
-    if wanted := {"-h", "--help"} & {*args}:
-        topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "command")
-        _show_help(prog, words, sections, kebab(topic.strip("-")))
-    typed, others = _found(args, sections)
-    if unknown := [word.partition("=")[0] for word in others if word.startswith("--")]:
-        hint = hint_for(unknown[0], [_flag_of(item) for section in sections.values() for item in section.settings])
-        raise UsageError(f"{prog}: expected one of its flags, got {unknown[0]!r}. {prog} --help lists them.{hint}")
-    if len(others) not in count:
+    sections = {"command": _section_of(flags_class), **(settings or {})}
+    for index, word in enumerate(args):
+        if word in ("-h", "--help"):
+            topic = args[index + 1] if index + 1 < len(args) else "command"
+            _show_help(prog, arguments, sections, kebab(topic.strip("-")))
+    typed, positional = _parse_words(args, sections)
+    for word in positional:
+        if word.startswith("--"):
+            flag = word.partition("=")[0]
+            known = [_flag_of(item) for section in sections.values() for item in section.settings]
+            hint = hint_for(flag, known)
+            raise UsageError(f"{prog}: expected one of its flags, got {flag!r}. {prog} --help lists them.{hint}")
+    if len(positional) not in count:
+        got = " ".join(positional) or "nothing"
         raise UsageError(
-            f"{prog}: expected {words}, got {' '.join(others) or 'nothing'}. {prog} --help lists all flags; a flag "
-            "that is true or false takes no value: --x or --no-x."
+            f"{prog}: expected {arguments}, got {got}. {prog} --help lists all flags; a flag that is true or false "
+            "takes no value: --x or --no-x."
         )
-    ours = {name: typed.pop(name) for name in settings_of(own) if name in typed}
-    return own(**ours), others, typed
+    of_the_command = {name: typed.pop(name) for name in settings_of(flags_class) if name in typed}
+    return flags_class(**of_the_command), positional, typed
 
 
-def parse_early(own: type[Own], args: Sequence[str]) -> Own:
+def parse_early(flags_class: type[Flags], args: Sequence[str]) -> Flags:
     """Parse only the command's own flags, and ignore other words. Used before the algorithm is known, which decides
     what other flags exist."""
-    return own(**_found(args, {"command": _own_section(own)})[0])
+    typed, _ = _parse_words(args, {"command": _section_of(flags_class)})
+    return flags_class(**typed)
 
 
-def _own_section(own: type[CommandFlags]) -> Section:
-    return Section(own.__doc__ or "", [*settings_of(own).values()])
+def _section_of(flags_class: type[CommandFlags]) -> Section:
+    return Section(flags_class.__doc__ or "", [*settings_of(flags_class).values()])
 
 
 def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[str, Section]:
@@ -167,75 +169,89 @@ def _is_switch(item: Setting) -> bool:
     return bool in (item.hint, *get_args(item.hint))
 
 
-def _form(sections: Mapping[str, Section]) -> Any:
-    """Build the dataclass that tyro fills in. It has a field for each section: a dataclass with a field for each
-    setting."""
-    groups: list[Any] = []
-    for name, section in sections.items():
-        group: Any = make_dataclass(name, [_field(item) for item in section.settings])
-        group.__doc__ = section.doc
-        groups.append((name, tyro.conf.OmitArgPrefixes[group], field(default_factory=group)))
-    return make_dataclass("Flags", groups)
-
-
-def _field(item: Setting) -> tuple[str, Any, Any]:
-    """Return the name, annotation and default of the dataclass field from which tyro makes the flag of a setting."""
-    inner, default = item_of(item.hint), item.default
-    if inner is not None and isinstance(default, list | tuple):
-        default = " ".join(map(str, default))
-    about = f"{item.doc} ({item.bounds})" if str(item.bounds) else item.doc
-    mark = tyro.conf.arg(name=kebab(item.name), help=about, help_behavior_hint=f"(default: {default})")
-    if _is_switch(item):  # tyro adds --no-x only where the default is True or False
-        return item.name, Annotated[bool, mark], bool(default)
-
-    def value_of(texts: list[str]) -> Any:
-        value = read(_flag_of(item), item.hint, texts)
-        try:
-            return item.check(value, _flag_of(item))
-        except (TypeError, ValueError) as error:  # tyro would print the error in a box
-            raise UsageError(str(error)) from None
-
-    words = PrimitiveConstructorSpec[Any](
-        nargs=1 if inner is None else "*",
-        metavar=type_text(item.hint) if inner is None else f"[{type_text(inner)} ...]",
-        instance_from_str=value_of,
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [str(value)],
+def _parser(prog: str, arguments: str, sections: Mapping[str, Section]) -> argparse.ArgumentParser:
+    """Return the parser of the flags in ``sections``, with a group for each section. By the name of each setting that
+    was typed, its result has a list of what was typed: of a setting that is true or false a bool, else a list of words.
+    ``prog`` and ``arguments`` are those of :func:`parse`."""
+    parser = argparse.ArgumentParser(
+        usage=f"{prog} {arguments} [flags]",
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
     )
-    return item.name, Annotated[Any, mark, words], None
+    # Before Python 3.14, argparse takes -1 for a number, but -1e3 for an unknown flag.
+    parser._negative_number_matcher = re.compile(r"-\.?\d")
+    for section_name, section in sections.items():
+        group = parser.add_argument_group(f"{kebab(section_name)} options", section.doc)
+        for item in section.settings:
+            flag, name, about = _flag_of(item), item.name, _help_text(item)
+            list_item = item_of(item.hint)
+            # "append" keeps all that is typed, where argparse would otherwise keep the last.
+            if _is_switch(item):
+                group.add_argument(flag, dest=name, action="append_const", const=True, help=about)
+                group.add_argument(f"--no-{kebab(name)}", dest=name, action="append_const", const=False)
+            elif list_item is None:
+                group.add_argument(flag, dest=name, action="append", nargs=1, metavar=type_text(item.hint), help=about)
+            else:
+                group.add_argument(
+                    flag, dest=name, action="append", nargs="*", metavar=type_text(list_item), help=about
+                )
+    return parser
 
 
-def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
+def _help_text(item: Setting) -> str:
+    default = item.default
+    if item_of(item.hint) is not None and isinstance(default, list | tuple):
+        default = " ".join(map(str, default))
+    bounds = f" ({item.bounds})" if str(item.bounds) else ""
+    return f"{item.doc}{bounds} (default: {default})".replace("%", "%%")  # argparse formats it with %
+
+
+def _parse_words(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
     """Return the values of the flags in ``args``, by name of the setting, and the words that belong to no flag. Raise
     ``UsageError`` if a flag is typed twice, lacks its value, or has a wrong value."""
-    parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
-    words = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
-    known = {_flag_of(item): item for section in sections.values() for item in section.settings}
-    known |= {f"--no-{kebab(item.name)}": item for item in known.values() if _is_switch(item)}
-    # tyro does not say which flags were typed, keeps the last value of a flag that is typed twice, and prints its own
-    # message for a missing value. So look at the words first.
-    typed: dict[str, Setting] = {}
-    for word, following in zip_longest(words, words[1:], fillvalue="--"):
-        if (item := known.get(word.partition("=")[0])) is None:
-            continue
-        flag = _flag_of(item)
-        if item.name in typed:
-            raise UsageError(f"{flag}: expected once, got it again. Type all its words after one.")
-        takes_one = not _is_switch(item) and item_of(item.hint) is None
-        if word == flag and takes_one and re.match(r"-[-a-zA-Z]", following):
-            raise UsageError(f"{flag}: expected a value, got none. Type one after {flag}.")
-        typed[item.name] = item
-    form, others = tyro.cli(_form(sections), args=words, return_unknown_args=True, add_help=False)
-    values = {name: value for group in vars(form).values() for name, value in vars(group).items()}
-    return {name: values[name] for name in typed}, others
+    words: list[str] = []
+    for word in args:
+        if word.startswith("--"):  # --num_epochs is --num-epochs; the value after = stays
+            flag, equals, value = word.partition("=")
+            word = f"{flag.replace('_', '-')}{equals}{value}"
+        words.append(word)
+    try:
+        typed, others = _parser("", "", sections).parse_known_args(words)
+    except argparse.ArgumentError as error:
+        flag = error.argument_name
+        if error.message.startswith("ignored"):
+            raise UsageError(f"{flag}: expected no value, got one. Leave the value out: --x or --no-x.") from None
+        raise UsageError(f"{flag}: expected a value, got none. Type one after {flag}.") from None
+    values: dict[str, Any] = {}
+    for section in sections.values():
+        for item in section.settings:
+            if item.name in typed:
+                values[item.name] = _value_of(item, vars(typed)[item.name])
+    return values, others
 
 
-def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: str) -> NoReturn:
+def _value_of(item: Setting, typed: Sequence[Any]) -> Any:
+    """Return the value of a setting from what :func:`_parser` found."""
+    flag = _flag_of(item)
+    if len(typed) > 1:
+        raise UsageError(f"{flag}: expected once, got it again. Type all its words after one.")
+    if _is_switch(item):
+        return typed[0]
+    value = read(flag, item.hint, typed[0])
+    try:
+        return item.check(value, flag)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _show_help(prog: str, arguments: str, sections: Mapping[str, Section], topic: str) -> NoReturn:
     """Print the help about ``topic`` and exit.
 
     Args:
         prog: The command.
-        words: See :func:`parse`.
+        arguments: See :func:`parse`.
         sections: All flags by section, the command's own first.
         topic: The name of a section or a flag, ``command`` for the command's own flags, or ``all``.
 
@@ -243,25 +259,27 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
         UsageError: If ``topic`` is unknown; suggests the closest.
         SystemExit: With code 0.
     """
-    about = dict[str, Section]()
+    topics = ["all"]
+    shown: dict[str, Section] = {}
     for name, section in sections.items():
-        if chosen := [item for item in section.settings if topic in ("all", kebab(name), kebab(item.name))]:
-            about[name] = Section(section.doc, chosen)
-    titles = [kebab(name) for name in [*sections][1:]]
-    if not about:
-        names = ["all", *titles, *(kebab(item.name) for section in sections.values() for item in section.settings)]
+        topics += [kebab(name), *(kebab(item.name) for item in section.settings)]
+        chosen = [item for item in section.settings if topic in ("all", kebab(name), kebab(item.name))]
+        if chosen:
+            shown[name] = Section(section.doc, chosen)
+    settings = {kebab(name): section for name, section in sections.items() if name != "command"}
+    if not shown:
         raise UsageError(
-            f"{prog} --help: expected a setting, all or a section: {', '.join(titles)}, got {topic!r}. "
-            f"Choose one.{closest(topic, names)}"
+            f"{prog} --help: expected a setting, all or a section: {', '.join(settings)}, got {topic!r}. "
+            f"Choose one.{closest(topic, topics)}"
         )
-    with suppress(SystemExit):
-        tyro.cli(_form(about), args=["--help"], prog=f"{prog} {words} [flags]")
-    if titles and topic == "command":
+    _parser(prog, arguments, shown).print_help()
+    if settings and topic == "command":
+        # The flags of all settings fill many screens when explained, so this page only names them.
         print(
-            f"Settings are flags, too. `{prog} --help SECTION` explains a section,\n"
+            f"\nSettings are flags, too. `{prog} --help SECTION` explains a section,\n"
             "`--help SETTING` one of them, `--help all` everything.\n"
         )
-        for title, section in zip(titles, [*sections.values()][1:], strict=True):
+        for title, section in settings.items():
             print(f"  {title}: {section.doc}")
             names = " ".join(map(_flag_of, section.settings))
             print(textwrap.fill(names, 100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False))
@@ -285,7 +303,7 @@ def hint_for(flag: str, known: Collection[str]) -> str:
     if {*named} & {*known} if named else hint and "--num-env-steps" in known:
         return f" {hint}"
     # compare without the dashes, which would make all flags similar
-    return closest(flag.strip("-"), [other.strip("-") for other in known]).replace("'", "'--", 1)
+    return closest(flag.strip("-"), [word.strip("-") for word in known]).replace("'", "'--", 1)
 
 
 def _on_flags(hint: str) -> str:
@@ -323,7 +341,7 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
         raise UsageError(str(error)) from None
 
 
-def is_config_class(thing: Any) -> bool:
+def is_config_class(thing: object) -> bool:
     """Return whether ``thing`` is the config class of an algorithm, and not an abstract base class."""
     return isinstance(thing, type) and issubclass(thing, AlgorithmConfig) and not isabstract(thing)
 

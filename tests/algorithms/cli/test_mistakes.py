@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train", "ppo", "--loggers", "csv", "CartPole-v1"], 2, ["ENV"]),  # it is taken for a logger
         ([*PPO, "again"], 2, ["expected ENV, got CartPole-v1 again."]),
         ([*PPO, "--use-kl-loss", "True"], 2, ["got CartPole-v1 True.", "takes no value: --x or --no-x."]),
-        ([*PPO, "--vf-share-layers=false"], 2, ["got CartPole-v1 false.", "takes no value: --x or --no-x."]),
+        ([*PPO, "--vf-share-layers=false"], 2, ["--vf-share-layers: expected no value, got one.", "--no-x"]),
         ([*PPO, "--fcnet-hiddens", "[64,64]"], 2, ["got '[64,64]'.", "one word per item of a list"]),
         ([*PPO, "--loggers", '["csv", "jsonl"]'], 2, ["one word per item of a list"]),
         (
