@@ -1,7 +1,7 @@
 """``rlmodule train``: make a training plan from the command line, and carry it out."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folder_of
-from algorithms.run.goal import read_goal
+from algorithms.run.goal import Goal, read_goal
 from algorithms.run.run_folder import RunFolder
 from algorithms.run.saved_settings import read_about
 from catalog.errors import closest
@@ -27,23 +27,29 @@ _OWN = ("seed", "run_dir")  # settings that are among the command's own flags
 def train(args: Sequence[str]) -> int:
     """Train ALGO on ENV, and write the run's folder."""
     if args and args[0] in ("-h", "--help"):
-        each = " or ".join(f"`rlmodule train {name.lower()} --help`" for name in ALGORITHMS)
+        helps = " or ".join(f"`rlmodule train {name.lower()} --help`" for name in ALGORITHMS)
         try:
             parse(TrainFlags, "rlmodule train", "ALGO ENV", ["--help"])
-        finally:
-            print(f"Settings are flags, too: {each}.")
+        finally:  # parse() exits after printing the help
+            print(f"Settings are flags, too: {helps}.")
     plan = train_plan(args)
     plan.config.validate()
-    run_dir = plan.config.run_dir
-    if plan.checkpoint is None and run_dir not in (None, NEW_RUN_DIR):
-        run, resumes = f"{name_of(plan.config)} with seed {plan.config.seed}", plan.flags.resume is not None
-        for folder in [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [run_dir]:
-            # raises for a folder in use before envs and workers start
-            opened = RunFolder(folder, env_steps=0, run=run, begins_again=resumes)
-            if opened.has_begun_again:
-                plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
-            opened.undo()
+    _check_run_folders(plan)
     return train_seeds(plan, args) if plan.seeds else train_once(plan)
+
+
+def _check_run_folders(plan: TrainPlan) -> None:
+    """Raise the error of a folder that is in use before envs and workers start. Say so if a run begins again."""
+    run_dir = plan.config.run_dir
+    if plan.checkpoint is not None or run_dir is None or run_dir == NEW_RUN_DIR:
+        return
+    run = f"{name_of(plan.config)} with seed {plan.config.seed}"
+    folders = [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [Path(run_dir)]
+    for path in folders:
+        folder = RunFolder(path, env_steps=0, run=run, begins_again=plan.flags.resume is not None)
+        if folder.has_begun_again:
+            plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
+        folder.undo()
 
 
 def train_plan(args: Sequence[str]) -> TrainPlan:
@@ -60,68 +66,104 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
     if early.load is not None:
-        algo, prog, words, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
+        algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif args and not args[0].startswith("-"):
-        name, args = args[0], args[1:]
-        algo, prog, words, count = algorithm_config(name), f"rlmodule train {name}", "ENV", range(1, 2)
+        algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)
+        args = args[1:]
     else:
         got = repr(args[0]) if args else "nothing"
         raise UsageError(f"rlmodule train: expected ALGO first, got {got}. rlmodule --help shows how.")
-    known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
-    settings = settings_in(algo(), known)
-    flags, envs, typed = parse(TrainFlags, prog, words, args, count=count, settings=settings)
-    seeds, preset, run_dir = seeds_of(flags.seed), None, flags.run_dir
-    begun, env = str(checkpoint), dict[str, Any]()
-    if envs:
+    known = {name: item for name, item in settings_of(algo).items() if name not in _OWN}
+    flags, envs, typed = parse(TrainFlags, prog, arguments, args, count=count, settings=settings_in(algo(), known))
+    seeds = seeds_of(flags.seed)
+    _refuse_contradictions(flags, seeds)
+
+    env: dict[str, Any] = {}
+    preset, begun_with = None, str(checkpoint)
+    if flags.load is None:
         env = {"env": environment(envs[0])}
-        preset, source = _preset(algo, env["env"], flags.preset)
-        begun = source if checkpoint is None else begun
-    elif flags.preset not in ("auto", "none") or len(seeds) > 1:
-        raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
+        preset, origin = _preset(algo, env["env"], flags.preset)
+        if checkpoint is None:
+            begun_with = origin
     if checkpoint is None:
         config = algo(**(preset.settings if preset else {})).update(env)
     else:
-        if saved_config_class(content, allow) is not algo:
-            got = f"{content['algorithm']} in {checkpoint}"
-            raise UsageError(f"--resume: expected a run of {name_of(algo())}, got {got}. Choose another --run-dir.")
-        with allowing(allow):  # typed settings replace saved ones, which may then stay unreadable
-            given = {name: value for name, value in typed.items() if name in known} | env
-            config = algo.from_dict(content["config"], allow=allow, **given)
-        if run_dir == NEW_RUN_DIR:
-            run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
-    if flags.jobs > 1 and len(seeds) < 2:
-        raise UsageError(
-            "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
-        )
-    if allow and early.load is None and early.resume is None:
-        raise UsageError(
-            "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
-        )
+        replaced = {name: value for name, value in typed.items() if name in known} | env
+        config = _saved_config(algo, checkpoint, content, allow, replaced)
+
+    folder = _folder_of_run(flags, checkpoint)
+    run_dir = flags.run_dir if folder is None or flags.run_dir != NEW_RUN_DIR else str(folder)
     # Typed flags are applied last: they override the preset and the checkpoint.
     overrides = env | changed_settings(typed, config) | {"run_dir": run_dir}
     if len(seeds) == 1:
         overrides["seed"] = seeds[0]
     config = config.copy().update(overrides)
-    kept = None
-    if flags.num_env_steps is None and (checkpoint is not None or flags.resume is not None):
-        folder = Path(str(run_dir)) if checkpoint is None else run_folder_of(checkpoint)
-        kept = None if folder is None else read_goal(folder)
-    if kept is not None and flags.target_return is not None:
-        kept = dataclasses.replace(kept, target_return=flags.target_return)
-    if flags.resume is not None and checkpoint is None and not seeds:  # the run may begin again, with the seed it drew
-        config.seed = _drawn_seed(Path(str(run_dir)))
-    steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+    if folder is not None and checkpoint is None and not seeds:  # the run begins again, with the seed it drew
+        config.seed = _drawn_seed(folder)
     return TrainPlan(
         config=config,
         flags=flags,
-        num_env_steps=steps,
-        kept=kept,
-        begun_with=begun,
+        num_env_steps=flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS),
+        kept=None if folder is None else _kept_goal(flags, folder),
+        begun_with=begun_with,
         checkpoint=checkpoint,
         overrides=frozenset(overrides),
         allow=allow,
         seeds=seeds if len(seeds) > 1 else (),
     )
+
+
+def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
+    """Raise ``UsageError`` for a flag that has no effect with the others. ``seeds`` are those of ``--seed``."""
+    if flags.load is not None and (flags.preset not in ("auto", "none") or len(seeds) > 1):
+        raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
+    if flags.jobs > 1 and len(seeds) < 2:
+        raise UsageError(
+            "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
+        )
+    if flags.allow and flags.load is None and flags.resume is None:
+        raise UsageError(
+            "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
+        )
+
+
+def _saved_config(
+    algo: type[AlgorithmConfig],
+    checkpoint: Path,
+    content: Mapping[str, Any],
+    allow: Sequence[str],
+    replaced: Mapping[str, Any],
+) -> AlgorithmConfig:
+    """Return the config of a checkpoint. Settings in ``replaced`` have the values there: their saved values are not
+    decoded, and may name code that ``allow`` lacks.
+
+    Raises:
+        UsageError: If the checkpoint is of another algorithm than ``algo``.
+        ValueError: If a saved setting names code that is not allowed.
+    """
+    if saved_config_class(content, allow) is not algo:
+        got = f"{content['algorithm']} in {checkpoint}"
+        raise UsageError(f"--resume: expected a run of {name_of(algo())}, got {got}. Choose another --run-dir.")
+    with allowing(allow):
+        return algo.from_dict(content["config"], allow=allow, **replaced)
+
+
+def _folder_of_run(flags: TrainFlags, checkpoint: Path | None) -> Path | None:
+    """Return the folder of the run that goes on or begins again. Return None for a new run, or a checkpoint that is in
+    no run folder."""
+    if checkpoint is not None:
+        return run_folder_of(checkpoint)
+    return None if flags.resume is None else Path(str(flags.run_dir))
+
+
+def _kept_goal(flags: TrainFlags, folder: Path) -> Goal | None:
+    """Return the goal of the run in ``folder``, or None if it has none or ``--num-env-steps`` replaces it."""
+    if flags.num_env_steps is not None:
+        return None
+    goal = read_goal(folder)
+    if goal is None or flags.target_return is None:
+        return goal
+    return dataclasses.replace(goal, target_return=flags.target_return)
 
 
 def _drawn_seed(run: Path) -> int | None:
