@@ -89,8 +89,8 @@ def evaluate(args: Sequence[str]) -> int:
             )
     if flags.json:
         print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
-        return OK
-    _print(result)
+    else:
+        _print(result)
     return OK
 
 
@@ -113,24 +113,30 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
             f"{path}: expected --env, and neither --video nor --render, for a saved policy, got {flags.env}. Type "
             "--env CartPole-v1, for example; evaluate the run itself to see it."
         )
-    env, num = environment(flags.env), min(flags.num_envs or 8, flags.episodes)
     allow = modules_in(flags.allow)
     with allowing(allow):
-        policy = Policy.load(path, allow=allow)
-    settings = RunnerSettings(env=env, env_config=flags.env_config or {}, num_envs_per_env_runner=num)
+        module = Policy.load(path, allow=allow).module
+    settings = RunnerSettings(
+        env=environment(flags.env),
+        env_config=flags.env_config or {},
+        num_envs_per_env_runner=min(flags.num_envs or 8, flags.episodes),  # an env without an episode only costs time
+    )
     runner = EnvRunner(settings, run_seed=flags.seed or 0, role="evaluation_env")
     try:
-        spaces = runner.observation_space, runner.action_space
-        if spaces != (own := (policy.module.observation_space, policy.module.action_space)):
+        expected = (module.observation_space, module.action_space)
+        spaces = (runner.observation_space, runner.action_space)
+        # A run builds its module for the spaces of its env, so a runner does not compare them. This env is any.
+        if spaces != expected:
             raise ValueError(
-                f"--env: expected an env with the spaces of the policy, {own}, got {spaces}. Name another."
+                f"--env: expected an env with the spaces of the policy, {expected}, got {spaces}. Name another."
             )
-        runner.set_module(policy.module)
-        counted, steps = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
+        runner.set_module(module)
+        played, steps = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
     finally:
         runner.stop()
-    summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
-    result = {"env_runners": summary}
+    returns = [episode.episode_return for episode in played]
+    lengths = [episode.length for episode in played]
+    result = {"env_runners": evaluation_summary(returns, lengths, steps)}
     if flags.json:
         print(json.dumps({"policy": path, **result}))
     else:

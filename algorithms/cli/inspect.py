@@ -67,8 +67,8 @@ def _runs_in(path: Path) -> list[tuple[str, ...]]:
         about = read_about(run)
         name = "not begun" if about is None else f"{about['name']}, seed {about['seed']}"
         steps = [row[STEPS] for row in read_rows(run / "progress.jsonl") if STEPS in row]
-        kept = [each for each in ("checkpoint", "best_checkpoint") if holds_checkpoint(run / each)]
-        facts = f"{name}, {', '.join(kept) or 'no checkpoint'}"
+        checkpoints = [part for part in ("checkpoint", "best_checkpoint") if holds_checkpoint(run / part)]
+        facts = f"{name}, {', '.join(checkpoints) or 'no checkpoint'}"
         rows.append((str(run), facts, f"{steps[-1]:,} steps" if steps else "no iteration yet"))
     return rows
 

@@ -253,10 +253,10 @@ def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
     allowed = f", allow={allow[1:]!r}" if allow else ""
     act = "actions, state = algo.policies" if algorithm.config.is_multi_agent else "action, state = algo.policy"
-    imports, own = "from algorithms import Algorithm", type(algorithm.config)
-    if own.__module__ in allow:
-        register = f"register_algorithm({name_of(algorithm.config)!r}, {own.__module__}.{own.__qualname__})"
-        imports = f"import {own.__module__}\n    {imports}, register_algorithm\n\n    {register}"
+    imports, config_class = "from algorithms import Algorithm", type(algorithm.config)
+    if (module := config_class.__module__) in allow:  # a checkpoint has only the name of a custom algorithm
+        register = f"register_algorithm({name_of(algorithm.config)!r}, {module}.{config_class.__qualname__})"
+        imports = f"import {module}\n    {imports}, register_algorithm\n\n    {register}"
     return f"""
 Next:
 
@@ -280,9 +280,9 @@ def allow_flag(config: AlgorithmConfig) -> list[str]:
     return ["--allow", *modules] if modules else []
 
 
-def commands(*each: Sequence[str]) -> str:
+def commands(*command_lines: Sequence[str]) -> str:
     """Format the arguments of ``rlmodule`` commands as lines to paste into a shell."""
     program = ["rlmodule"]
     if shutil.which("rlmodule") is None and sys.argv[0].endswith(("rlmodule", "algorithms/cli/__main__.py")):
         program = [sys.executable, "-m", "algorithms.cli"]
-    return "\n".join(f"  {shlex.join([*program, *words])}" for words in each)
+    return "\n".join(f"  {shlex.join([*program, *words])}" for words in command_lines)

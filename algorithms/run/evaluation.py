@@ -154,13 +154,19 @@ class Evaluation:
         counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
         for episode in counted:
             self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
-        summary = evaluation_summary([e.episode_return for e in counted], [e.length for e in counted], steps)
-        by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
-        for one in (one for e in counted if e.multi_agent is not None for one in e.multi_agent.finished):
-            by_agent.setdefault(one.agent, []).append(one.episode_return)
-            by_module.setdefault(one.policy, []).append(one.episode_return)
-        for kind, returns in (("agent", by_agent), ("module", by_module)) if by_agent else ():
-            summary[f"{kind}_episode_returns_mean"] = {name: fmean(values) for name, values in returns.items()}
+        returns = [episode.episode_return for episode in counted]
+        lengths = [episode.length for episode in counted]
+        summary = evaluation_summary(returns, lengths, steps)
+        # The return of an episode is the sum over its agents, which in a game of two sides says nothing about either.
+        by_agent: dict[Any, list[float]] = {}
+        by_module: dict[str, list[float]] = {}
+        for episode in counted:
+            for finished in [] if episode.multi_agent is None else episode.multi_agent.finished:
+                by_agent.setdefault(finished.agent, []).append(finished.episode_return)
+                by_module.setdefault(finished.policy, []).append(finished.episode_return)
+        if by_agent:
+            summary["agent_episode_returns_mean"] = {agent: fmean(values) for agent, values in by_agent.items()}
+            summary["module_episode_returns_mean"] = {module: fmean(values) for module, values in by_module.items()}
         return summary
 
     def get_state(self) -> dict[str, Any] | None:
@@ -184,12 +190,17 @@ class Evaluation:
 
 def _check_spaces(trained: EnvRunnerGroup, made: EnvRunnerGroup) -> None:
     """Raise ValueError if the envs in ``made`` have other spaces than those in ``trained``, except for bounds."""
-    pairs = [spaces.Tuple((group.observation_space, group.action_space)) for group in (trained, made)]
-    one, other = (map_spaces(lambda x: (x.shape, x.dtype) if isinstance(x, spaces.Box) else x, y) for y in pairs)
-    if one != other:
-        expected, got = map(short_space, pairs)
-        where, remedy = "evaluation_env_config", "Leave out what changes them."
-        raise ValueError(f"{where}: expected an env with the spaces of training, {expected}, got {got}. {remedy}")
+
+    def without_bounds(leaf: spaces.Space) -> object:
+        return (leaf.shape, leaf.dtype) if isinstance(leaf, spaces.Box) else leaf
+
+    expected = spaces.Tuple((trained.observation_space, trained.action_space))
+    got = spaces.Tuple((made.observation_space, made.action_space))
+    if map_spaces(without_bounds, expected) != map_spaces(without_bounds, got):
+        raise ValueError(
+            f"evaluation_env_config: expected an env with the spaces of training, {short_space(expected)}, got "
+            f"{short_space(got)}. Leave out what changes them."
+        )
 
 
 def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_env_steps: int) -> dict[str, Any]:

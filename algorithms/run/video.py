@@ -201,7 +201,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lam
         yield env
 
 
-def _misfit(env: Any) -> str:
+def _misfit(env: object) -> str:
     """Return what makes ``env`` unfit for recording, or ``""`` if nothing does. Resets it and renders a frame."""
     if not isinstance(env, gym.Env):
         return type(env).__name__

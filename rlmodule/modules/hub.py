@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any, ClassVar
 
 from rlmodule.modules.policy_files import FILM, KIND, SPEC, WEIGHTS
@@ -87,17 +88,19 @@ class OnHub(ABC):
         """
         where = f"{type(self).__name__}.push_to_hub({repo_id!r})"
         hub = _package(where)
-        score, episodes = (None, None) if evaluation is None else _score(evaluation, where)
+        score, rows = None, {}
+        if evaluation is not None:
+            score, episodes = _score(evaluation, where)
+            rows["Return"] = f"{score} over {episodes} episodes"
+        if env is not None:
+            rows["Env"] = f"`{env}`"
+        if command is not None:
+            rows["Made by"] = f"`{command}`"
         with TemporaryDirectory() as folder:
             path = self.save(Path(folder, "policy"))
             versions = read_manifest(path, KIND)["versions"]
-            about = {
-                "Return": score and f"{score} over {episodes} episodes",
-                "Env": env and f"`{env}`",
-                "Made by": command and f"`{command}`",
-                "Versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
-            }
-            card = _card(hub, self.import_path, repo_id, score, env, about)
+            rows["Versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
+            card = _card(hub, self.import_path, repo_id, score, env, rows)
             if film is not None:
                 shutil.copyfile(film, path / FILM)
                 card += f"\n![An episode]({FILM})\n"
@@ -105,6 +108,7 @@ class OnHub(ABC):
             try:
                 api = hub.HfApi(token=token)
                 url = api.create_repo(repo_id, private=private, exist_ok=True)
+                # In the same commit, delete the film of an earlier policy, which this one may not replace.
                 api.upload_folder(
                     repo_id=repo_id, folder_path=path, commit_message="Add policy", delete_patterns=[FILM]
                 )
@@ -114,7 +118,7 @@ class OnHub(ABC):
 
 
 def _card(
-    hub: Any, import_path: str, repo_id: str, score: str | None, env: str | None, about: Mapping[str, str | None]
+    hub: ModuleType, import_path: str, repo_id: str, score: str | None, env: str | None, rows: Mapping[str, str]
 ) -> str:
     """Return the text of the model card, including the metadata by which the Hub finds and ranks models.
 
@@ -124,16 +128,19 @@ def _card(
         repo_id: The repository, ``"user/name"``.
         score: Mean and standard deviation of the returns, as text; None if the policy was not evaluated.
         env: Name of the env; None if it is unknown.
-        about: The rows of the card's table, from label to text. A row whose text is None is left out.
+        rows: The rows of the card's table, from label to text.
     """
     task, name = "reinforcement-learning", env or "unknown"
-    results = score and [hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)]
-    tags = [task, "deep-reinforcement-learning", *([env] if env else [])]
-    data = hub.ModelCardData(library_name="catalog-rl", tags=tags, model_name=repo_id, eval_results=results)
+    data = hub.ModelCardData(
+        library_name="catalog-rl",
+        tags=[task, "deep-reinforcement-learning", *([env] if env else [])],
+        model_name=repo_id,
+        eval_results=[hub.EvalResult(task, name, name, "mean_reward", score, task_name=task)] if score else None,
+    )
     package, _, loader = import_path.rpartition(".")
-    rows = "".join(f"| {key} | {text} |\n" for key, text in about.items() if text)
+    table = "".join(f"| {label} | {text} |\n" for label, text in rows.items())
     return (
-        f"---\n{data.to_yaml()}\n---\n\n# {repo_id}\n\n| | |\n| --- | --- |\n{rows}\n"
+        f"---\n{data.to_yaml()}\n---\n\n# {repo_id}\n\n| | |\n| --- | --- |\n{table}\n"
         f"```python\nfrom {package} import {loader}\n\npolicy = {loader}.from_pretrained({repo_id!r})\n"
         "action, state = policy.act(obs)\n```\n"
     )
@@ -151,7 +158,7 @@ def _score(evaluation: Mapping[str, Any], where: str) -> tuple[str, int]:
     return f"{played['episode_return_mean']:.2f} +/- {played['episode_return_std']:.2f}", played["num_episodes"]
 
 
-def _package(where: str) -> Any:
+def _package(where: str) -> ModuleType:
     try:
         return import_module("huggingface_hub")
     except ImportError as error:
