@@ -28,18 +28,22 @@ def lazily(package: str, package_file: str) -> Callable[[str], Any]:
         package_file: The ``__file__`` of that package, which offers the names that its block ``if TYPE_CHECKING:``
             imports.
     """
-    tree = ast.parse(Path(package_file).read_text(encoding="utf-8"))
-    imports = [line for block in tree.body if isinstance(block, ast.If) for line in block.body]
-    origins = {name.name: line.module for line in imports if isinstance(line, ast.ImportFrom) for name in line.names}
+    # The block is the only list of these names, and type checkers read it. A table of them here would be a second one.
+    module_of: dict[str, str] = {}
+    for block in ast.parse(Path(package_file).read_text(encoding="utf-8")).body:
+        if isinstance(block, ast.If):
+            for statement in block.body:
+                if isinstance(statement, ast.ImportFrom):
+                    module_of |= {alias.name: str(statement.module) for alias in statement.names}
+    names = vars(sys.modules[package])
 
     def find(name: str) -> Any:
-        if name not in origins:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = vars(sys.modules[package])[name] = getattr(import_module(str(origins[name])), name)
-        return found
+        names[name] = getattr(import_module(module_of[name]), name)  # found there from now on
+        return names[name]
 
-    module = vars(sys.modules[package])
-    module["__dir__"] = lambda: sorted({*module, *origins})  # notebooks complete what it lists
+    names["__dir__"] = lambda: sorted({*names, *module_of})  # notebooks complete what it lists
     return find
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import cached_property, partial
@@ -23,7 +23,14 @@ from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.threads import Threads, building, computing_on
-from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, not_several, wrong_learn
+from algorithms.run.wrong_calls import (
+    already_stopped,
+    cannot_load,
+    check_has_config,
+    no_sections,
+    not_several,
+    wrong_learn,
+)
 from catalog.explain.explain import Format
 from catalog.hooks import explain_unknown, refuses_foreign
 from rlmodule.data.rollout import Rollout
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
 
 
-class Algorithm(metaclass=AlgorithmType):
+class Algorithm(ABC):
     """A training run, made by ``config.build()``. Subclasses implement :meth:`training_step`.
 
     Attributes:
@@ -421,5 +428,18 @@ class Algorithm(metaclass=AlgorithmType):
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and arguments
         __getattr__ = explain_unknown
+
+        def __new__(cls, *args: Any, **keywords: Any) -> Self:  # before __init__, which subclasses override
+            check_has_config(cls, args, keywords)
+            return super().__new__(cls)
+
+        # How other libraries load: called on the class, where __getattr__ does not apply.
+        @classmethod
+        def load(cls, *args: Any, **keywords: Any) -> Never:
+            raise cannot_load(cls, "load")
+
+        @classmethod
+        def restore(cls, *args: Any, **keywords: Any) -> Never:
+            raise cannot_load(cls, "restore")

@@ -83,23 +83,24 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def explain_unknown(owner: Any, name: str) -> Any:
-    """Implement ``__getattr__`` of algorithms, policies and learners, and of their classes.
+    """Implement ``__getattr__`` of algorithms, policies and learners.
 
     Args:
-        owner: The object or class without the attribute.
+        owner: The object without the attribute.
         name: Name of the attribute.
 
     Raises:
-        AttributeError: Always. For an unknown attribute, such as ``algo.predict`` or ``PPO.load``, the message says
-            what to use instead. If a property of that name raised an ``AttributeError``, this is the same error.
+        AttributeError: Always. For an unknown attribute, such as ``algo.predict``, the message says what to use
+            instead. If a property of that name raised an ``AttributeError``, this is the same error.
     """
-    cls = owner if isinstance(owner, type) else type(owner)
-    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
-        return (type if owner is cls else object).__getattribute__(owner, name)
-    public = [one for one in known if not one.startswith("_")]
+    if name.startswith("_") or name in dir(owner):  # a property raised an AttributeError: raise that again
+        return object.__getattribute__(owner, name)
+    cls = type(owner)
     places = (*(base.__name__.lower() for base in cls.__mro__), "algorithm")
     remedy = next(filter(None, (remedy_for(place, name) for place in places)), "")
-    remedy = remedy or f"help({cls.__name__}) lists them.{closest(name, public)}"
+    if not remedy:
+        public = [attribute for attribute in dir(owner) if not attribute.startswith("_")]
+        remedy = f"help({cls.__name__}) lists them.{closest(name, public)}"
     raise AttributeError(f"{cls.__name__}.{name}: expected one of its methods or attributes, got {name!r}. {remedy}")
 
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from algorithms.settings.base import SettingsBase
-from catalog.hooks import explain_unknown
 from catalog.migration import remedy_for
 
-if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and arguments
-    AlgorithmType = ABCMeta
-else:
 
-    class AlgorithmType(ABCMeta):
-        """Metaclass of algorithms. For wrong calls such as ``PPO.load(path)`` or ``PPO("MlpPolicy", env)``, it raises
-        errors that show how to build an algorithm."""
+def check_has_config(algorithm_class: type, args: Sequence[object], keywords: Mapping[str, object]) -> None:
+    """Raise ``TypeError`` if no argument of ``algorithm_class`` is a config, as in ``PPO("MlpPolicy", env)``."""
+    values = [*args, *keywords.values()]
+    if any(isinstance(value, SettingsBase) for value in values):
+        return
+    name = algorithm_class.__name__
+    got = ", ".join(map(repr, values)) or "nothing"
+    env_ids = [repr(value) for value in values if isinstance(value, str) and not value.endswith("Policy")]
+    env = env_ids[0] if env_ids else "..."
+    raise TypeError(f"{name}(): expected a config, got {got}. Write {name}Config().environment({env}).build().")
 
-        __getattr__ = explain_unknown
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            values = (*args, *kwargs.values())
-            if any(isinstance(value, SettingsBase) for value in values):
-                return super().__call__(*args, **kwargs)
-            ids = [value for value in values if isinstance(value, str) and not value.endswith("Policy")]
-            remedy = f"Write {cls.__name__}Config().environment({', '.join(map(repr, ids[:1])) or '...'}).build()."
-            got = ", ".join(map(repr, values)) or "nothing"
-            raise TypeError(f"{cls.__name__}(): expected a config, got {got}. {remedy}")
+def cannot_load(algorithm_class: type, method: str) -> AttributeError:
+    """Return the error for a call of ``method``, which loads a checkpoint in other libraries."""
+    return AttributeError(
+        f"{algorithm_class.__name__}.{method}: expected one of its methods or attributes, got {method!r}. "
+        f"{remedy_for('algorithm', method)}"
+    )
 
 
 def wrong_learn(

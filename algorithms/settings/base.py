@@ -70,15 +70,15 @@ class SettingsBase(Settings):
         that both configs share."""
         made = object.__new__(type(self))  # the __init__ of a subclass may take no arguments, or overwrite settings
         for name in settings_of(type(self)):
-            object.__setattr__(made, name, mutable_copy(getattr(self, name)))
+            vars(made)[name] = mutable_copy(getattr(self, name))  # already checked
         return made
 
     def freeze(self) -> Self:
         """Make this config immutable, and return it. Its lists, dicts and dataclasses are replaced with immutable
         copies."""
         for name in settings_of(type(self)):
-            object.__setattr__(self, name, frozen_copy(getattr(self, name)))
-        object.__setattr__(self, "_frozen", True)
+            vars(self)[name] = frozen_copy(getattr(self, name))
+        vars(self)["_frozen"] = True
         return self
 
     def to_dict(self) -> dict[str, Any]:
