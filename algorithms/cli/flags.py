@@ -85,11 +85,11 @@ def parse(
             topic = args[index + 1] if index + 1 < len(args) else "command"
             _show_help(prog, arguments, sections, kebab(topic.strip("-")))
     typed, positional = _parse_words(args, sections)
+    # argparse says neither which flags it does not know nor which are like it.
     for word in positional:
         if word.startswith("--"):
             flag = word.partition("=")[0]
-            known = [_flag_of(item) for section in sections.values() for item in section.settings]
-            hint = hint_for(flag, known)
+            hint = hint_for(flag, [_flag_of(item) for section in sections.values() for item in section.settings])
             raise UsageError(f"{prog}: expected one of its flags, got {flag!r}. {prog} --help lists them.{hint}")
     if len(positional) not in count:
         got = " ".join(positional) or "nothing"

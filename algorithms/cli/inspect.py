@@ -34,27 +34,44 @@ def inspect(args: Sequence[str]) -> int:
         return OK
     folder = find_checkpoint(path)
     content = read_checkpoint(folder)
+    _print_settings(folder, content, show_all=flags.all)
+    _print_modules(content)
+    _print_files(folder)
+    return OK
+
+
+def _print_settings(folder: Path, content: Mapping[str, Any], *, show_all: bool) -> None:
     # plain values: decoding them would import the code that they name
-    algorithm, config = str(content["algorithm"]), plain_settings(str(content["algorithm"]), content["config"])
+    algorithm = str(content["algorithm"])
+    config = plain_settings(algorithm, content["config"])
     print(printable(f"{algorithm} on {setting_text(config['env'])}"))
     print(table_text([("checkpoint", str(folder)), *_history(folder, content)], "<<"))
-    defaults = {} if flags.all else default_settings(algorithm)
-    shown = {name: value for name, value in config.items() if flags.all or value != defaults.get(name)}
-    print("\nSettings" if flags.all else "\nSettings that differ from the defaults (--all shows all)")
-    print(table_text([(name, setting_text(value)) for name, value in shown.items()] or [("none", "")], "<<"))
+    defaults = {} if show_all else default_settings(algorithm)
+    rows = [(name, setting_text(value)) for name, value in config.items() if show_all or value != defaults.get(name)]
+    print("\nSettings" if show_all else "\nSettings that differ from the defaults (--all shows all)")
+    print(table_text(rows or [("none", "")], "<<"))
+
+
+def _print_modules(content: Mapping[str, Any]) -> None:
     for module_id, tensors in content["state"]["learners"]["module"].items():
-        about = content["modules"][module_id]
-        # count 0 for buffers, and for shared parameters, which are listed under another name
-        counts = {name: tensor.numel() if name in about["parameters"] else 0 for name, tensor in tensors.items()}
-        rows = [(name, " × ".join(map(str, tensors[name].shape)), f"{count:,}") for name, count in counts.items()]
-        print("\n" + printable(f"Module {module_id}: {about['class']}"))
-        print(table_text([*rows, ("parameters in all", "", f"{sum(counts.values()):,}")], "<<>"))
+        module = content["modules"][module_id]
+        rows: list[tuple[str, str, str]] = []
+        total = 0
+        for name, tensor in tensors.items():
+            # 0 for buffers, and for shared parameters, which are listed under another name
+            count = tensor.numel() if name in module["parameters"] else 0
+            rows.append((name, " × ".join(map(str, tensor.shape)), f"{count:,}"))
+            total += count
+        print("\n" + printable(f"Module {module_id}: {module['class']}"))
+        print(table_text([*rows, ("parameters in all", "", f"{total:,}")], "<<>"))
+
+
+def _print_files(folder: Path) -> None:
     manifest = verify_checkpoint(folder)
     print("\nFiles, unchanged since they were written (verified by their SHA-256)")
     files = [(name, f"{file['size'] / 1e6:,.3f} MB", file["sha256"]) for name, file in manifest["files"].items()]
     print(table_text(files, "<><"))
     print(table_text([("format", str(manifest["format"])), *manifest["versions"].items()], "<<"))
-    return OK
 
 
 def _runs_in(path: Path) -> list[tuple[str, ...]]:
