@@ -224,6 +224,16 @@ def test_spellings(args: list[str], name: str, value: Any) -> None:
     assert vars(config_of("ppo", "CartPole-v1", *args))[name] == value
 
 
+@pytest.mark.parametrize("text", ["-150", "-1.5e2", "-.15e3"])
+def test_a_value_may_be_a_negative_number(text: str) -> None:
+    assert train_plan(["ppo", "Pendulum-v1", "--target-return", text]).flags.target_return == -150.0
+    assert train_plan(["ppo", "Pendulum-v1", f"--target-return={text}"]).flags.target_return == -150.0
+
+
+def test_a_value_after_an_equals_sign_may_begin_like_a_flag() -> None:
+    assert train_plan(["ppo", "Pendulum-v1", "--run_dir=--my_runs"]).config.run_dir == "--my_runs"
+
+
 def test_model_flags_build_the_model_config() -> None:
     config = config_of("ppo", "CartPole-v1", "--fcnet-hiddens", "32", "16", "--no-vf-share-layers")
     assert config.model_config == DefaultModelConfig(fcnet_hiddens=(32, 16), vf_share_layers=False)
@@ -401,6 +411,8 @@ def test_help_explains_one_setting(capsys: pytest.CaptureFixture[str]) -> None:
         assert "--lr float | [[0, value], [env_step, value], ...] Learning rate" in text
         assert "(>= 0) (default: 0.0003)" in text
         assert "--gamma" not in text
+    assert "--use-kl-loss Whether" in (text := shown(capsys, "train", "ppo", "--help", "use_kl_loss"))
+    assert text.endswith("(default: False) --no-use-kl-loss")
     assert "(double Q-learning)" in shown(capsys, "train", "dqn", "--help", "double_q")
     assert "--fcnet-hiddens [int ...]" in shown(capsys, "explain", "--help", "fcnet-hiddens")
 
