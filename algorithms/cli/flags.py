@@ -229,7 +229,7 @@ def _parse_words(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[
         for item in section.settings:
             if item.name in typed:
                 values[item.name] = _value_of(item, vars(typed)[item.name])
-    return values, others
+    return values, [word for word in others if word != "--"]  # which ends a list: --loggers csv -- CartPole-v1
 
 
 def _value_of(item: Setting, typed: Sequence[Any]) -> Any:

@@ -234,6 +234,11 @@ def test_a_value_after_an_equals_sign_may_begin_like_a_flag() -> None:
     assert train_plan(["ppo", "Pendulum-v1", "--run_dir=--my_runs"]).config.run_dir == "--my_runs"
 
 
+def test_two_dashes_end_a_list() -> None:
+    config = config_of("ppo", "--loggers", "csv", "--", "CartPole-v1")
+    assert (config.loggers, config.env) == (["csv"], "CartPole-v1")
+
+
 def test_model_flags_build_the_model_config() -> None:
     config = config_of("ppo", "CartPole-v1", "--fcnet-hiddens", "32", "16", "--no-vf-share-layers")
     assert config.model_config == DefaultModelConfig(fcnet_hiddens=(32, 16), vf_share_layers=False)
