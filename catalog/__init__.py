@@ -23,16 +23,19 @@ from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoder
 from catalog.encoders.attention import AttentionEncoderConfig
 from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig
 from catalog.encoders.cnn_transpose import CNNTransposeHeadConfig
-from catalog.encoders.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
 from catalog.encoders.mlp import FreeLogStdMLPHeadConfig, MLPEncoderConfig, MLPHeadConfig
 from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.noisy import NoisyHeadConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
-from catalog.encoders.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
+from catalog.encoders.recurrent import RecurrentEncoderConfig
+from catalog.encoders.sequence import SequenceEncoderConfig
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PastView
 from catalog.registry import register_distribution, register_model
 from catalog.rules import RuleTable
+
+# After all other encoders, since the newest rule is asked first: custom_model takes precedence over the other rules.
+from catalog.encoders.custom import CustomEncoderConfig  # isort: skip
 
 __all__ = [
     "ActionConverter",

@@ -28,6 +28,31 @@ Blocks = Literal["simba", "bro"]
 """Name of a kind of residual block: SimBa (Lee et al. 2024, section 4.1) or BRO (Nauman et al. 2024, figure 2)."""
 
 
+def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, layernorm: str, blocks: str) -> None:
+    """Check that a dense net with these settings can be built.
+
+    Args:
+        where: Name of the object with the settings, for error messages.
+        given: The settings by name.
+        dims: Name of the setting of the widths.
+        norm, layernorm, blocks: Names of the settings of the norm, of whether there is a LayerNorm, and of the kind of
+            residual blocks.
+
+    Raises:
+        ValueError: For two norms, or for residual blocks without at least two equal widths.
+    """
+    widths = given[dims]
+    if given[layernorm] and given[norm] not in (None, "layer"):
+        raise ValueError(
+            f"{where}.{norm}: expected 'layer' or None, since {layernorm}=True, got {given[norm]!r}. Leave one out."
+        )
+    if given[blocks] is not None and (len(widths) < 2 or len({*widths}) > 1):
+        raise ValueError(
+            f"{where}.{dims}: expected two equal widths or more, since {blocks}={given[blocks]!r}, got {widths}. "
+            "Give the width of the input layer and that of each residual block, such as (128, 128, 128) for two."
+        )
+
+
 # Names of the `torch.nn` classes of activations that keep the shape and need no arguments, by lower-case name.
 _ACTIVATIONS = {
     name.lower(): name
@@ -172,10 +197,10 @@ class Init:
             model_config: The :class:`DefaultModelConfig` that has the settings.
             gain: Gain of the weights if their initialiser is ``orthogonal_`` and its keyword arguments are not set.
         """
-        given = vars(model_config)
-        kernel, bias = given[f"{settings}_kernel_initializer"], given[f"{settings}_bias_initializer"]
-        kernel_kwargs = given[f"{settings}_kernel_initializer_kwargs"]
-        bias_kwargs = given[f"{settings}_bias_initializer_kwargs"] or {}
+        kernel = getattr(model_config, f"{settings}_kernel_initializer")
+        kernel_kwargs = getattr(model_config, f"{settings}_kernel_initializer_kwargs")
+        bias = getattr(model_config, f"{settings}_bias_initializer")
+        bias_kwargs = getattr(model_config, f"{settings}_bias_initializer_kwargs") or {}
         if kernel_kwargs is None:
             kernel_kwargs = {"gain": gain} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
         return cls(kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs, settings=settings)

@@ -126,31 +126,38 @@ class _MisfitError(Exception):
 
 
 def _fit(value: Any, hint: Any) -> Any:
-    origin, args = get_origin(hint) or hint, get_args(hint)
-    if hint is Any:
-        return value
-    if len(members := union_members(hint)) > 1:
+    """Return ``value`` converted to the annotation ``hint``, or raise :class:`_MisfitError`."""
+    members = union_members(hint)
+    if len(members) > 1:
         return _fit_union(value, members)
+    origin, args = get_origin(hint) or hint, get_args(hint)
+    # hints to which a value of another type may be converted
     if origin in (int, float):
         return _fit_number(value, origin)
     if origin in (list, tuple):
         return _fit_items(value, origin, args)
     if origin in (dict, collections.abc.Mapping) and isinstance(value, collections.abc.Mapping):
-        key, item = args or (Any, Any)
-        return {_fit(k, key): _fit(v, item) for k, v in value.items()}
+        key_hint, item_hint = args or (Any, Any)
+        return {_fit(key, key_hint): _fit(item, item_hint) for key, item in value.items()}
     if origin is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if origin is Literal:
-        fits = any(type(value) is type(arg) and value == arg for arg in args)
-    elif origin is type:
-        fits = isinstance(value, type) and (args in ((), (Any,)) or issubclass(value, args))
-    elif origin is collections.abc.Callable:
-        fits = callable(value)
-    else:
-        fits = isinstance(value, NoneType if hint is None else origin)
-    if not fits:
+    # all other hints accept a value as it is, or not at all
+    if not _is_instance(value, hint, origin, args):
         raise _MisfitError
     return value
+
+
+def _is_instance(value: Any, hint: Any, origin: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether ``value`` is an instance of the annotation ``hint``, which consists of ``origin`` and ``args``."""
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return any(type(value) is type(arg) and value == arg for arg in args)  # 1 is neither True nor 1.0
+    if origin is type:
+        return isinstance(value, type) and (args in ((), (Any,)) or issubclass(value, args))
+    if origin is collections.abc.Callable:
+        return callable(value)
+    return isinstance(value, NoneType if hint is None else origin)
 
 
 def _fit_union(value: Any, members: tuple[Any, ...]) -> Any:

@@ -181,9 +181,9 @@ class ActionCriticCatalog(Catalog):
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         policy, value = self.model_config.for_function("policy"), self.model_config.for_function("value")
-        own = policy.encoder_settings().keys() - {*self.further_settings}  # the critics read these after the action
+        shaping = policy.encoder_settings().keys() - {*self.further_settings}  # which critics read after the action
         share = False, "the default"
-        if policy.is_recurrent and all(vars(policy)[name] == vars(value)[name] for name in own):
+        if policy.is_recurrent and all(vars(policy)[name] == vars(value)[name] for name in shaping):
             share = True, "the default for recurrent nets: env runners would have to run a separate encoder, too"
         return {"normalize_observations": (False, "the default"), "vf_share_layers": share}
 
@@ -195,7 +195,7 @@ class ActionCriticCatalog(Catalog):
 
     def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
         config = super().head_config(function, output_dim, output_init)
-        reads_critic = self._trunk_name(function) == "value" and not self.model_config.vf_share_layers
+        reads_critic = self._functions.trunk_of(function) == "value" and not self.model_config.vf_share_layers
         return dataclasses.replace(config, input_dims=self._critic_dims) if reads_critic else config
 
     def _build_critic_trunk(self) -> Encoder:
@@ -244,11 +244,6 @@ class ActionCriticCatalog(Catalog):
         )
 
     def _explain_parts(self) -> dict[str, nn.Module]:
-        encoder = self.build_actor_critic_encoder()
-        return {
-            "actor encoder": encoder.actor_encoder,
-            "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
-            "policy head": self.build_pi_head(),
-            "critics": self.build_qf(),
-            **self._explain_further_parts(),
-        }
+        encoders = self._explain_actor_critic_encoder()
+        heads = {"policy head": self.build_pi_head(), "critics": self.build_qf()}
+        return encoders | heads | self._explain_further_parts()

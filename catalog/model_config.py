@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 from typing_extensions import Self
 
-from catalog.activations import Activation, Blocks, Initializer, Norm, activation_by_name, initializer_by_name
+from catalog.activations import (
+    Activation,
+    Blocks,
+    Initializer,
+    Norm,
+    activation_by_name,
+    check_blocks,
+    initializer_by_name,
+)
 from catalog.checks import Bounds, Filters, check_value
 from catalog.errors import closest
 from catalog.migration import remedy_for
@@ -63,6 +72,7 @@ class DefaultModelConfig(Settings):
 
     _where: ClassVar[str] = "model_config"
     _given: ClassVar[Sequence[str]] = ()
+    _reads: ClassVar[list[str] | None] = None  # set on the copies that recording() returns
 
     # dense nets
     fcnet_hiddens: tuple[int, ...] = _encoder((64, 64), "Widths of the MLP encoder's layers.", ge=1)
@@ -271,6 +281,22 @@ class DefaultModelConfig(Settings):
         object.__setattr__(made, "_given", tuple(given))
         return made
 
+    if not TYPE_CHECKING:  # type checkers must report unknown attributes
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            reads = super().__getattribute__("_reads")
+            if reads is not None and name in settings_of(type(self)) and name not in reads:
+                reads.append(name)
+            return value
+
+    def recording(self, reads: list[str]) -> Self:
+        """Return a copy of this config that appends the names of the settings that are read from it to ``reads``, each
+        once."""
+        copied = copy.copy(self)
+        object.__setattr__(copied, "_reads", reads)
+        return copied
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(
             f"model_config.{name}: expected no change, got {value!r}. Write dataclasses.replace(config, {name}=...)."
@@ -349,9 +375,9 @@ class DefaultModelConfig(Settings):
                     remedy = "It cannot differ by part or function: set it for the whole module."
                 expected = f"settings of {' and '.join(f'{part}s' for part in parts)}"
                 raise ValueError(f"model_config.{where}: expected {expected}, got {name!r}. {remedy}")
-        own = {name: value for name, value in given.items() if name not in extra}
+        settings = {name: value for name, value in given.items() if name not in extra}
         try:
-            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **own})
+            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **settings})
         except (TypeError, ValueError) as error:
             raise type(error)(f"model_config.{where}, {str(error).removeprefix('model_config.')}") from error
 
@@ -366,8 +392,8 @@ class DefaultModelConfig(Settings):
         for name in names:
             if name not in known:
                 hint = closest(name, known).strip() or f"help({cls.__name__}) lists them."
-                own = f"Put an option of your own net or module into custom_model_config={{{name!r}: ...}}."
-                remedy = remedy_for("model setting", name) or f"{hint} {own}"
+                option = f"Put an option of your own net or module into custom_model_config={{{name!r}: ...}}."
+                remedy = remedy_for("model setting", name) or f"{hint} {option}"
                 raise ValueError(
                     f"{where}[{name!r}]: expected a model setting, got the unknown name {name!r}. {remedy}"
                 )
@@ -428,8 +454,8 @@ class DefaultModelConfig(Settings):
         """Return the settings for the nets of ``function``, such as ``"value"``: these settings, unless ``functions``
         has others for it."""
         given = self.functions.get(function, {})
-        own = {name: value for name, value in given.items() if name not in _FUNCTION_KEYS}
-        return dataclasses.replace(self, **{**own, "functions": {}}) if own else self
+        settings = {name: value for name, value in given.items() if name not in _FUNCTION_KEYS}
+        return dataclasses.replace(self, **{**settings, "functions": {}}) if settings else self
 
     @property
     def has_custom_model(self) -> bool:
@@ -463,31 +489,6 @@ class ActionValueModelConfig(DefaultModelConfig):
 def settings_about(*starts: str) -> tuple[str, ...]:
     """Return the names of the model settings that begin with one of ``starts``, in the order of the fields."""
     return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))
-
-
-def check_blocks(where: str, given: Mapping[str, Any], dims: str, norm: str, layernorm: str, blocks: str) -> None:
-    """Check that a dense net with these settings can be built.
-
-    Args:
-        where: Name of the object with the settings, for error messages.
-        given: The settings by name.
-        dims: Name of the setting of the widths.
-        norm, layernorm, blocks: Names of the settings of the norm, of whether there is a LayerNorm, and of the kind of
-            residual blocks.
-
-    Raises:
-        ValueError: For two norms, or for residual blocks without at least two equal widths.
-    """
-    widths = given[dims]
-    if given[layernorm] and given[norm] not in (None, "layer"):
-        raise ValueError(
-            f"{where}.{norm}: expected 'layer' or None, since {layernorm}=True, got {given[norm]!r}. Leave one out."
-        )
-    if given[blocks] is not None and (len(widths) < 2 or len({*widths}) > 1):
-        raise ValueError(
-            f"{where}.{dims}: expected two equal widths or more, since {blocks}={given[blocks]!r}, got {widths}. "
-            "Give the width of the input layer and that of each residual block, such as (128, 128, 128) for two."
-        )
 
 
 def _misfit(name: str, expected: str, value: object) -> str:

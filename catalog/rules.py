@@ -10,12 +10,13 @@ Each rule stands next to what it chooses, in ``catalog/encoders/``, ``catalog/di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gymnasium import Space
 
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Rule(Generic[T]):
         name: One line for ``Catalog.explain``, such as "Box of rank 1 → MLP".
         space_type: Class of the spaces that the rule may decide.
         when: Additional condition on ``(space, model_config)``; None for no condition.
-        settings: Names of the model settings that ``build`` reads, for ``Catalog.explain``.
+        settings: Names of the model settings that shape a net of the result, although ``build`` does not read them.
         build: Function of ``(space, model_config, node)`` that returns the result.
     """
 
@@ -54,6 +55,7 @@ class Node(Generic[T]):
         keys: Path from the whole space to this space: keys of Dicts and indices of Tuples.
         rule: The rule that applied; None if a hook decided without the table.
         passed: Rules for the class of the space that were asked before ``rule`` and did not apply.
+        reads: Names of the model settings that ``rule`` read, and its ``settings``.
         children: The nodes of the parts of this space.
         result: The decision; None before :meth:`run`.
     """
@@ -65,6 +67,7 @@ class Node(Generic[T]):
     keys: tuple[str | int, ...] = ()
     rule: Rule[T] | None = None
     passed: list[Rule[T]] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
     children: list[Node[T]] = field(default_factory=list)
     result: T | None = None
 
@@ -98,11 +101,37 @@ class Node(Generic[T]):
         for child in self.children:
             yield from child.walk()
 
+    def check_paths(self, setting: str, given: Iterable[str]) -> None:
+        """Check that each path in ``given``, which the model setting ``setting`` has, leads to a part of this space.
+
+        Raises:
+            ValueError: If a path leads to none; names the closest.
+        """
+        known = [node.name for node in self.walk() if node.keys]
+        for path in given:
+            if path not in known:
+                remedy = (
+                    f"Use one of {', '.join(known)}.{closest(path, known)}"
+                    if known
+                    else "No part is decided on its own here: the space has none, or one net reads the whole of it "
+                    "(flatten_observations, custom_model, a hook)."
+                )
+                raise ValueError(
+                    f"model_config.{setting}[{path!r}]: expected a path into {self.root}, got one "
+                    f"that matches nothing in {self.space}. {remedy}"
+                )
+
 
 def of_rank(*ranks: int, matrix: str | None = None) -> When:
     """Return the condition of a rule for Boxes: the Box has one of these ``ranks`` (numbers of dims) and, unless
     ``matrix`` is None, the setting ``matrix_observations`` equals ``matrix``."""
-    return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
+
+    def applies(space: Space, model_config: DefaultModelConfig) -> bool:
+        if len(space.shape or ()) not in ranks:
+            return False
+        return matrix is None or model_config.matrix_observations == matrix
+
+    return applies
 
 
 class RuleTable(Generic[T]):
@@ -120,13 +149,15 @@ class RuleTable(Generic[T]):
         self, space_type: type[Space], *, name: str, when: When | None = None, settings: tuple[str, ...] = ()
     ) -> Callable[[Build[T]], Build[T]]:
         """Return a decorator that registers a function ``build(space, model_config, node)``, which returns a ``T``, as
-        a rule. The table asks this rule before all rules that were registered earlier.
+        a rule. The table asks this rule before all rules that were registered earlier. ``explain()`` shows the settings
+        that ``when`` and ``build`` read from their argument ``model_config``.
 
         Args:
             space_type: Class of the spaces that the rule may decide.
             name: One line for ``explain()``, such as "Box of rank 1 → MLP".
             when: Additional condition on ``(space, model_config)``; None for no condition.
-            settings: Names of the model settings that ``build`` reads.
+            settings: Names of further model settings to show, which ``build`` does not read but a net of its result
+                follows.
 
         Raises:
             TypeError: If ``space_type`` is not a class of spaces.
@@ -167,8 +198,8 @@ class RuleTable(Generic[T]):
         )
 
     def resolve(self, space: Space, model_config: DefaultModelConfig, node: Node[T]) -> T:
-        """Return the result of the rule that applies to ``space``. Record in ``node`` that rule, the rules that were
-        asked before, and ``model_config``, which its parts inherit.
+        """Return the result of the rule that applies to ``space``. Record in ``node`` that rule, the settings that it
+        reads, the rules that were asked before, and ``model_config``, which its parts inherit.
 
         Raises:
             ValueError: If no rule applies to the space or to a part of it; names the path.
@@ -176,7 +207,11 @@ class RuleTable(Generic[T]):
         node.rule, node.passed = self.find(space, model_config, node.path)
         node.model_config = model_config  # a hook may have changed it
         node.children.clear()  # a hook may ask twice: keep only the last record
-        return node.rule.build(space, model_config, node)
+        node.reads = [*node.rule.settings]
+        recorded = model_config.recording(node.reads)
+        if node.rule.when is not None:
+            node.rule.when(space, recorded)  # find() asked it without a record, as it asked rules that did not apply
+        return node.rule.build(space, recorded, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
         """Return the root of a decision tree for ``space``, which error messages call ``name``. It has no result yet:

@@ -247,14 +247,14 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         known = {item.name: item for item in fields(base)} if "__dataclass_fields__" in vars(base) else {}
-        own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in known}
-        for name in own:
+        annotated = {name: hint for name, hint in inspect.get_annotations(base).items() if name in known}
+        for name in annotated:
             if known[name].metadata or name not in declared:  # a plain new default keeps the declaration
                 declared[name] = known[name]
             if (make := known[name].default_factory) is not MISSING:
                 defaults[name] = make()
         # Resolve only the fields: Python 3.10 does not accept KW_ONLY, another annotation of the class, as a type.
-        hints |= get_type_hints(SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
+        hints |= get_type_hints(SimpleNamespace(__annotations__=annotated), vars(sys.modules[base.__module__]))
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
     section_of = {name: section for section, group in sections_of(cls).items() for name in settings_of(group)}
     if section_of and (lost := section_of.keys() ^ declared.keys()):
@@ -277,26 +277,34 @@ def _section_method(cls: type[Settings], section: str) -> Callable[..., Any]:
     """Return the method of the config class ``cls`` that sets ``section``. Its signature and docstring have the
     defaults of ``cls``."""
     items = [item for item in settings_of(cls).values() if item.section == section]
-    names = [item.name for item in items if item.positional]
+    positional = [item.name for item in items if item.positional]
 
     def method(self: Settings, *args: Any, **values: Any) -> Settings:
         where = f"{type(self).__name__}.{section}()"
-        given = dict(zip(names, args, strict=False))
-        if len(args) > len(names) or given.keys() & values.keys():
-            expected = f"{' and '.join(names) or 'nothing'} by position, and all else by keyword, each once"
+        given = dict(zip(positional, args, strict=False))
+        if len(args) > len(positional) or given.keys() & values.keys():
+            expected = f"{' and '.join(positional) or 'nothing'} by position, and all else by keyword, each once"
             got = f"{len(args)} by position and {', '.join(values) or 'nothing'} by keyword"
-            remedy = f"Write {section}({', '.join([f'{name}=...' for name in names] or ['name=...'])})."
+            remedy = f"Write {section}({', '.join([f'{name}=...' for name in positional] or ['name=...'])})."
             raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
         return self._set(given | values, where, section)
 
-    method.__name__, method.__qualname__, method.__module__ = section, f"{cls.__qualname__}.{section}", cls.__module__
+    # what help(), inspect and editors show
+    method.__name__ = section
+    method.__qualname__ = f"{cls.__qualname__}.{section}"
+    method.__module__ = cls.__module__
     method.__doc__ = _section_doc(section_docs(cls)[section], items)
+    vars(method)["__signature__"] = _section_signature(items)
+    return method
+
+
+def _section_signature(items: Iterable[Setting]) -> inspect.Signature:
+    """Return the signature of the method that sets the settings ``items``."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for item in sorted(items, key=lambda item: not item.positional):
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if item.positional else inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(item.name, kind, default=item.default, annotation=item.hint))
-    vars(method)["__signature__"] = inspect.Signature(parameters, return_annotation="Self")
-    return method
+    return inspect.Signature(parameters, return_annotation="Self")
 
 
 def _section_doc(purpose: str, items: Iterable[Setting]) -> str:

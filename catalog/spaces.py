@@ -1,7 +1,7 @@
 """Functions that find the leaves of nested spaces and convert observations to tensors."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +27,20 @@ class Leaf(NamedTuple):
         return obs.flatten(-len(self.shape)) if self.shape else obs.unsqueeze(-1)
 
 
+ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+"""A space whose members are arrays of numbers."""
+
+
+def bounds_of(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return space.start, space.start + counts - 1
+
+
 def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf]:
     """Yield the leaves of ``space``, in the order of the space. A space that is not nested is its only leaf.
 
@@ -39,7 +53,7 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
         for key, child in space_parts(space).items():
             for leaf in array_leaves(child, f"{path}[{key!r}]"):
                 yield leaf._replace(keys=(key, *leaf.keys))
-    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    elif not isinstance(space, ArraySpace):
         raise _no_array(space, path)
     elif 0 in (shape := space.shape or ()):
         raise _empty(space, path)

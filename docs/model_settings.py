@@ -1,11 +1,16 @@
 """Makes model-settings.md, the table of all model settings, from the fields of ``DefaultModelConfig``."""
 
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
 from tables import table_head, table_row
 
 from algorithms.dqn import DQNModelConfig
 from algorithms.sac import SACModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
 from catalog.checks import type_text
+from catalog.rules import RuleTable
 from catalog.settings import Setting, settings_of
 
 SECTIONS = {
@@ -69,6 +74,29 @@ shows the rule that fired, those passed over, and the values of these settings. 
 """
 
 
+VECTOR = spaces.Box(-1, 1, (4,))
+MATRIX = spaces.Box(-1, 1, (4, 4))
+EXAMPLES: list[tuple[spaces.Space, dict[str, Any]]] = [
+    (VECTOR, {}),
+    (VECTOR, {"custom_model": lambda space: None}),
+    (MATRIX, {}),
+    (MATRIX, {"matrix_observations": "image"}),
+    (MATRIX, {"matrix_observations": "sequence"}),
+    (spaces.Box(0, 1, (16, 16, 3)), {}),
+    (spaces.Box(0, 1, (4, 16, 16, 3)), {}),
+    (spaces.Box(0, 9, (4,), np.int64), {}),
+    (spaces.Discrete(3), {}),
+    (spaces.Discrete(3), {"discrete_embedding_dim": 2}),
+    (spaces.MultiDiscrete([3, 3]), {}),
+    (spaces.MultiBinary(3), {}),
+    (spaces.Dict(a=VECTOR, b=VECTOR), {}),
+    (spaces.Dict(a=VECTOR, b=VECTOR), {"flatten_observations": True}),
+    (spaces.Tuple([VECTOR, VECTOR]), {}),
+    (spaces.Tuple([VECTOR, VECTOR]), {"flatten_observations": True}),
+]
+"""Spaces and settings to which each rule applies at least once."""
+
+
 def page() -> str:
     """The text of the page."""
     return "\n".join(
@@ -103,10 +131,26 @@ def _setting(item: Setting) -> str:
 def _rules() -> list[str]:
     lines = table_head("Decides", "Rule", "Settings")
     for table in (encoder_rules, action_distribution_rules, action_converter_rules):
-        for rule in reversed(table._rules):
-            settings = [name for name in rule.settings if not name.endswith("_kwargs")]
+        reads = _reads_by_rule(table)
+        for rule in table:
+            settings = [name for name in reads[rule.name] if not name.endswith("_kwargs")]
             lines.append(table_row(table.what, rule.name, ", ".join(f"`{name}`" for name in settings) or "none"))
     return [*lines, ""]
+
+
+def _reads_by_rule(table: RuleTable) -> dict[str, list[str]]:
+    """The settings that each rule of the table reads, by the name of the rule, from deciding about the examples."""
+    reads: dict[str, list[str]] = {}
+    for space, settings in EXAMPLES:
+        try:
+            root = table.root(space, DefaultModelConfig(**settings), "space")
+            root.run()
+        except ValueError:  # as an action space, an image has no rule, say
+            continue
+        for node in root.walk():
+            assert node.rule is not None
+            reads[node.rule.name] = node.reads
+    return reads
 
 
 def _default(item: Setting) -> object:

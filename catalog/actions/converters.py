@@ -154,9 +154,7 @@ def _(space: Any, model_config: DefaultModelConfig, node: Node[ActionConverter])
     return Offset(np.asarray(space.low if isinstance(space, spaces.Box) else space.start), space.dtype)
 
 
-@action_converter_rules.register(
-    spaces.Box, name="float Box → stretch and clip to the bounds", when=is_float_box, settings=("normalize_actions",)
-)
+@action_converter_rules.register(spaces.Box, name="float Box → stretch and clip to the bounds", when=is_float_box)
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
     return FitBox(space, model_config.normalize_actions)
 

@@ -306,3 +306,30 @@ def choose(
     """
     rule = action_distribution_rules.register(space_type, name=name, when=when, settings=settings)
     rule(lambda space, model_config, node: dist_cls.bind(space, path=node.path))
+
+
+def checked_class(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
+    """Check ``found``, and return it or its subclass for actions of ``space``; see :meth:`Distribution.bind`.
+
+    Args:
+        found: The class that a hook or a setting chose.
+        space: Space of the actions.
+        where: The hook or setting, for error messages.
+        path: Name of ``space`` in error messages.
+
+    Raises:
+        TypeError: If ``found`` is not a subclass of :class:`Distribution`, or leaves methods of it abstract.
+        ValueError: If the class does not support ``space``.
+    """
+    if not (isinstance(found, type) and issubclass(found, Distribution)):
+        raise TypeError(
+            f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "
+            "from Distribution, or from one of its subclasses."
+        )
+    if missing := sorted(found.__abstractmethods__):
+        expected, got = "a class with every method of catalog.Distribution", f"{found.__name__} without some"
+        remedy = f"Write {', '.join(f'{name}()' for name in missing)}."
+        raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
+    dist_cls = found.bind(space, path=path)
+    dist_cls.required_input_dim(space)  # a custom class may refuse the space only here
+    return dist_cls

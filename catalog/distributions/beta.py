@@ -65,8 +65,8 @@ class Beta(BoxDistribution):
         # below = log(u), above = log(1 - u) for the action 2u - 1; the slope of that map adds the last term, -log(2)
         below, above = (actions.log1p() - _LOG_2), ((-actions).log1p() - _LOG_2)
         less_a, less_b = self._doubles()
-        each = less_a * below + less_b * above - _log_beta(1 + less_a, 1 + less_b) - _LOG_2
-        return each.sum(-1).to(self.alpha.dtype)
+        logps = less_a * below + less_b * above - _log_beta(1 + less_a, 1 + less_b) - _LOG_2
+        return logps.sum(-1).to(self.alpha.dtype)
 
     def entropy(self) -> Tensor:
         less_a, less_b = self._doubles()

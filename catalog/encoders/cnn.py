@@ -15,7 +15,7 @@ from catalog.activations import Activation, Init, activation_function, in_place_
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.model_config import DefaultModelConfig, settings_about
+from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node, of_rank
 
 Pair = tuple[int, int]
@@ -249,9 +249,9 @@ class CNNEncoderConfig(ImageEncoderConfig):
 
 
 def _in_full(entry: Sequence[Any], padding: str) -> Filter:
-    channels, kernel, stride, *own = entry
+    channels, kernel, stride, *rest = entry
     kernel, stride = ((value, value) if isinstance(value, int) else tuple(value) for value in (kernel, stride))
-    return channels, kernel, stride, own[0] if own else padding
+    return channels, kernel, stride, rest[0] if rest else padding
 
 
 class CNNEncoder(ImageEncoder):
@@ -335,39 +335,31 @@ class _ResidualBlock(nn.Module):
         return x + self.conv2(self.activation2(self.conv1(self.activation1(x))))
 
 
-_SETTINGS = settings_about("conv_")
-
-
-@encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 2 as a grey image → CNN",
-    when=of_rank(2, matrix="image"),
-    settings=("matrix_observations", *_SETTINGS),
-)
-@encoder_rules.register(
-    spaces.Box, name="Box of rank 4 → frames as channels → CNN", when=of_rank(4), settings=_SETTINGS
-)
-@encoder_rules.register(spaces.Box, name="Box of rank 3 → CNN", when=of_rank(3), settings=_SETTINGS)
+@encoder_rules.register(spaces.Box, name="Box of rank 2 as a grey image → CNN", when=of_rank(2, matrix="image"))
+@encoder_rules.register(spaces.Box, name="Box of rank 4 → frames as channels → CNN", when=of_rank(4))
+@encoder_rules.register(spaces.Box, name="Box of rank 3 → CNN", when=of_rank(3))
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ImageEncoderConfig:
+    filters = model_config.conv_filters
+    padding = model_config.conv_padding
+    channels = model_config.conv_channels
+    activation = model_config.conv_activation
+    use_layernorm = model_config.conv_use_layernorm
     common: dict[str, Any] = {
         "input_dims": space.shape,
-        "channels": model_config.conv_channels,
-        "activation": model_config.conv_activation,
+        "channels": channels,
+        "activation": activation,
         "dense_dim": model_config.conv_dense_dim,
         "init": Init.of("conv", model_config),
         "scale": 1 / 255 if is_byte_box(space) else 1.0,
         "where": node.path,
     }
-    if model_config.conv_filters != "impala":
-        return CNNEncoderConfig(
-            filters=model_config.conv_filters,
-            padding=model_config.conv_padding,
-            use_layernorm=model_config.conv_use_layernorm,
-            **common,
-        )
-    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "its own padding")
-    for name, expected, why in fixed:
-        if (got := getattr(model_config, name)) != expected:
+    if filters != "impala":
+        return CNNEncoderConfig(filters=filters, padding=padding, use_layernorm=use_layernorm, **common)
+    for name, got, expected, why in (
+        ("conv_use_layernorm", use_layernorm, False, "no LayerNorm"),
+        ("conv_padding", padding, "same", "its own padding"),
+    ):
+        if got != expected:
             raise ValueError(
                 f"model_config.{name}: expected {expected!r} for conv_filters='impala', which has "
                 f"{why}, at {node.path}, got {got!r}. Set it to {expected!r}, or list the convolutions "

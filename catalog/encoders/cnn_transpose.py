@@ -116,7 +116,7 @@ class CNNTransposeHead(nn.Module):
         self._activations = tuple(activation_function(config.activation) for _ in convs)
         self._output_activation = activation_function(config.output_activation)
         made = (*self._activations, self._output_activation)
-        self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
+        self.activations = nn.ModuleList(net for net in made if isinstance(net, nn.Module))
         for layer in (self.dense, *convs[:-1]):
             config.init.apply(layer)
         config.output_init.apply(convs[-1])

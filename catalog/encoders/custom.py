@@ -71,7 +71,6 @@ class CustomEncoderConfig(ModelConfig):
     Space,
     name="custom_model",
     when=lambda space, model_config: model_config.custom_model is not None,
-    settings=("custom_model", "custom_model_config"),
 )
 def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> CustomEncoderConfig:
     where = f"custom_model at {node.path}"

@@ -83,20 +83,27 @@ class DenseStack(nn.Module):
         output_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.input_dim, self.dropout = input_dim, dropout
-        is_rms = norm == "rms"
-        self.normalize = functional.rms_norm if is_rms else functional.layer_norm
-        ends, normed = _widths(input_dim, hidden_dims, norm, blocks)
-        hidden, outputs = len(ends), [] if output_dim is None else [((input_dim, *hidden_dims)[-1], output_dim)]
-        linears = [nn.Linear(a, b) for a, b in (*ends, *outputs)]
-        norms = [nn.RMSNorm(width) if is_rms else nn.LayerNorm(width) for width in normed]
-        for i, linear in enumerate(linears):
-            (init if i < hidden or output_init is None else output_init).apply(linear)
-        self.layers = [*_hidden_layers(linears[:hidden], norms, blocks, activation)]
-        self.layers += [Layer(linear._parameters) for linear in linears[hidden:]]
+        self.input_dim = input_dim
+        self.dropout = dropout
+        self.normalize, norm_class = functional.layer_norm, nn.LayerNorm
+        if norm == "rms":
+            self.normalize, norm_class = functional.rms_norm, nn.RMSNorm
+        ends, norm_widths = _widths(input_dim, hidden_dims, norm, blocks)
+        linears = [nn.Linear(inputs, outputs) for inputs, outputs in ends]
+        norms = [norm_class(width) for width in norm_widths]
+        # all layers exist before the first is initialised: both draw random numbers, and seeds rely on their order
+        output = None if output_dim is None else nn.Linear((input_dim, *hidden_dims)[-1], output_dim)
+        for linear in linears:
+            init.apply(linear)
+        if output is not None:
+            (output_init or init).apply(output)
+        self.layers = [*_hidden_layers(linears, norms, blocks, activation)]
+        if output is not None:
+            self.layers.append(Layer(output._parameters))
+            linears.append(output)
         self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
-        made = [layer.activation for layer in self.layers]
-        self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
+        activations = [layer.activation for layer in self.layers]
+        self.activations = nn.ModuleList(made for made in activations if isinstance(made, nn.Module))
 
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
@@ -227,8 +234,8 @@ class DenseEnsemble(DenseStack):
             for name in [*of_layer[0]._parameters]:
                 weights = torch.stack([layer.get_parameter(name).detach() for layer in of_layer])
                 # [in, out], in which order the product of a batch of matrices needs no transposed copies
-                own = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
-                setattr(of_layer[0], name, nn.Parameter(own))
+                stack = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
+                setattr(of_layer[0], name, nn.Parameter(stack))
 
     @staticmethod
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ class ExtraOutputs(nn.Module):
 
     def parts(self) -> dict[str, nn.Module]:
         """Return every net by a name for :meth:`Catalog.explain`, such as ``'curiosity' head``."""
-        own = [name for name, trunk in self.trunks.items() if trunk == name]
-        encoders = {f"{name!r} encoder": self.encoders[_key(name)] for name in own}
+        names = [name for name, trunk in self.trunks.items() if trunk == name]
+        encoders = {f"{name!r} encoder": self.encoders[_key(name)] for name in names}
         return encoders | {f"{name!r} head": self.heads[_key(name)] for name in self.trunks}
 
 

@@ -9,12 +9,12 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.activations import Activation, Blocks, Init, Norm
+from catalog.activations import Activation, Blocks, Init, Norm, check_blocks
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import Vectorize, vector_width, vectorizer
-from catalog.model_config import DefaultModelConfig, check_blocks, settings_about
-from catalog.rules import Node, When, of_rank
+from catalog.model_config import DefaultModelConfig
+from catalog.rules import Node, of_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,15 +278,6 @@ def require_width(config: Any) -> None:
         )
 
 
-def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
-    vector_width(space, node.path)  # raises an error that names the path
-    return MLPEncoderConfig(
-        input_space=space,
-        embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,
-        **fcnet_layers(model_config),
-    )
-
-
 def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
     """Return, by name, the arguments of an :class:`MLPEncoderConfig` that follow from the ``fcnet_*`` settings."""
     return {
@@ -300,13 +291,6 @@ def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
     }
 
 
-def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:
-    """Register the rule ``name``, by which an MLP encodes spaces of ``space_type`` if ``when(space, model_config)`` is
-    True or ``when`` is None. ``settings`` are the names of the settings that the rule reads besides ``fcnet_*``."""
-    settings += settings_about("fcnet_")
-    encoder_rules.register(space_type, name=name, when=when, settings=settings)(_mlp_config)
-
-
 def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
     """Return whether the settings turn a Dict or Tuple into one vector."""
     return model_config.flatten_observations
@@ -316,11 +300,18 @@ def _is_embedded(space: Space, model_config: DefaultModelConfig) -> bool:
     return model_config.discrete_embedding_dim is not None
 
 
-_read(spaces.Box, "Box of rank 0 or 1 → MLP", of_rank(0, 1))
-_read(spaces.Box, "Box of rank 2 → one vector → MLP", of_rank(2, matrix="flatten"), "matrix_observations")
-_read(spaces.Discrete, "Discrete → one-hot → MLP", None, "discrete_embedding_dim")
-_read(spaces.MultiDiscrete, "MultiDiscrete → one-hot per part → MLP")
-_read(spaces.MultiBinary, "MultiBinary → MLP")
-_read(spaces.Dict, "Dict → one vector → MLP", _is_flattened, "flatten_observations")
-_read(spaces.Tuple, "Tuple → one vector → MLP", _is_flattened, "flatten_observations")
-_read(spaces.Discrete, "Discrete → embedding → MLP", _is_embedded, "discrete_embedding_dim")
+@encoder_rules.register(spaces.Discrete, name="Discrete → embedding → MLP", when=_is_embedded)
+@encoder_rules.register(spaces.Tuple, name="Tuple → one vector → MLP", when=_is_flattened)
+@encoder_rules.register(spaces.Dict, name="Dict → one vector → MLP", when=_is_flattened)
+@encoder_rules.register(spaces.MultiBinary, name="MultiBinary → MLP")
+@encoder_rules.register(spaces.MultiDiscrete, name="MultiDiscrete → one-hot per part → MLP")
+@encoder_rules.register(spaces.Discrete, name="Discrete → one-hot → MLP")
+@encoder_rules.register(spaces.Box, name="Box of rank 2 → one vector → MLP", when=of_rank(2, matrix="flatten"))
+@encoder_rules.register(spaces.Box, name="Box of rank 0 or 1 → MLP", when=of_rank(0, 1))
+def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
+    vector_width(space, node.path)  # raises an error that names the path
+    return MLPEncoderConfig(
+        input_space=space,
+        embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,
+        **fcnet_layers(model_config),
+    )

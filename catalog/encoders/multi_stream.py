@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
 from catalog.encoders.dense import DenseStack
-from catalog.model_config import DefaultModelConfig, settings_about
+from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 from catalog.spaces import space_parts
 
@@ -87,15 +87,12 @@ class MultiStreamEncoder(DenseStack, Encoder):
         return EncoderOutput(self.run(torch.cat(latents, -1) if len(latents) > 1 else latents[0]))
 
 
-_SETTINGS = "flatten_observations", *settings_about("fusionnet_"), *settings_about("fcnet_kernel_", "fcnet_bias_")
-
-
 def _has_streams(space: Space, model_config: DefaultModelConfig) -> bool:
     return not model_config.flatten_observations
 
 
-@encoder_rules.register(spaces.Tuple, name="Tuple → an encoder per part, fused", when=_has_streams, settings=_SETTINGS)
-@encoder_rules.register(spaces.Dict, name="Dict → an encoder per part, fused", when=_has_streams, settings=_SETTINGS)
+@encoder_rules.register(spaces.Tuple, name="Tuple → an encoder per part, fused", when=_has_streams)
+@encoder_rules.register(spaces.Dict, name="Dict → an encoder per part, fused", when=_has_streams)
 def _(
     space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[ModelConfig]
 ) -> MultiStreamEncoderConfig:

@@ -1,19 +1,15 @@
-"""Recurrent encoders: LSTM and GRU over the steps of an episode, and a GRU over the rows of one observation."""
+"""Recurrent encoders: LSTM and GRU over the steps of an episode."""
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.activations import Init
-from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
+from catalog.base import EncoderOutput, ModelConfig, Tree
 from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
-from catalog.encoders.preprocessing import is_byte_box, vector_width
-from catalog.model_config import DefaultModelConfig, settings_about
-from catalog.rules import Node, of_rank
+from catalog.model_config import DefaultModelConfig
 
 Hidden = tuple[Tensor, ...]
 """State of one recurrent layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
@@ -59,7 +55,7 @@ class RecurrentEncoder(MemoryEncoder):
         widths = (self.input_dim, *[config.hidden_dim] * (config.num_layers - 1))
         layers = [net(width, config.hidden_dim) for width in widths]
         for layer in layers:
-            start_gates(config.init, _weights(layer), config.hidden_dim)
+            start_gates(config.init, layer_weights(layer), config.hidden_dim)
         self.layers = nn.ModuleList(layers)
 
     def get_initial_state(self) -> dict[str, Tensor]:
@@ -100,7 +96,7 @@ class RecurrentEncoder(MemoryEncoder):
         """
         x, after = x[0], []
         for before, layer in zip(hidden, self.layers, strict=True):
-            weights = _weights(layer)
+            weights = layer_weights(layer)
             is_lstm = len(before) == 2
             after.append(torch.lstm_cell(x, before, *weights) if is_lstm else (torch.gru_cell(x, *before, *weights),))
             x = after[-1][0]  # the output of a layer is its h
@@ -124,13 +120,13 @@ class RecurrentEncoder(MemoryEncoder):
         after = []
         if timeline is None:
             for before, layer in zip(hidden, self.layers, strict=True):
-                x, state = _fused(x, before, _weights(layer))
+                x, state = run_layer(x, before, layer_weights(layer))
                 after.append(state)
             return x, after
         x = timeline.spread(x)
         for before, layer in zip(hidden, self.layers, strict=True):
             forced = torch.cat([x, timeline.forces.to(x.dtype)], 2)
-            x, state = _fused(forced, before, _with_forces(*_weights(layer)))
+            x, state = run_layer(forced, before, _with_forces(*layer_weights(layer)))
             after.append((timeline.last(x), *state[1:]))
         return timeline.gather(x), after
 
@@ -203,15 +199,15 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
     return torch.cat([w_ih, torch.stack([torch.cat(forget), torch.cat(hold)], 1)], 1), w_hh, b_ih, b_hh
 
 
-def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
+def layer_weights(layer: nn.Module) -> tuple[Tensor, ...]:
     """Return input weights, recurrent weights and the biases of both of an ``nn.LSTM`` or ``nn.GRU``. Do not use its
     ``_flat_weights``, which would miss parameters that were replaced."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
 
 
-def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
+def run_layer(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
     """Run one layer over ``x`` ``[L, B, D]`` from the state ``hidden``, (h, c) or (h,). Return outputs
-    ``[L, B, H]`` and the state after the last step. ``weights`` are those of :func:`_weights`."""
+    ``[L, B, H]`` and the state after the last step. ``weights`` are those of :func:`layer_weights`."""
     if x.is_cuda:
         weights = _in_one_piece(weights)
     before = tuple(part.unsqueeze(0).contiguous() for part in hidden)
@@ -240,71 +236,4 @@ def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: Defaul
         hidden_dim=model_config.lstm_cell_size,
         num_layers=model_config.lstm_num_layers,
         init=Init.of("lstm", model_config, gain=1.0),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceEncoderConfig(ModelConfig):
-    """Config of a GRU over the rows of each observation, ``[..., L, F] → [..., hidden_dim]``.
-
-    The latent is the output after the last row. The net has no memory between steps of the env.
-
-    Attributes:
-        input_dims: Number of rows and of numbers per row, (L, F).
-        hidden_dim: Width of the GRU.
-        init: Initialisers of the weights, applied to each gate separately.
-        scale: Factor by which the numbers of an observation are multiplied.
-    """
-
-    input_dims: tuple[int, ...]
-    hidden_dim: int = 64
-    init: Init = field(default_factory=Init)
-    scale: float = 1.0
-
-    @property
-    def output_dims(self) -> tuple[int, ...]:
-        return (self.hidden_dim,)
-
-    def build(self) -> "SequenceEncoder":
-        return SequenceEncoder(self)
-
-
-class SequenceEncoder(Encoder):
-    """The net of a :class:`SequenceEncoderConfig`."""
-
-    def __init__(self, config: SequenceEncoderConfig) -> None:
-        super().__init__()
-        self.input_dims, self.hidden_dim, self.scale = tuple(config.input_dims), config.hidden_dim, config.scale
-        self.gru = nn.GRU(config.input_dims[1], config.hidden_dim)
-        start_gates(config.init, _weights(self.gru), config.hidden_dim)
-
-    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Return latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``. Ignore ``state`` and ``starts``."""
-        leading = obs.shape[:-2]
-        weights = _weights(self.gru)
-        rows = obs.reshape(math.prod(leading), *self.input_dims).transpose(0, 1).to(weights[0].dtype)
-        if self.scale != 1:
-            rows = rows * self.scale
-        _, (last,) = _fused(rows, (rows.new_zeros(rows.shape[1], self.hidden_dim),), weights)
-        return EncoderOutput(last.view(*leading, self.hidden_dim))
-
-
-@encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 2 as a sequence of rows → GRU",
-    when=of_rank(2, matrix="sequence"),
-    settings=("matrix_observations", "fcnet_hiddens", *settings_about("lstm_kernel_", "lstm_bias_")),
-)
-def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
-    vector_width(space, node.path)  # refuses a space without entries
-    if not model_config.fcnet_hiddens:
-        raise ValueError(
-            "model_config.fcnet_hiddens: expected a last width for the GRU over the rows of "
-            f"{node.path}, got (). Give at least one width, for example [64]."
-        )
-    return SequenceEncoderConfig(
-        input_dims=space.shape,
-        hidden_dim=model_config.fcnet_hiddens[-1],
-        init=Init.of("lstm", model_config, gain=1.0),
-        scale=1 / 255 if is_byte_box(space) else 1.0,
     )

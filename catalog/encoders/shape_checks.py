@@ -41,29 +41,36 @@ def check_encoder(
             a next state that does not have the form of the initial state.
     """
     initial = encoder.get_initial_state()
-    leading = (2,) if initial is None else (2, 3)
+    leading = (2,)  # with a batch of 1, a net that drops the batch dim would pass by broadcasting
     memory: dict[str, Any] = {"state": None}
     if initial is not None:
         check_state(initial, where)
+        leading = (2, 3)
         state = tree.map_structure(lambda x: x.expand(3, *x.shape).clone(), initial)
         memory = {"state": state, "starts": torch.zeros(leading, dtype=torch.bool)}
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
     out = try_net(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
-    latent = out.latent if isinstance(out, EncoderOutput) else None
-    if not isinstance(latent, Tensor):
-        got = f"an EncoderOutput of {type(latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
-        raise ValueError(
-            f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
-            "returns EncoderOutput(latent, state)."
-        )
+    latent = _latent_of(out, where)
+    dims = tuple(latent.shape[-1:]) if declared is None else declared
     width = declared[0] if declared is not None and len(declared) == 1 else "D"
     expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
     remedy = "Flatten the output, keep the batch dim, let output_dims say its width, and return float32 as heads take."
-    dims = tuple(latent.shape[-1:]) if declared is None else declared
     check_floats(latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
     check_next_state(memory["state"], out.state, where)
     return dims
+
+
+def _latent_of(out: Any, where: str) -> Tensor:
+    """Return the latents in ``out``, which the encoder that ``where`` names has returned. Raise ValueError if ``out``
+    has none."""
+    if isinstance(out, EncoderOutput) and isinstance(out.latent, Tensor):
+        return out.latent
+    got = f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
+    raise ValueError(
+        f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
+        "returns EncoderOutput(latent, state)."
+    )
 
 
 def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:

@@ -12,12 +12,15 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.actions.converters import action_converter_rules
+from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
 from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_marked
+from catalog.distributions.action_models import ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
 from catalog.encoders.dense import DenseEnsemble
+from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.errors import unknown
@@ -93,6 +96,16 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
     return "\n".join(map(_shown, lines)) if format == "text" else flowchart(lines)
 
 
+def further_nets(
+    embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
+) -> dict[str, nn.Module]:
+    """Return, by name, the nets that a module has in addition to encoder and heads: the action embeddings and the
+    action model if they have parameters, and the nets of the extra outputs."""
+    nets = {"action embeddings": embeddings, "action model": action_model}
+    found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
+    return found if extra_outputs is None else found | extra_outputs.parts()
+
+
 def _shown(line: Line) -> str:
     start = f"{'  ' * line.depth}{line.label}"
     if not line.text:
@@ -102,36 +115,47 @@ def _shown(line: Line) -> str:
 
 
 def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
-    module, mask, encoder = built.module, built.mask, built.encoder
+    module, encoder = built.module, built.encoder
     yield Line(0, type(catalog).__name__)
     if module is not None:
         yield Line(1, "module", type(module).__name__)
     yield Line(1, "observation space", short_space(catalog.observation_space))
     yield from _no_encoder(catalog, module) if encoder is None else _encoder(catalog, encoder)
     yield from _views(catalog, built.parts)
-    if keys := catalog.model_config.critic_only_keys:
-        verdict = f"{', '.join(f'observation_space[{key!r}]' for key in keys)}: a policy acts without"
-        yield Line(2, "critic only", f"{verdict}: {_setting(catalog, 'critic_only_keys')}")
-    if mask is not None or catalog.action_mask is not None:
-        verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
-        reason = overrider(catalog, "build_action_mask") or _setting(catalog, "action_mask_key")
-        yield Line(2, "action mask", f"{verdict}: {reason}")
-    if (embeddings := catalog.action_embeddings) is not None:
-        where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
-        yield Line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}")
+    yield from _special_fields(catalog, built.mask)
     yield _standardised(catalog, built)
     yield Line(1, "action space", short_space(catalog.action_space))
     yield from _distribution(catalog, catalog.action_node)
     yield from _order(catalog)
     yield from _converter(catalog)
-    known = settings_of(DefaultModelConfig)
-    if own := [_setting(catalog, name) for name in settings_of(type(catalog.model_config)) if name not in known]:
-        yield Line(1, "settings of its own", ", ".join(own))
-    if encoder is not None and (unread := unread_settings(catalog)):
-        yield Line(1, "without effect", ", ".join(f"{name} = {value!r} (set)" for name, value in unread.items()))
+    shared = settings_of(DefaultModelConfig)
+    further = [name for name in settings_of(type(catalog.model_config)) if name not in shared]
+    if further:
+        yield Line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in further))
+    if encoder is not None:  # a module with nets of its own may read any setting
+        unread = unread_settings(catalog)
+        if unread:
+            yield Line(1, "without effect", ", ".join(f"{name} = {value!r} (set)" for name, value in unread.items()))
     yield from _overrides(type(catalog))
     if built.parts or module is not None:
         yield from _nets(catalog, built)
+
+
+def _special_fields(catalog: Catalog, mask: ActionMask | None) -> Iterator[Line]:
+    """Yield lines about the fields of the observation that not every encoder reads. ``mask`` is the module that masks
+    forbidden actions."""
+    keys = catalog.model_config.critic_only_keys
+    if keys:
+        fields = ", ".join(f"observation_space[{key!r}]" for key in keys)
+        yield Line(2, "critic only", f"{fields}: a policy acts without: {_setting(catalog, 'critic_only_keys')}")
+    if mask is not None or catalog.action_mask is not None:
+        verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
+        reason = overrider(catalog, "build_action_mask") or _setting(catalog, "action_mask_key")
+        yield Line(2, "action mask", f"{verdict}: {reason}")
+    embeddings = catalog.action_embeddings
+    if embeddings is not None:
+        where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
+        yield Line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}")
 
 
 def short_space(space: Space) -> str:
@@ -154,45 +178,53 @@ def short_space(space: Space) -> str:
 def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterator[Line]:
     """Yield lines that describe the decisions about the encoder ``net``, and the sizes of the net and its parts."""
     root, config = catalog.encoder_node, catalog.model_config
-    if own := overrider(catalog, "build_encoder"):
-        yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
-        read = {*memory_settings(config), *catalog.further_settings}
-        texts = [_setting(catalog, name) for name in config.encoder_settings() if name not in read]
-        if left := ", ".join(text for text in texts if text.endswith("(set)")):
-            yield Line(3, "left to it", f"{left}: no effect unless it reads them")
-        if config.is_recurrent:
-            yield Line(3, "followed by", _memory(catalog))
-            yield _decided(catalog, memory_settings(config), 4, root)
-        if catalog._latent_dims is not None:
-            yield Line(3, "latent", f"{catalog.latent_dims}")
+    if overrider(catalog, "build_encoder"):
+        yield from _custom_encoder(catalog, label)
         return
     assert catalog.encoder_config is not None
     ends = [Line(3, "config", _config(catalog.encoder_config)), Line(3, "latent", f"{catalog.latent_dims}")]
-    joins = catalog._sees_more and not catalog._feeds_own_encoder
-    if catalog.encoder_config is not catalog._tree_config:
+    if catalog.encoder_config is not catalog._tree_config:  # a hook replaced what the tree chose
         hook = overrider(catalog, "_determine_components_hook")
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=hook)
         yield from ends
         return
+    joins = catalog._sees_more and not catalog._feeds_own_encoder
     if config.is_recurrent or joins:
         yield Line(2, label, _memory(catalog))
         yield _decided(catalog, memory_settings(config) or FUSION, 3, root)
         yield from ends
         label = "tokenizer" if config.is_recurrent else "encoder of each step"
+    # the net with a memory, and the one that joins earlier steps, are around the encoder that the tree chose
     for _ in range(config.is_recurrent + joins):
         assert isinstance(net, Encoder)
         net = net.parts()[0]
     yield from _encoder_node(catalog, root, net, label)
 
 
+def _custom_encoder(catalog: Catalog, label: str) -> Iterator[Line]:
+    """Yield lines that describe the encoder of an overridden ``build_encoder``."""
+    root, config = catalog.encoder_node, catalog.model_config
+    yield from _decision(catalog, encoder_rules, root, 2, label, decider=overrider(catalog, "build_encoder"))
+    read = {*memory_settings(config), *catalog.further_settings}
+    texts = [_setting(catalog, name) for name in config.encoder_settings() if name not in read]
+    changed = ", ".join(text for text in texts if text.endswith("(set)"))
+    if changed:
+        yield Line(3, "left to it", f"{changed}: no effect unless it reads them")
+    if config.is_recurrent:
+        yield Line(3, "followed by", _memory(catalog))
+        yield _decided(catalog, memory_settings(config), 4, root)
+    if catalog._latent_dims is not None:
+        yield Line(3, "latent", f"{catalog.latent_dims}")
+
+
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
     """Yield lines that describe where the encoder comes from if the catalog built none. ``module`` is the
     :attr:`Built.module` of the nets."""
-    name, own = type(module).__name__, overrider(catalog, "build_encoder")
+    name, hook = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
         decider = f"none by {overrider(catalog, '_determine_components_hook')}"
-    elif own:
-        decider = f"{own}, if {name} calls it"
+    elif hook:
+        decider = f"{hook}, if {name} calls it"
     else:
         source = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
         yield Line(2, "encoder", source)
@@ -209,13 +241,18 @@ def _standardised(catalog: Catalog, built: Built) -> Line:
 
 
 def _memory(catalog: Catalog) -> str:
-    steps = catalog.past_view.steps if catalog._sees_more else {}
-    words = [f"the previous {_PREVIOUS[name] if k == 1 else f'{k} {_PREVIOUS[name]}s'}" for name, k in steps.items()]
-    parts = " and ".join(["the encoding of each step", *words])
+    parts = ["the encoding of each step"]
+    for name, steps in catalog.past_view.steps.items() if catalog._sees_more else ():
+        noun = _PREVIOUS[name]
+        parts.append(f"the previous {noun}" if steps == 1 else f"the previous {steps} {noun}s")
     config = catalog.model_config
     if config.use_attention:
-        return f"Attention to the last {config.attention_memory} steps and this one, over {parts}"
-    return f"{'LSTM' if config.use_lstm else 'GRU' if config.use_gru else 'Dense layers'} over {parts}"
+        net = f"Attention to the last {config.attention_memory} steps and this one,"
+    elif config.use_lstm:
+        net = "LSTM"
+    else:
+        net = "GRU" if config.use_gru else "Dense layers"
+    return f"{net} over {' and '.join(parts)}"
 
 
 def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, label: str) -> Iterator[Line]:
@@ -276,9 +313,9 @@ def _decision(
     for owner in owners:
         yield Line(depth + 1, "asked first", f"{owner}, which left it to the tree")
     if node.passed:
-        yield Line(depth + 1, "passed over", "; ".join(other.name for other in node.passed))
-    if node.rule.settings:
-        yield _decided(catalog, node.rule.settings, depth + 1, node)
+        yield Line(depth + 1, "passed over", "; ".join(rule.name for rule in node.passed))
+    if node.reads:
+        yield _decided(catalog, node.reads, depth + 1, node)
 
 
 def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]) -> Line:
@@ -318,12 +355,12 @@ def _order(catalog: Catalog) -> Iterator[Line]:
 
 
 def _converter(catalog: Catalog) -> Iterator[Line]:
-    root, own = catalog.converter_node, overrider(catalog, "build_action_converter")
-    if not own:
+    root, hook = catalog.converter_node, overrider(catalog, "build_action_converter")
+    if not hook:
         root.run()  # records the decisions in the nodes
-    for node in [root] if own else root.walk():
+    for node in [root] if hook else root.walk():
         label = str(node.keys[-1]) if node.keys else "action converter"
-        yield from _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, decider=own)
+        yield from _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, decider=hook)
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
@@ -355,23 +392,32 @@ def _overrides(cls: type[Catalog]) -> list[Line]:
 def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
     parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
     rows: list[tuple[str, str, str]] = []
-    first: dict[nn.Module, str] = {}
+    names: dict[nn.Module, str] = {}
+    listed: set[nn.Parameter] = set()
     for name, net in parts.items():
-        if first.setdefault(net, name) == name:
-            rows.append((name, _describe(net), _count(net.parameters())))
-        else:
-            rows.append((name, f"the {first[net]}", "shared"))
-    listed = {p for net in parts.values() for p in net.parameters()}
-    if others := [p for p in whole.parameters() if p not in listed]:
-        rows.append(("others", "", _count(others)))
+        if net in names:
+            rows.append((name, f"the {names[net]}", "shared"))
+            continue
+        names[net] = name
+        listed.update(net.parameters())
+        rows.append((name, _describe(net), _count(net.parameters())))
+    # parameters that a module has beside its nets, such as a temperature
+    unlisted = [parameter for parameter in whole.parameters() if parameter not in listed]
+    if unlisted:
+        rows.append(("others", "", _count(unlisted)))
     rows.append(("all", "", _count(whole.parameters())))
-    sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
-    if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
-        sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
-    yield Line(1, "parameters", sharing)
-    wide = max(len(text) for _, text, _ in rows)
+    yield Line(1, "parameters", _sharing(catalog) if "critic encoder" in parts else "")
+    width = max(len(text) for _, text, _ in rows)
     for name, text, count in rows:
-        yield Line(2, name, f"{text:<{wide}}  {count:>12}")
+        yield Line(2, name, f"{text:<{width}}  {count:>12}")
+
+
+def _sharing(catalog: Catalog) -> str:
+    """Return whether policy and critic share an encoder as text, and what separate encoders cost."""
+    sharing = _setting(catalog, "vf_share_layers")
+    if not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
+        sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
+    return sharing
 
 
 def _count(parameters: Iterable[Tensor]) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.hooks import overrider
 from catalog.model_config import MEMORIES, ActionValueModelConfig, DefaultModelConfig, settings_about
-from catalog.rules import Node
 from catalog.settings import settings_of
 
 if TYPE_CHECKING:
@@ -69,52 +67,57 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
     config, known = catalog.model_config, settings_of(type(catalog.model_config))
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
     every = [catalog, *views.values()]
-    read = {*catalog.setting_reasons}.union(*(_read_by(view, every) for view in every))
-    values = {name: getattr(config, name) for name in known if name not in read}
-    unread = {name: value for name, value in values.items() if value != known[name].default}
+    read = {*catalog.setting_reasons}.union(*(_read_by(view) for view in every))
+    if not any(_may_have_memory(view) for view in every):
+        read.discard("max_seq_len")
+    unread = {}
+    for name, item in known.items():
+        value = getattr(config, name)
+        if name not in read and value != item.default:
+            unread[name] = value
     for function, given in catalog._whole_config.functions.items():
         if function not in catalog.functions[:1]:  # the settings of the first one are those above
-            own = known.keys() - _read_by(views[function], [views[function]])
-            unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in given if name in own}
+            read_here = _read_by(views[function])
+            names = [name for name in given if name in known and name not in read_here]
+            unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in names}
     if _decides_all(catalog):
         return unread
     for path, given in config.leaf_overrides.items():
         nodes = [node for node in catalog.encoder_node.walk() if f"{node.name}.".startswith(f"{path}.")]
-        heeded = given if any(node.rule is None for node in nodes) else _named_by_rules(nodes)
-        unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in given if name not in heeded}
+        if any(node.rule is None for node in nodes):
+            continue  # a hook decided
+        read_here = {name for node in nodes for name in node.reads}
+        unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in given if name not in read_here}
     return unread
 
 
 def _decides_all(view: Catalog) -> bool:
-    """Return whether an overridden hook or a rule that lists no settings decides a part of the encoder of ``view``,
-    which is a catalog or its copy for one function; see :meth:`Catalog.for_function`."""
+    """Return whether an overridden hook decides a part of the encoder of ``view``, which is a catalog or its copy for
+    one function; see :meth:`Catalog.for_function`."""
     hooks = ("build_encoder", "_determine_components_hook")
-    return any(overrider(view, hook) for hook in hooks) or any(
-        node.rule is None or not node.rule.settings for node in view.encoder_node.walk()
-    )
+    if any(overrider(view, hook) for hook in hooks):
+        return True
+    return any(node.rule is None for node in view.encoder_node.walk())
 
 
-def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
-    """Return the names of the settings that the rules of ``nodes`` read, and each of these names with ``_kwargs``
-    appended, whether or not there is such a setting."""
-    names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
-    return names | {f"{name}_kwargs" for name in names}
+def _may_have_memory(view: Catalog) -> bool:
+    """Return whether ``view`` has a net with a memory, or may have one because custom code builds its encoder."""
+    config = view.model_config
+    return config.is_recurrent or config.has_custom_model or _decides_all(view)
 
 
-def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
+def _read_by(view: Catalog) -> set[str]:
     """Return the names of the settings that affect what ``view`` builds, which is a catalog, or its copy for one
-    function (see :meth:`Catalog.for_function`). ``max_seq_len`` is one of them if any of ``views``, the catalog and all
-    its copies, has a net with a memory, or may have one because custom code builds its encoder."""
+    function. ``max_seq_len`` is one of them whether or not there is a net with a memory."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):
         read -= config.encoder_settings().keys()
-        read |= {*memory_settings(config), *MEMORIES, "leaf_overrides", *_named_by_rules(view.encoder_node.walk())}
+        read |= {*memory_settings(config), *MEMORIES, "leaf_overrides"}
+        read.update(*(node.reads for node in view.encoder_node.walk()))
         if view._sees_more and not config.is_recurrent:
             read |= {*FUSION}
     read |= {*view.further_settings}
-    if not any(_decides_all(v) or v.model_config.is_recurrent or v.model_config.has_custom_model for v in views):
-        read -= {"max_seq_len"}
     if not issubclass(dist_cls, AutoregressiveDistribution):
         read -= {"autoregressive_hiddens", "autoregressive_context_dim"}
         heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
@@ -126,8 +129,9 @@ def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
             if not config.head_fcnet_hiddens:
                 read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
     view.converter_node.run()  # records the decisions in the nodes
-    own_converter = overrider(view, "build_action_converter")
-    if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):
+    converter_reads = [name for node in view.converter_node.walk() for name in node.reads]
+    if not overrider(view, "build_action_converter") and "normalize_actions" not in converter_reads:
         read -= {"normalize_actions"}
-    predicts_returns = "value" in view.functions and not isinstance(config, ActionValueModelConfig)
-    return read if predicts_returns else read - {"normalize_values"}
+    if "value" not in view.functions or isinstance(config, ActionValueModelConfig):
+        read -= {"normalize_values"}  # only a head that predicts returns standardises them
+    return read

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from catalog.actions.masks import ActionMask, observation_space_without
 from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
-from catalog.catalog import Catalog, further_nets
+from catalog.catalog import Catalog
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
-from catalog.explain.explain import Built, Format, explain
+from catalog.explain.explain import Built, Format, explain, further_nets
 from catalog.explain.mermaid import joined
 from catalog.explain.unread import check_settings_are_read, warn_once
 from catalog.hooks import Hooks
@@ -364,11 +364,11 @@ class RLModule(Hooks, nn.Module, ABC):
         theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
         theirs |= dict(other.named_buffers(remove_duplicate=False))
         for path, submodule in self.named_modules(remove_duplicate=False):
-            for own in (submodule._parameters, submodule._buffers):
-                for name, tensor in own.items():
+            for tensors in (submodule._parameters, submodule._buffers):
+                for name, tensor in tensors.items():
                     full = f"{path}.{name}" if path else name
                     if (tensor is not None or full in theirs) and not but(full):
-                        own[name] = theirs[full]  # type: ignore[assignment]
+                        tensors[name] = theirs[full]  # type: ignore[assignment]
 
 
 class MultiRLModule(nn.Module):

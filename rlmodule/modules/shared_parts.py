@@ -27,7 +27,9 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
                 f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
                 f"{where!r}. Write 'encoder', or ['a.encoder', 'b.encoder']."
             )
-        places[name] = {one: found[one] for one in ids if one in found}  # modules added later come last
+        places[name] = {
+            module_id: found[module_id] for module_id in ids if module_id in found
+        }  # modules added later come last
     return places
 
 
@@ -36,11 +38,11 @@ def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], 
     without ``path``, to the dict of a submodule that contains the tensor and to the tensor's key in that dict."""
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for owner, part in module.named_modules(remove_duplicate=False):
-        for own in (part._parameters, part._buffers):
-            for key, tensor in own.items():
+        for tensors in (part._parameters, part._buffers):
+            for key, tensor in tensors.items():
                 name = f"{owner}.{key}" if owner else key
                 if tensor is not None and f"{name}.".startswith(f"{path}."):
-                    found[name[len(path) :]] = own, key
+                    found[name[len(path) :]] = tensors, key
     return found
 
 
@@ -57,8 +59,11 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
         ValueError: If a part is missing in a module, or differs in class or shapes between modules.
     """
     for name, places in places_of(shared_parts, modules).items():
-        found = [(f"{one}.{path}", tensors_at(modules[one], path)) for one, path in places.items()]
-        kinds = [_described(modules[one], path, at[1]) for (one, path), at in zip(places.items(), found, strict=True)]
+        found = [(f"{module_id}.{path}", tensors_at(modules[module_id], path)) for module_id, path in places.items()]
+        kinds = [
+            _described(modules[module_id], path, tensors)
+            for (module_id, path), (_, tensors) in zip(places.items(), found, strict=True)
+        ]
         for (place, mine), kind in zip(found, kinds, strict=True):
             if not (mine or may_lack):
                 raise ValueError(
@@ -71,9 +76,9 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
                     f"shared_parts[{name!r}]: expected parts of one class and the same shapes at {found[0][0]} and at "
                     f"{place}, got {got}. Correct the path, or give the policies equal nets there."
                 )
-            for suffix, (own, key) in mine.items():
+            for suffix, (tensors, key) in mine.items():
                 of_first, its_key = found[0][1][suffix]
-                own[key] = of_first[its_key]
+                tensors[key] = of_first[its_key]
 
 
 def check_nothing_shared(module_id: str, modules: Any) -> None:
@@ -90,5 +95,5 @@ def check_nothing_shared(module_id: str, modules: Any) -> None:
 def _described(module: nn.Module, path: str, tensors: Mapping[str, tuple[dict[str, Any], str]]) -> set[str]:
     """Return a description of the part of ``module`` at ``path``: its class name, and the name and shape of each
     tensor. Two parts can be shared if their descriptions are equal."""
-    shapes = {f"{suffix.removeprefix('.')} {tuple(own[key].shape)}" for suffix, (own, key) in tensors.items()}
+    shapes = {f"{suffix.removeprefix('.')} {tuple(owner[key].shape)}" for suffix, (owner, key) in tensors.items()}
     return shapes | {type(part).__name__ for name, part in module.named_modules() if name == path}

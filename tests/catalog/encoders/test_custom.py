@@ -80,7 +80,7 @@ def test_a_class_in_the_settings_takes_the_place_of_the_default() -> None:
     config, node = decide(VECTOR, custom_model=Wide, custom_model_config={"width": 7})
     assert node.rule is not None
     assert node.rule.name == "custom_model"
-    assert set(node.rule.settings) == {"custom_model", "custom_model_config"}
+    assert set(node.reads) == {"custom_model", "custom_model_config"}
     assert config.output_dims == (7,)
     encoder = config.build()
     assert isinstance(encoder, ModuleEncoder)

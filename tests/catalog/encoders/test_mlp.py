@@ -288,7 +288,7 @@ def test_every_setting_that_shapes_the_result_is_named() -> None:
         "conv_activation": "tanh",
     }
     shaping = {name for name, value in changes.items() if decide(space, **{name: value})[0] != before}
-    assert shaping == set(node.rule.settings)
+    assert shaping == set(node.reads)
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (0,)), spaces.Box(-1, 1, (2, 0))])

@@ -140,7 +140,7 @@ def test_fusion_settings_shape_the_joining_layers() -> None:
     assert [tuple(layer.weight.shape) for layer in net.linears] == [(3, 4 + 3 + 4)]
     assert net.linears[0].bias.tolist() == [1, 1, 1]
     assert config.fusion_activation == "relu"
-    assert {"fusionnet_hiddens", "fusionnet_activation", "fcnet_bias_initializer"} < set(node.rule.settings)
+    assert {"fusionnet_hiddens", "fusionnet_activation", "fcnet_bias_initializer"} < set(node.reads)
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({"x": VECTOR}), spaces.Tuple([VECTOR])])

@@ -19,11 +19,11 @@ from catalog.encoders.mlp import MLPEncoderConfig
 from catalog.encoders.recurrent import (
     RecurrentEncoder,
     RecurrentEncoderConfig,
-    SequenceEncoderConfig,
     _in_one_piece,
     _Timeline,
     recurrent_encoder_config,
 )
+from catalog.encoders.sequence import SequenceEncoderConfig
 from catalog.model_config import DefaultModelConfig
 
 LAYER_TYPES: list[Literal["lstm", "gru"]] = ["lstm", "gru"]
