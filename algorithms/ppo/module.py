@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from catalog.activations import Init
 from catalog.base import Tree
 from catalog.catalog import Catalog
-from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.hooks import refuses_foreign
-from rlmodule.data.columns import Batch, Columns
-from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.actor_critic import ActorCriticModule
+from rlmodule.modules.apis import ValueFunctionAPI
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
 """Initialisation of policy heads, with weights so small that the first policy hardly depends on the observation."""
@@ -55,17 +53,12 @@ class PPOCatalog(Catalog):
         return self.head_config("value", 1, VALUE_INIT).build()
 
     def _explain_parts(self) -> dict[str, nn.Module]:
-        encoder = self.build_actor_critic_encoder()
-        return {
-            "actor encoder": encoder.actor_encoder,
-            "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
-            "policy head": self.build_pi_head(),
-            "value head": self.build_vf_head(),
-            **self._explain_further_parts(),
-        }
+        encoders = self._explain_actor_critic_encoder()
+        heads = {"policy head": self.build_pi_head(), "value head": self.build_vf_head()}
+        return encoders | heads | self._explain_further_parts()
 
 
-class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
+class PPOModule(ActorCriticModule, ValueFunctionAPI):
     """PPO's network: observation normaliser → actor-critic encoder → policy head, value head and any extra outputs.
 
     ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
@@ -76,59 +69,23 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def setup(self) -> None:
         self._check_catalog(PPOModule, PPOCatalog)
-        catalog = self.catalog
-        self.observation_normalizer = catalog.build_observation_normalizer()
-        self.encoder = catalog.build_actor_critic_encoder()
-        if not isinstance(self.encoder, ActorCriticEncoder):
-            raise TypeError(
-                f"{type(catalog).__name__}.build_actor_critic_encoder(): expected an "
-                f"ActorCriticEncoder, got {type(self.encoder).__name__}. To use a custom encoder, "
-                "override build_encoder(); this hook joins an actor's encoder and a critic's."
-            )
-        self.critic_reads_raw = catalog.reads_raw("value")
-        width = catalog.action_head_dim
-        self.pi_head = self._probed(catalog.build_pi_head(), "policy", width, "build_pi_head()")
-        self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
-        self.extra_outputs = catalog.build_extra_outputs()
-        normalize_values = catalog.model_config.normalize_values
+        super().setup()
+        normalize_values = self.catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
 
+    def setup_heads(self) -> None:
+        catalog = self.catalog
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", catalog.action_head_dim, "build_pi_head()")
+        self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
+
     def get_non_inference_attributes(self) -> list[str]:
-        critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]
-        return [*critic, "vf_head", "extra_outputs", "value_normalizer"]
+        return [*super().get_non_inference_attributes(), "vf_head", "value_normalizer"]
 
     def net_names(self) -> dict[str, str]:
-        critic = "actor" if self.catalog.model_config.vf_share_layers else "critic"
-        encoders = {"actor encoder": "encoder.actor_encoder", "critic encoder": f"encoder.{critic}_encoder"}
-        return encoders | {"policy head": "pi_head", "value head": "vf_head"}
-
-    def get_initial_state(self) -> Tree | None:
-        return self.encoder.get_initial_state()
-
-    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
-        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
-        latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
-        # forward() skips the hooks of Module.__call__, which cost time at each env step
-        return self._policy(batch, self.pi_head.forward(latent), state)
-
-    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
-        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
-        latents = self.encoder(obs, state, starts=starts, critic_obs=of_critic)
-        out = self._policy(batch, self.pi_head(latents.actor), latents.state) | {Columns.EMBEDDINGS: latents.critic}
-        if self.extra_outputs is not None:
-            by_function = {"policy": latents.actor, "value": latents.critic}
-            raw = self.env_part(batch[Columns.OBS])
-            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
-        return out
+        return super().net_names() | {"value head": "vf_head"}
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        if embeddings is None:
-            state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-            obs = batch[Columns.OBS] if self.critic_reads_raw else self._normalized(batch)
-            embeddings = self.encoder.encode_critic(obs, state, starts=starts)
-        values = self.vf_head(embeddings).squeeze(-1)
+        values = self.vf_head(self._critic_latents(batch, embeddings)).squeeze(-1)
         normalizer = self.value_normalizer
         if normalizer is None:
             return values
