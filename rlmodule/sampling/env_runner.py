@@ -30,18 +30,19 @@ from typing_extensions import Never
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finite, received, to_send
+from rlmodule.envs.checks import EnvError, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
+from rlmodule.envs.values import check_finite
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
 from rlmodule.sampling.devices import check_acting, check_device, tensors_on
 from rlmodule.sampling.open_episodes import describe_row, join_rows
-from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
+from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
@@ -170,7 +171,6 @@ class EnvRunner(Accounts):
         self._last = self._free = self._state = None
         if self._row is not None:
             self._row["previous"] = {}  # a new module starts without the past that the last one saw
-        self._own_draws = OwnDraws(self.num_envs, self.device)
 
     def reset(self) -> None:
         """Start a new episode in every env. Each env gets the next seed of its own stream; envs that return tensors
@@ -186,7 +186,6 @@ class EnvRunner(Accounts):
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
         self._totals.begin(self._steps)
-        self._own_draws = OwnDraws(self.num_envs, self.device)  # new numbers, which no env has used
 
     def _begin_episodes(self, begin: Callable[[], Any]) -> Any:
         """Return ``begin()``, which begins or continues an episode in every env. If the process of an env has ended,
@@ -317,11 +316,7 @@ class EnvRunner(Accounts):
             return lambda logits, t: from_logits(logits).sample_from(next(rows))
         if noise.is_drawn:  # an env that only resets uses up no noise
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
-        if not resets_in_a_step:
-            return lambda logits, t: from_logits(logits).sample(generator)
-        own_draws = self._own_draws
-        own_draws.begin_fragment(num_steps)
-        return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
+        return lambda logits, t: from_logits(logits).sample(generator)
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
         """Return a function from the observations of one row to distribution inputs, for exploration or inference. Call

@@ -1,4 +1,4 @@
-"""The random streams of a runner's envs: seeds, action noise that is drawn ahead of time, and draws on a device."""
+"""The random streams of a runner's envs: seeds, action noise that is drawn ahead of time, and a shared generator."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from catalog.base import Tree
 from catalog.distributions.base import Distribution
 from rlmodule.seeding import int_seed, numpy_stream
 
@@ -16,12 +14,6 @@ BLOCK_ROWS = 128
 """Largest number of rows of noise in a block. A block is drawn at once."""
 BLOCK_NUMBERS = 2**16
 """Largest number of random numbers per env in a block. If rows are wide, a block has fewer rows."""
-SPARE_ROWS = 64
-"""Number of rows to allocate in addition to the rows that a fragment needs."""
-MOST_ROWS = 1024
-"""Largest number of rows that are kept for the env that has acted least. If it falls further behind, it skips rows."""
-
-_DRAWS = (torch.randn, torch.rand, Tensor.exponential_, Tensor.normal_, Tensor.uniform_)
 
 
 class RandomStreams:
@@ -86,8 +78,8 @@ class RandomStreams:
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
-        for one, noise in zip(state.values(), self.noise.get_state(), strict=False):
-            one["noise"] = noise
+        for of_env, noise in zip(state.values(), self.noise.get_state(), strict=False):
+            of_env["noise"] = noise
         state[str(self._envs[0])]["generator"] = {"draws": self._kind, "state": self.generator.get_state()}
         return state
 
@@ -106,13 +98,13 @@ class RandomStreams:
                 f"{_named(generator['draws'])}. Resume with the env on the device that it was on."
             )
         self._incarnation = last_incarnation(saved.values())
-        self._resets = max(one.get("resets", 0) for one in saved.values())
+        self._resets = max(of_env.get("resets", 0) for of_env in saved.values())
         if "state" in generator:
             self.generator.set_state(generator["state"])
         else:
             self._begin_generator()
         if self._kind == "arrays":
-            noise = [one.get("noise") or self.new_noise(index) for index, one in saved.items()]
+            noise = [of_env.get("noise") or self.new_noise(index) for index, of_env in saved.items()]
             self.noise.set_state(noise)
 
     def new_noise(self, *index: int) -> dict[str, Any]:
@@ -123,7 +115,7 @@ class RandomStreams:
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
     """Return the highest incarnation among the states of ``envs``, each from :meth:`RandomStreams.get_state`."""
-    return max((one.get("incarnation", 0) for one in envs), default=0)
+    return max((of_env.get("incarnation", 0) for of_env in envs), default=0)
 
 
 def _named(kind: str) -> str:
@@ -235,76 +227,9 @@ class ActionNoise:
         Raises:
             ValueError: If a number of used rows is not from 0 to :data:`BLOCK_ROWS`.
         """
-        used = [one["used"] for one in state]
+        used = [of_env["used"] for of_env in state]
         if used and not 0 <= min(used) <= max(used) <= BLOCK_ROWS:
             raise ValueError(f"state of action noise: expected 0 to {BLOCK_ROWS} used rows, got {used}")
         self._used = used[0] if len({*used}) == 1 else np.array(used)
-        self._block_starts = [one["block_start"] for one in state]
+        self._block_starts = [of_env["block_start"] for of_env in state]
         self._rewind()
-
-
-class OwnDraws(TorchFunctionMode):
-    """Samples actions on a device so that next-step autoreset gives the same actions as same-step autoreset.
-
-    A distribution draws for all envs at once, from one generator. With next-step autoreset, some envs only reset in a
-    step, and must not use up numbers. So every row of numbers is kept until all envs have used it, and each env uses
-    the row of its own next action. Only a distribution's ``sample()`` knows what to draw, so this class is a torch
-    function mode that replaces the draws within ``sample()``. Draws that depend on parameters (gamma variates) are not
-    replaced.
-
-    Args:
-        num_envs: Number of envs, ``N``.
-        device: The device on which actions are sampled.
-    """
-
-    def __init__(self, num_envs: int, device: torch.device) -> None:
-        super().__init__()
-        self._envs = torch.arange(num_envs, device=device)
-        self._used = torch.zeros_like(self._envs)  # number of rows that each env has used
-        self._kept: list[Tensor] = []  # a tensor [R, N, ...] for each draw within sample()
-        self._num_rows = self._room = 0  # number of kept rows, and of those with memory
-        self._foremost = 0  # upper bound of the rows that any env has used
-        self._draw = 0
-
-    def begin_fragment(self, num_steps: int) -> None:
-        """Make room for the rows of ``num_steps`` steps. If this takes new memory, drop the rows that all envs have
-        used, and those more than :data:`MOST_ROWS` rows behind the env that has used the most. Every call waits for
-        the device."""
-        used = self._used.tolist()
-        self._foremost = max(used)
-        if self._foremost + num_steps <= self._room:
-            return
-        first = max(min(used), self._foremost - MOST_ROWS)
-        self._used = (self._used - first).clamp_min(0)
-        self._foremost, self._num_rows = self._foremost - first, self._num_rows - first
-        self._room = self._foremost + num_steps + SPARE_ROWS
-        kept = self._kept
-        self._kept = [rows.new_empty(self._room, *rows.shape[1:]) for rows in kept]
-        for new, old in zip(self._kept, kept, strict=True):
-            new[: self._num_rows] = old[first : first + self._num_rows]
-
-    def sample(self, dist: Distribution, generator: torch.Generator, acting: Tensor) -> Tree:
-        """Sample actions ``[N, ...]`` from ``dist``. Each env uses its own next row of the kept numbers; if there is
-        none yet, one is drawn with ``generator``. Only envs marked in ``acting`` ``[N]`` use up their row."""
-        self._draw = 0
-        with self:
-            action = dist.sample(generator)
-        self._used += acting
-        self._foremost += 1
-        self._num_rows = max(self._num_rows, self._foremost)
-        return action
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func not in _DRAWS or kwargs.get("generator") is None:
-            return func(*args, **kwargs)
-        draw, self._draw = self._draw, self._draw + 1
-        if self._foremost == self._num_rows:  # an env may be ahead of all rows that were drawn
-            drawn = func(*args, **kwargs)
-            if draw == len(self._kept):
-                self._kept.append(drawn.new_empty(self._room, *drawn.shape))
-            self._kept[draw][self._num_rows] = drawn
-        own = self._kept[draw][self._used, self._envs]
-        return args[0].copy_(own) if func.__name__.endswith("_") else own

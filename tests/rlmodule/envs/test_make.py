@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from catalog.copies import frozen_copy
 from rlmodule.envs import checks
-from rlmodule.envs.checks import EnvError, EnvGuard, VectorGuard, check_finite, check_member, is_due
+from rlmodule.envs.checks import EnvError, EnvGuard, VectorGuard, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
+from rlmodule.envs.values import check_finite, check_member
 
 # Python 3.12 and later warn of every fork of a process with threads, which torch has; it is Gymnasium that forks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -17,15 +17,12 @@ from torch import Tensor, nn
 
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
-from catalog import Catalog, DiagGaussian
+from catalog import Catalog
 from rlmodule import Columns, EnvRunner, RLModule, Rollout
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.sampling import random_streams
-from rlmodule.sampling.random_streams import OwnDraws
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.testing.data import clone, differences
-from tests.rlmodule.sampling.test_env_runner import SAMPLED, assert_resets_take_no_numbers
 from tests.rlmodule.sampling.test_env_runner_actions import DICT, TUPLE, Echo, Forgiving, Linear, Masked
 from tests.rlmodule.toys import Counter, NestedCounter, NoNets, Recurrent, Scripted, Settings, Small, counters
 from tests.tensor_envs import InTensors, TensorCartPole
@@ -114,30 +111,6 @@ def test_a_module_with_memory_is_given_the_same(mode: AutoresetMode, fragments: 
     factory = counters(mode)
     runners = both(factory, in_tensors(factory), Recurrent, model={"max_seq_len": 4, "use_lstm": True, **seen})
     assert_alike(runners, fragments)
-
-
-@pytest.mark.parametrize("kind", sorted(SAMPLED.keys() - {"Beta"}))  # whose draws depend on what is drawn from
-def test_sampled_transitions_are_the_same_in_every_autoreset_mode(kind: str) -> None:
-    def runner_of(factory: Factory) -> EnvRunner:
-        return EnvRunner(Settings(env=in_tensors(factory)), run_seed=1)
-
-    assert_resets_take_no_numbers(kind, runner_of)
-
-
-def test_an_env_far_behind_another_skips_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_streams, "MOST_ROWS", 20)
-    monkeypatch.setattr(random_streams, "SPARE_ROWS", 0)
-    draws, generator = OwnDraws(2, torch.device("cpu")), torch.Generator().manual_seed(0)
-    dist, seen = DiagGaussian.from_logits(torch.zeros(2, 2)), list[Tensor]()
-    for _ in range(6):
-        draws.begin_fragment(10)
-        seen += [draws.sample(dist, generator, torch.tensor([True, False])) for _ in range(10)]
-    assert len(draws._kept[0]) == 30
-    first, second = torch.stack(seen).squeeze(-1).unbind(1)
-    generator.manual_seed(0)
-    expected = torch.stack([torch.randn(2, generator=generator) for _ in range(60)])
-    assert torch.equal(first, expected[:, 0])
-    assert second.unique_consecutive().tolist() == expected[[0, 10, 20, 30], 1].tolist()
 
 
 @pytest.mark.parametrize("mode", MODES)
