@@ -32,7 +32,7 @@ from algorithms.settings.base import SettingsBase, on_the_class
 from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
-from catalog.settings import Section
+from catalog.settings import Section, settings_of
 from rlmodule.encoding import encode
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env
@@ -82,9 +82,6 @@ class AlgorithmConfig(
     checkpointing = Section(Checkpointing)
     fault_tolerance = Section(FaultTolerance)
     debugging = Section(Debugging)
-
-    net_settings: ClassVar[tuple[str, ...]] = ()
-    """Names of this config's settings that shape the networks. Their values are copied into ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Env id, or a pattern of env ids, → preset; see :meth:`preset`."""
@@ -167,6 +164,13 @@ class AlgorithmConfig(
         """The class of the model settings, whose defaults are those of the algorithm."""
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
+
+    @property
+    def net_settings(self) -> tuple[str, ...]:
+        """Names of the settings that this config shares with its model config, such as DQN's ``dueling``. Their values
+        are copied into ``model_config``."""
+        shared = settings_of(self.model_config_class)
+        return tuple(name for name in settings_of(type(self)) if name in shared)
 
     def get_rl_module_spec(
         self, observation_space: gym.Space, action_space: gym.Space, spec: RLModuleSpec | None = None

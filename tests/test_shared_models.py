@@ -138,7 +138,7 @@ def test_critics_read_rows_where_the_training_pass_returns_no_embeddings(config_
     ("config", "module_class", "catalog_class", "missing"),
     [
         (ppo(), DQNModule, DQNCatalog, r"PPOLearner .*ValueFunctionAPI \(compute_values\), got DQNModule"),
-        (dqn(), PPOModule, PPOCatalog, r"DQNLearner .*QNetAPI \(compute_q_values\), EpsilonGreedyAPI .*got PPOModule"),
+        (dqn(), PPOModule, PPOCatalog, r"DQNLearner .*QNetAPI \(compute_q_values\), ExplorationAPI .*got PPOModule"),
     ],
     ids=["PPO", "DQN"],
 )

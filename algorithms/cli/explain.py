@@ -23,7 +23,7 @@ class ExplainFlags(CommandFlags):
 def explain(args: Sequence[str]) -> int:
     """Show which networks are chosen for ENV, and why."""
     algo = algorithm_config(parse_early(ExplainFlags, args).algo)
-    known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
+    known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo().net_settings)}
     flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
     config = algo().update({"env": environment(env), **changed_settings(typed, algo())})
     print(config.get_module_spec(*config.spaces_of()).build().explain(flags.format))

@@ -3,18 +3,15 @@
 from typing import Any, Literal
 
 from algorithms.dqn.learner import DQNLearner
-from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, DQNNetSettings, check_exploration
+from algorithms.dqn.module import DQNCatalog, DQNModule, DQNNetSettings, check_exploration
 from algorithms.dqn.presets import PRESETS
-from algorithms.off_policy.algorithm import PRIORITIZED_SETTINGS, ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.off_policy.algorithm import PRIORITIZED_SETTINGS, ReplayConfig, ReplayTraining
+from algorithms.off_policy.exploration import ExploringAlgorithm
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
-from catalog.settings import Section, setting, settings_of
+from catalog.settings import Section, setting
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.spec import RLModuleSpec
-
-NET_SETTINGS = tuple(settings_of(DQNNetSettings))
-"""Names of the settings of :class:`DQNConfig` that describe the nets. Their values go to :class:`DQNModelConfig`."""
 
 
 class DQNTraining(DQNNetSettings, ReplayTraining):
@@ -46,7 +43,6 @@ class DQNConfig(DQNTraining, ReplayConfig):
     """Settings of :class:`DQN`. Each part of Rainbow has its own setting; :meth:`rainbow` turns all of them on."""
 
     training = Section(DQNTraining)
-    net_settings = NET_SETTINGS
     presets = PRESETS
 
     @on_the_class
@@ -92,23 +88,19 @@ class DQNConfig(DQNTraining, ReplayConfig):
 
     def validate(self) -> None:
         super().validate()
-        try:
-            DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
-        except ValueError as error:  # the user set them on this config, so name it and not model_config
-            message = str(error).replace("model_config.", f"{type(self).__name__}.", 1)
-            raise ValueError(message) from None
+        self.check_nets(type(self).__name__)
         if self.num_atoms > 1 and self.td_error_loss_fn != "huber":
             raise self._invalid("td_error_loss_fn", "its default with num_atoms > 1, whose loss is KL", "Leave it out.")
 
 
-class DQN(ReplayAlgorithm):
+class DQN(ExploringAlgorithm):
     """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from batches drawn from them."""
 
     config: DQNConfig
+    exploration_name = "epsilon"
 
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config)
-        self._epsilon: dict[str, float] = {}
         try:
             for module_id in self.replays:
                 check_exploration(self.get_module(module_id), self.policies[module_id].module)
@@ -116,25 +108,5 @@ class DQN(ReplayAlgorithm):
             self.stop()
             raise
 
-    def before_sampling(self) -> None:
-        for module_id, config in self.configs.items():
-            epsilon = value_at(config.epsilon_schedule, self.env_steps)
-            # setting it takes as long as stepping an env; states from learners in other processes replace it
-            if self.config.num_learners or epsilon != self._epsilon.get(module_id):
-                self._set_epsilon(module_id, epsilon)
-
-    def training_step(self) -> dict[str, dict[str, Any]]:
-        self._epsilon.clear()  # between iterations, a loaded state or a user may have changed the modules
-        result = super().training_step()
-        for module_id in self.configs.keys() & self._epsilon:  # a callback may have changed the policies
-            # the state from learners in other processes has replaced it, and they do not know it
-            self._set_epsilon(module_id, self._epsilon[module_id])
-            if module_id in result["learners"]:
-                result["learners"][module_id]["epsilon"] = self._epsilon[module_id]
-        return result
-
-    def _set_epsilon(self, module_id: str, epsilon: float) -> None:
-        module = self.get_module(module_id)
-        assert isinstance(module, EpsilonGreedyAPI)  # the learner requires this API
-        module.set_epsilon(epsilon)
-        self._epsilon[module_id] = epsilon
+    def exploration_of(self, module_id: str) -> float:
+        return value_at(self.configs[module_id].epsilon_schedule, self.env_steps)

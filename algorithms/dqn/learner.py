@@ -12,7 +12,7 @@ from algorithms.ops.distributional import project_onto_support
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.reports import Metrics
-from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
+from rlmodule.modules.apis import DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
@@ -29,7 +29,7 @@ class DQNLearner(ReplayLearner):
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
 
-    required_apis = (QNetAPI, EpsilonGreedyAPI)
+    required_apis = (QNetAPI, ExplorationAPI)
     settings: "DQNConfig"
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:

@@ -19,7 +19,7 @@ from catalog.hooks import refuses_foreign
 from catalog.model_config import ActionValueModelConfig
 from catalog.settings import Settings, setting
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI
+from rlmodule.modules.apis import DistributionalQNetAPI, ExplorationAPI, InferenceOnlyAPI, NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
@@ -45,34 +45,45 @@ class DQNNetSettings(Settings):
     noisy: bool = setting(False, "Whether the heads explore through learned noise in their weights (noisy nets).")
     sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
 
+    def check_nets(self, where: str) -> None:
+        """Check that these settings do not contradict each other.
 
-class DQNModelConfig(DQNNetSettings, ActionValueModelConfig):
-    """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
+        Args:
+            where: Name of the object with the settings, for error messages.
 
-    Raises:
-        ValueError, TypeError: As :class:`DefaultModelConfig`. Also if ``v_min`` or ``v_max`` is missing for several
-            atoms, or is set for one atom, or if ``sigma0`` is set without ``noisy``.
-    """
-
-    def _check_together(self) -> None:
-        super()._check_together()
+        Raises:
+            ValueError: If ``v_min`` or ``v_max`` is missing for several atoms, or is set for one atom, or if ``sigma0``
+                is set without ``noisy``.
+        """
         for name, value in (("v_min", self.v_min), ("v_max", self.v_max)):
             if (value is None) == (self.num_atoms > 1):
                 raise ValueError(
-                    f"model_config.{name}: expected {'a number' if value is None else 'None'}, "
+                    f"{where}.{name}: expected {'a number' if value is None else 'None'}, "
                     f"since num_atoms={self.num_atoms}, got {value}. Set v_min and v_max to the "
                     "range of discounted returns, or num_atoms to 1 to leave them out."
                 )
         if self.v_min is not None and self.v_max is not None and self.v_min >= self.v_max:
             raise ValueError(
-                f"model_config.v_min: expected less than v_max={self.v_max}, got {self.v_min}. Set "
+                f"{where}.v_min: expected less than v_max={self.v_max}, got {self.v_min}. Set "
                 "them to the range of discounted returns."
             )
         if not self.noisy and self.sigma0 != type(self).sigma0:
             raise ValueError(
-                f"model_config.sigma0: expected {type(self).sigma0}, since noisy=False, got "
+                f"{where}.sigma0: expected {type(self).sigma0}, since noisy=False, got "
                 f"{self.sigma0}. Set noisy=True, or leave sigma0 out."
             )
+
+
+class DQNModelConfig(DQNNetSettings, ActionValueModelConfig):
+    """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
+
+    Raises:
+        ValueError, TypeError: As :class:`DefaultModelConfig`, and as :meth:`check_nets`.
+    """
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        self.check_nets("model_config")
 
 
 class DQNCatalog(Catalog):
@@ -163,8 +174,8 @@ class DQNCatalog(Catalog):
             settings = vars(self.for_function(function).model_config)
             for name in names:
                 if settings[name] != defaults[name]:
-                    own = name in self._whole_config.functions.get(function, {})
-                    part = f"functions[{function!r}][{name!r}]" if own else name
+                    is_of_function = name in self._whole_config.functions.get(function, {})
+                    part = f"functions[{function!r}][{name!r}]" if is_of_function else name
                     raise ValueError(
                         f"model_config.{part}: expected its default {defaults[name]!r}, since noisy "
                         f"layers have their own initialisation, got {settings[name]!r}. Leave it out, "
@@ -172,7 +183,7 @@ class DQNCatalog(Catalog):
                     )
 
 
-class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, InferenceOnlyAPI):
+class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI):
     """DQN's network: observation normaliser → encoder → action head. Dueling nets also have a state-value head, and any
     extra outputs have their own heads.
 
@@ -182,12 +193,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     Attributes:
         support: The discounted return that each atom stands for, ``[num_atoms]``; None without atoms.
-        epsilon: Share of random actions, a scalar that ``set_epsilon`` sets.
+        epsilon: Share of random actions, a scalar that ``set_exploration`` sets.
         greedy_bonus: Logit of the greedy action in ``forward_exploration`` if all actions are allowed, a scalar. All
             other logits are 0.
     """
 
     catalog: DQNCatalog
+    exploration_buffers = ("epsilon", "greedy_bonus")
     support: Tensor | None
     epsilon: Tensor
     greedy_bonus: Tensor
@@ -231,16 +243,17 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
 
-    def set_epsilon(self, epsilon: float) -> None:
-        if not 0 <= epsilon <= 1:
+    def set_exploration(self, value: float) -> None:
+        """Set epsilon, the probability that an action is drawn uniformly from all allowed actions."""
+        if not 0 <= value <= 1:
             raise ValueError(
-                f"DQNModule.set_epsilon(): expected a number in [0, 1], got {epsilon}. Pass the "
+                f"DQNModule.set_exploration(): expected a number in [0, 1], got {value}. Pass the "
                 "fraction of random actions."
             )
         # With a logit b for the greedy action and 0 for the others, its probability is 1 - ε + ε / n if e^b = 1 +
         # n (1/ε - 1).
-        odds = 1 / epsilon - 1 if epsilon else math.inf
-        self.epsilon.fill_(epsilon)
+        odds = 1 / value - 1 if value else math.inf
+        self.epsilon.fill_(value)
         self.greedy_bonus.fill_(min(math.log1p(self.num_actions * odds), ALWAYS_GREEDY))
 
     def resample_noise(self, generator: torch.Generator) -> None:
@@ -318,7 +331,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
-        else:  # the number of actions in the formula of set_epsilon() differs from row to row
+        else:  # the number of actions in the formula of set_exploration() differs from row to row
             odds = allowed.sum(-1, keepdim=True) * (1 / self.epsilon - 1)
             logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
         return _with_state({Columns.ACTION_DIST_INPUTS: logits}, state)
@@ -381,7 +394,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
-    """Check that ``set_epsilon`` on ``module`` changes how ``acting`` explores. Both modules are restored afterwards.
+    """Check that ``set_exploration`` on ``module`` changes how ``acting`` explores. Both modules are restored
+    afterwards.
 
     Args:
         module: The learner's module.
@@ -390,17 +404,17 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
     Raises:
         ValueError: If the exploration of ``acting`` does not depend on the epsilon of ``module``.
     """
-    assert isinstance(module, EpsilonGreedyAPI)
+    assert isinstance(module, ExplorationAPI)
     batch, logits = probe_batch(acting, 1), []
     with untouched(module), untouched(acting):
         for epsilon in (1.0, 0.0):
-            module.set_epsilon(epsilon)
+            module.set_exploration(epsilon)
             logits.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
     if torch.equal(*logits):
         raise ValueError(
-            f"{type(module).__name__}.set_epsilon(): expected forward_exploration() of the copy that "
+            f"{type(module).__name__}.set_exploration(): expected forward_exploration() of the copy that "
             "acts to differ between epsilon=1 and epsilon=0, got the same. Keep epsilon in a buffer "
-            "that set_epsilon() fills in place and _forward_exploration() reads, as DQNModule does."
+            "that set_exploration() fills in place and _forward_exploration() reads, as DQNModule does."
         )
 
 

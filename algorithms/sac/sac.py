@@ -8,7 +8,7 @@ from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
-from catalog.settings import Section, setting, settings_of
+from catalog.settings import Section, setting
 from rlmodule.modules.apis import TemperatureAPI
 from rlmodule.modules.spec import RLModuleSpec
 
@@ -47,8 +47,6 @@ class SACConfig(SACTraining, ReplayConfig):
     """Settings of :class:`SAC`."""
 
     training = Section(SACTraining)
-
-    net_settings = tuple(settings_of(SACNetSettings))
     presets = PRESETS
     replay_capacity = 1_000_000
 

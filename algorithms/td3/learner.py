@@ -13,7 +13,7 @@ from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
-from rlmodule.modules.apis import ActionValueAPI, ExplorationNoiseAPI, ExtraLossAPI
+from rlmodule.modules.apis import ActionValueAPI, ExplorationAPI, ExtraLossAPI
 from rlmodule.modules.rl_module import RLModule
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TD3Learner(ActionCriticLearner):
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
     """
 
-    required_apis = (ActionValueAPI, ExplorationNoiseAPI)
+    required_apis = (ActionValueAPI, ExplorationAPI)
     settings: "TD3Config"
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:

@@ -7,7 +7,7 @@ from catalog.distributions.base import Distribution
 from catalog.distributions.deterministic import DeterministicAction, ExplorationNoise
 from catalog.distributions.nested import leaf_classes
 from rlmodule.modules.action_critic import ActionCriticModule
-from rlmodule.modules.apis import ExplorationNoiseAPI
+from rlmodule.modules.apis import ExplorationAPI
 
 
 class TD3Catalog(ActionCriticCatalog):
@@ -42,13 +42,16 @@ class TD3Catalog(ActionCriticCatalog):
             )
 
 
-class TD3Module(ActionCriticModule, ExplorationNoiseAPI):
+class TD3Module(ActionCriticModule, ExplorationAPI):
     """TD3's network: the policy and critics of :class:`ActionCriticModule`, and the scale of the exploration noise."""
+
+    exploration_buffers = ("exploration_noise.scale",)
 
     def setup(self) -> None:
         self._check_catalog(TD3Module, TD3Catalog)
         super().setup()
         self.exploration_noise = ExplorationNoise()
 
-    def set_exploration_noise(self, scale: float) -> None:
-        self.exploration_noise.scale.fill_(scale)
+    def set_exploration(self, value: float) -> None:
+        """Set the standard deviation of the noise, which is added to actions in [-1, 1]."""
+        self.exploration_noise.scale.fill_(value)

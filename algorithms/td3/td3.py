@@ -1,8 +1,7 @@
 """The settings and the exploration of TD3."""
 
-from typing import Any
-
-from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.off_policy.algorithm import ReplayConfig, ReplayTraining
+from algorithms.off_policy.exploration import ExploringAlgorithm
 from algorithms.td3.learner import TD3Learner
 from algorithms.td3.module import TD3Catalog, TD3Module
 from algorithms.td3.presets import PRESETS
@@ -11,7 +10,6 @@ from catalog.critics import CriticSettings
 from catalog.distributions.deterministic import SCALE
 from catalog.settings import Section, setting, settings_of
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.apis import ExplorationNoiseAPI
 from rlmodule.modules.spec import RLModuleSpec
 
 
@@ -41,8 +39,6 @@ class TD3Config(TD3Training, ReplayConfig):
     """Settings of :class:`TD3`."""
 
     training = Section(TD3Training)
-
-    net_settings = tuple(settings_of(CriticSettings))
     presets = PRESETS
     replay_capacity = 1_000_000
 
@@ -77,34 +73,14 @@ class TD3Config(TD3Training, ReplayConfig):
             raise self._invalid("target_noise_clip", "its default without target_noise", "Leave it out.")
 
 
-class TD3(ReplayAlgorithm):
+class TD3(ExploringAlgorithm):
     """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018).
 
     Act with noise, store transitions, and learn from batches drawn from them.
     """
 
     config: TD3Config
+    exploration_name = "exploration_noise"
 
-    def __init__(self, config: TD3Config) -> None:
-        super().__init__(config)
-        self._noise: dict[str, float] = {}
-
-    def before_sampling(self) -> None:
-        for module_id, config in self.configs.items():
-            noise = config.noise_at(self.env_steps, self.metrics.steps_of(module_id))
-            self._set_noise(noise, module_id)
-
-    def training_step(self) -> dict[str, dict[str, Any]]:
-        result = super().training_step()
-        for module_id in self.configs.keys() & self._noise:  # a callback may have changed the policies
-            # the state from learners in other processes has replaced it
-            self._set_noise(self._noise[module_id], module_id)
-            if module_id in result["learners"]:
-                result["learners"][module_id]["exploration_noise"] = self._noise[module_id]
-        return result
-
-    def _set_noise(self, scale: float, module_id: str) -> None:
-        module = self.get_module(module_id)
-        assert isinstance(module, ExplorationNoiseAPI)  # the learner requires this API
-        module.set_exploration_noise(scale)
-        self._noise[module_id] = scale
+    def exploration_of(self, module_id: str) -> float:
+        return self.configs[module_id].noise_at(self.env_steps, self.metrics.steps_of(module_id))

@@ -1,7 +1,6 @@
 """Data parallelism: several learners, each with a share of the data, take the gradient steps that one learner would
 take with all the data."""
 
-import copy
 import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from rlmodule.learning.compilation import GradientPass
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.reports import ROWS, Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
-from rlmodule.modules.apis import EpsilonGreedyAPI, ExplorationNoiseAPI
+from rlmodule.modules.apis import ExplorationAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 # A number greater than the index of any env, so that `time · _MOST_ENVS + env` orders rows by time first.
@@ -51,9 +50,13 @@ class DataParallel:
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
             pooled |= {id(buffer) for buffer in moments.buffers()}
-        own = module.state_dict().keys() - _exploration_buffers(module)
-        buffers = [(name, x) for name, x in module.named_buffers() if id(x) not in pooled]
-        self._own_buffers[module_id] = [x for name, x in buffers if name in own]
+        saved = module.state_dict().keys()
+        equal = module.exploration_buffers if isinstance(module, ExplorationAPI) else ()
+        self._own_buffers[module_id] = [
+            buffer
+            for name, buffer in module.named_buffers()
+            if name in saved and name not in equal and id(buffer) not in pooled
+        ]
 
     def gradient(self, compute: GradientPass, parameters: FlatParameters, batch: Batch) -> tuple[Tensor, Metrics]:
         """Store the gradient of the mean loss over the rows of all learners in ``parameters``. Return that loss, and
@@ -176,20 +179,6 @@ def no_data(got: str = "None") -> ValueError:
 
 def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
     return (part for part in module.modules() if isinstance(part, RunningMoments))
-
-
-def _exploration_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that ``set_epsilon`` and ``set_exploration_noise`` change. Training does not
-    change these buffers, so they are equal on all learners."""
-    if not isinstance(module, EpsilonGreedyAPI | ExplorationNoiseAPI):
-        return set()
-    copied = copy.deepcopy(module)
-    versions = {name: buffer._version for name, buffer in copied.named_buffers()}
-    if isinstance(copied, EpsilonGreedyAPI):
-        copied.set_epsilon(0.0)
-    if isinstance(copied, ExplorationNoiseAPI):
-        copied.set_exploration_noise(0.0)
-    return {name for name, buffer in copied.named_buffers() if buffer._version != versions[name]}
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:

@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,20 +118,22 @@ class TemperatureAPI(ABC):
         """Return the logarithm of the temperature, a scalar parameter that no other part of the module reads."""
 
 
-class EpsilonGreedyAPI(ABC):
-    """Interface of modules that explore by taking a random action with probability epsilon."""
+class ExplorationAPI(ABC):
+    """Interface of modules that explore as much as a number says, which the algorithm sets before it samples.
+
+    The algorithm says what the number is. For DQN it is epsilon, the probability that an action is drawn uniformly from
+    all allowed actions. For TD3 it is the standard deviation of the noise that is added to actions in [-1, 1].
+
+    Attributes:
+        exploration_buffers: Dotted names of the buffers that :meth:`set_exploration` fills. Training does not change
+            them, so several learners need not average them.
+    """
+
+    exploration_buffers: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def set_epsilon(self, epsilon: float) -> None:
-        """Set epsilon, the probability that an action is drawn uniformly from all allowed actions."""
-
-
-class ExplorationNoiseAPI(ABC):
-    """Interface of modules that explore by adding Gaussian noise to actions in [-1, 1]."""
-
-    @abstractmethod
-    def set_exploration_noise(self, scale: float) -> None:
-        """Set the standard deviation of the noise, which is added to actions in [-1, 1]."""
+    def set_exploration(self, value: float) -> None:
+        """Set how much the module explores. Fill a buffer in place, since the copy that acts shares its memory."""
 
 
 class NoisyNetAPI(ABC):

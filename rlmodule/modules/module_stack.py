@@ -19,7 +19,7 @@ from catalog.encoders.shape_checks import untouched
 from catalog.settings import settings_of
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, entry_of, write_row
-from rlmodule.modules.apis import EpsilonGreedyAPI, NoisyNetAPI
+from rlmodule.modules.apis import ExplorationAPI, NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def stack_of(
     """
     first = modules[0]
     spaces = [(module.input_space, module.action_space) for module in modules]
-    apart = isinstance(first, EpsilonGreedyAPI | NoisyNetAPI) or first.is_stateful()
+    apart = isinstance(first, ExplorationAPI | NoisyNetAPI) or first.is_stateful()
     apart |= not first.action_dist_cls.inputs_suffice  # it reads parameters of its own module
     if len(modules) < 2 or any(of != spaces[0] for of in spaces) or apart:
         return None

@@ -151,7 +151,7 @@ def test_every_kind_of_dqn_follows_the_order_of_the_vectors(name: str) -> None:
 def test_random_actions_are_drawn_from_allowed_ones() -> None:
     module, batch = built(dqn(BOTH)), by_hand()
     module.af_head = Fixed(2.0, -1.0)
-    module.set_epsilon(0.6)
+    module.set_exploration(0.6)
     logits = module.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS]
     expected = torch.tensor([[0.15, 0.15, 0.55, 0.15], [0, 0.3, 0.7, 0]])
     torch.testing.assert_close(logits.softmax(-1), expected)

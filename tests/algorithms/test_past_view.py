@@ -16,7 +16,7 @@ from algorithms.replay.buffer import ReplayBuffer
 from algorithms.replay.sequences import SequenceReplay
 from catalog import PastView
 from catalog.base import Tree
-from rlmodule import Columns, EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec
+from rlmodule import Columns, ExplorationAPI, QNetAPI, RLModule, RLModuleSpec
 from tests.algorithms.dqn.conftest import tiny
 from tests.rlmodule.sampling.test_env_runner_memory import runner_for
 from tests.rlmodule.toys import Forgetful, SeesPast, counters
@@ -93,15 +93,15 @@ class DQNWithPast(DQNModule):
         return VIEW
 
 
-class OwnQ(Forgetful, QNetAPI, EpsilonGreedyAPI):
+class OwnQ(Forgetful, QNetAPI, ExplorationAPI):
     """A net of one's own, without a state."""
 
     def setup(self) -> None:
         super().setup()
         self.register_buffer("epsilon", torch.ones(()))
 
-    def set_epsilon(self, epsilon: float) -> None:
-        self.get_buffer("epsilon").fill_(epsilon)
+    def set_exploration(self, value: float) -> None:
+        self.get_buffer("epsilon").fill_(value)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         out = self._forward(batch)

@@ -21,7 +21,7 @@ from catalog.base import Tree
 from catalog.distributions.base import Distribution
 from rlmodule import Columns, EnvRunner, Policy, RLModule, RLModuleSpec, Rollout
 from rlmodule.modules.acting import ActingStep
-from rlmodule.modules.apis import EpsilonGreedyAPI
+from rlmodule.modules.apis import ExplorationAPI
 
 STEPS = 50
 
@@ -61,8 +61,8 @@ def filled(spec: RLModuleSpec, seed: int = 0) -> RLModule:
         for parameter in module.parameters():  # as large as trained weights are: larger ones magnify rounding
             scale = 0.2 if parameter.dim() < 2 else 0.5 * parameter[0].numel() ** -0.5
             parameter.add_(torch.randn_like(parameter), alpha=scale)
-    if isinstance(module, EpsilonGreedyAPI):
-        module.set_epsilon(0.3)
+    if isinstance(module, ExplorationAPI):
+        module.set_exploration(0.3)
     rows = [module.observation_space.sample() for _ in range(20)]
     obs = tree.map_structure(lambda *x: torch.from_numpy(np.stack(x).astype(np.float32)), *rows)
     module.update_observation_statistics({Columns.OBS: obs} if module.sees_more_than_the_env else obs)

@@ -12,7 +12,7 @@ import tree
 from algorithms import Algorithm
 from algorithms.dqn import DQN, DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPOCatalog
-from rlmodule import EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec
+from rlmodule import ExplorationAPI, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
 
@@ -167,7 +167,7 @@ def test_a_constant_epsilon_survives_states_that_learners_in_other_processes_sen
         def before_sampling(self) -> None:
             super().before_sampling()
             seen.append(float(self.get_module().epsilon))  # type: ignore[arg-type]
-            self.get_module().set_epsilon(0.0)  # type: ignore[operator]
+            self.get_module().set_exploration(0.0)  # type: ignore[operator]
 
     with Replaced(tiny(epsilon=0.5).freeze()) as algorithm:
         algorithm.config = tiny(epsilon=0.5, num_learners=1).freeze()
@@ -311,7 +311,7 @@ def test_epsilon_and_beta_are_reported() -> None:
     assert numbers["prioritized_replay_beta"] == pytest.approx(0.5)
 
 
-class Bare(RLModule, QNetAPI, EpsilonGreedyAPI):
+class Bare(RLModule, QNetAPI, ExplorationAPI):
     """A module of one's own; ``explore`` and ``width`` say what is wrong with it."""
 
     explore: ClassVar[bool] = True
@@ -321,8 +321,8 @@ class Bare(RLModule, QNetAPI, EpsilonGreedyAPI):
         self.net = torch.nn.Linear(4, self.width)
         self.register_buffer("epsilon", torch.ones(()))
 
-    def set_epsilon(self, epsilon: float) -> None:
-        self.epsilon.fill_(epsilon)
+    def set_exploration(self, value: float) -> None:
+        self.epsilon.fill_(value)
 
     def compute_q_values(self, batch: Any, embeddings: Any = None) -> Any:
         return self.net(batch["obs"])
@@ -339,7 +339,7 @@ class Bare(RLModule, QNetAPI, EpsilonGreedyAPI):
     ("attributes", "settings", "message"),
     [
         ({}, {}, ""),
-        ({"explore": False}, {}, r"set_epsilon\(\): expected forward_exploration\(\) of the copy"),
+        ({"explore": False}, {}, r"set_exploration\(\): expected forward_exploration\(\) of the copy"),
         ({"width": 3}, {}, r"forward_inference\(\)\['action_dist_inputs'\] of 2 .* \(2, 2\), got .* \(2, 3\)"),
         ({}, {"noisy": True}, r"DQNLearner with noisy=True.*NoisyNetAPI \(resample_noise\)"),
         ({}, {"num_atoms": 5, "v_min": 0.0, "v_max": 1.0}, r"num_atoms > 1.*DistributionalQNetAPI"),
@@ -446,7 +446,7 @@ class Normed(DQNCatalog):
 def test_a_net_with_batch_norm_is_built_with_its_statistics_untouched_and_learns() -> None:
     with tiny(rl_module_spec=RLModuleSpec(catalog_class=Normed), model_config=None).build() as algo:
         module = algo.get_module()
-        assert isinstance(module, EpsilonGreedyAPI)
+        assert isinstance(module, ExplorationAPI)
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         fresh = dict(algo.module_spec.build().named_buffers())
         assert differences(buffers, fresh) == []

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
-from algorithms.dqn.dqn import NET_SETTINGS
 from algorithms.multi_agent_config import MultiAgentConfig
 from algorithms.ppo import PPOCatalog
 from catalog.settings import settings_of
@@ -68,7 +67,7 @@ def test_each_setting(name: str) -> None:
 
 
 def test_settings_of_the_nets_are_those_of_the_model_config() -> None:
-    for name in NET_SETTINGS:
+    for name in DQNConfig().net_settings:
         field = DQNModelConfig.__dataclass_fields__[name]
         assert settings_of(DQNConfig)[name].doc == field.metadata["doc"]
         assert getattr(DQNConfig(), name) == field.default

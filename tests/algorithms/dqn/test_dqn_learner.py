@@ -211,7 +211,7 @@ def test_the_target_net_follows_by_tau() -> None:
 
 def test_buffers_move_with_the_target_net() -> None:
     learner = make(target_network_update_freq=10)
-    online(learner).set_epsilon(0.125)
+    online(learner).set_exploration(0.125)
     learner.step_on_batch(batch(), env_steps=5)
     assert differences(dict(target(learner).named_buffers()), dict(online(learner).named_buffers()))
     learner.step_on_batch(batch(), env_steps=10)
@@ -316,7 +316,7 @@ def test_a_module_without_values_of_actions_is_refused() -> None:
     from tests.rlmodule.toys import Small
 
     spec = RLModuleSpec(module_class=Small)
-    with pytest.raises(TypeError, match=r"DQNLearner.*implements QNetAPI \(compute_q_values\), EpsilonGreedyAPI"):
+    with pytest.raises(TypeError, match=r"DQNLearner.*implements QNetAPI \(compute_q_values\), ExplorationAPI"):
         DQNLearner(DQNConfig(), tiny(rl_module_spec=spec).get_rl_module_spec(*SPACES).as_multi(), run_seed=0)
 
 

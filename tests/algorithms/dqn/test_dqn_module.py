@@ -194,7 +194,7 @@ def test_a_constant_on_all_advantages_changes_nothing() -> None:
 @pytest.mark.parametrize("name", list(VARIANTS))
 def test_forbidden_actions_are_masked_everywhere(name: str) -> None:
     module = build(VARIANTS[name], MASKED_OBS)
-    module.set_epsilon(0.5)
+    module.set_exploration(0.5)
     obs, allowed = masked_batch()
     embeddings = module.forward_train(obs)[Columns.EMBEDDINGS]
     for values in (
@@ -212,7 +212,7 @@ def test_forbidden_actions_are_never_chosen_on_whatever_scale_values_are(name: s
     module = build(VARIANTS[name] | limits, MASKED_OBS)
     if name == "plain":
         module.af_head = Fixed([-1e36, -1e35, -1e34])
-    module.set_epsilon(0.0)
+    module.set_exploration(0.0)
     obs, allowed = masked_batch()
     values = module.compute_q_values(obs)
     assert values[allowed].max() < -1e33
@@ -231,7 +231,7 @@ def test_what_nothing_is_allowed_in_stays_finite() -> None:
     module = build({"dueling": True}, MASKED_OBS)
     obs = {Columns.OBS: {"x": torch.randn(2, 3), "action_mask": torch.zeros(2, 3, dtype=torch.int8)}}
     for epsilon in (0.0, 0.5):
-        module.set_epsilon(epsilon)
+        module.set_exploration(epsilon)
         for forward, low in ((module.forward_inference, FORBIDDEN), (module.forward_exploration, MASKED)):
             assert torch.all(forward(obs)[Columns.ACTION_DIST_INPUTS] == low)
 
@@ -260,7 +260,7 @@ class Fixed(nn.Module):
 @pytest.mark.parametrize("epsilon", [1.0, 0.3, 0.05, 1e-4])
 def test_exploration_is_the_epsilon_greedy_policy(epsilon: float) -> None:
     module = build()
-    module.set_epsilon(epsilon)
+    module.set_exploration(epsilon)
     probs = Categorical(module.forward_exploration(batch())[Columns.ACTION_DIST_INPUTS]).log_probs.exp()
     greedy = module.forward_inference(batch())[Columns.ACTION_DIST_INPUTS].argmax(-1)
     expected = torch.full((6, 3), epsilon / 3)
@@ -271,7 +271,7 @@ def test_exploration_is_the_epsilon_greedy_policy(epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 0.3, 1e-4, 0.0])
 def test_exploration_draws_from_allowed_actions_alone(epsilon: float) -> None:
     module = build({}, MASKED_OBS)
-    module.set_epsilon(epsilon)
+    module.set_exploration(epsilon)
     obs, allowed = masked_batch()
     probs = Categorical(module.forward_exploration(obs)[Columns.ACTION_DIST_INPUTS]).log_probs.exp()
     greedy = module.forward_inference(obs)[Columns.ACTION_DIST_INPUTS].argmax(-1)
@@ -283,8 +283,8 @@ def test_exploration_draws_from_allowed_actions_alone(epsilon: float) -> None:
 def test_without_epsilon_no_noise_lifts_another_action() -> None:
     module = build()
     at_first = module.forward_exploration(batch())[Columns.ACTION_DIST_INPUTS]
-    module.set_epsilon(0.5)
-    module.set_epsilon(0.0)
+    module.set_exploration(0.5)
+    module.set_exploration(0.0)
     for logits in (at_first, module.forward_exploration(batch())[Columns.ACTION_DIST_INPUTS]):
         assert logits.max() == ALWAYS_GREEDY
         assert logits.sum(-1).tolist() == [ALWAYS_GREEDY] * 6
@@ -293,7 +293,7 @@ def test_without_epsilon_no_noise_lifts_another_action() -> None:
 
 def test_frequencies_of_sampled_actions() -> None:
     module = build()
-    module.set_epsilon(0.3)
+    module.set_exploration(0.3)
     logits = module.forward_exploration({Columns.OBS: torch.zeros(20_000, 3)})[Columns.ACTION_DIST_INPUTS]
     counts = Categorical(logits).sample(generator()).bincount(minlength=3) / 20_000
     assert sorted(counts.tolist()) == pytest.approx([0.1, 0.1, 0.8], abs=0.01)
@@ -302,7 +302,7 @@ def test_frequencies_of_sampled_actions() -> None:
 def test_epsilon_is_part_of_the_state_and_shared_in_place() -> None:
     module, copy, other = build(), build(), build()
     copy.share_tensors_of(module)
-    module.set_epsilon(0.25)
+    module.set_exploration(0.25)
     other.set_state(module.get_state())
     assert module.epsilon.shape == ()
     expected = module.forward_exploration(batch())[Columns.ACTION_DIST_INPUTS]
@@ -313,13 +313,13 @@ def test_epsilon_is_part_of_the_state_and_shared_in_place() -> None:
 
 @pytest.mark.parametrize("epsilon", [-0.1, 1.1, math.nan])
 def test_an_epsilon_that_is_no_share_is_refused(epsilon: float) -> None:
-    with pytest.raises(ValueError, match=r"set_epsilon\(\): expected a number in \[0, 1\]"):
-        build().set_epsilon(epsilon)
+    with pytest.raises(ValueError, match=r"set_exploration\(\): expected a number in \[0, 1\]"):
+        build().set_exploration(epsilon)
 
 
 def test_acting_costs_a_handful_of_operations_beyond_the_net() -> None:
     module, obs = build(), batch()
-    module.set_epsilon(0.1)
+    module.set_exploration(0.1)
 
     def count(forward: Any) -> int:
         with torch.profiler.profile() as profile, torch.no_grad():

@@ -209,7 +209,7 @@ def test_a_module_without_critics_is_refused_by_name() -> None:
 
     spec = RLModuleSpec(module_class=Bare, model_config={"custom_action_dist": DeterministicAction})
     config = TD3Config(**{name: value for name, value in QUICK.items() if name != "model_config"})
-    with pytest.raises(TypeError, match=r"expected a module that implements ActionValueAPI .*ExplorationNoiseAPI"):
+    with pytest.raises(TypeError, match=r"expected a module that implements ActionValueAPI .*ExplorationAPI"):
         config.environment("Pendulum-v1").rl_module(rl_module_spec=spec).build()
 
 

@@ -18,7 +18,7 @@ from rlmodule.collective import Collective, CollectiveError, SingleProcess
 from rlmodule.data.columns import Batch
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
-from rlmodule.modules.apis import EpsilonGreedyAPI, ExplorationNoiseAPI
+from rlmodule.modules.apis import ExplorationAPI
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
@@ -30,9 +30,10 @@ OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 NAN = float("nan")
 
 
-class Exploring(Small, EpsilonGreedyAPI, ExplorationNoiseAPI):
+class Exploring(Small, ExplorationAPI):
     """Its only buffers are two that control exploration, which training does not change."""
 
+    exploration_buffers = ("epsilon", "scale")
     epsilon: Tensor
     scale: Tensor
 
@@ -42,11 +43,9 @@ class Exploring(Small, EpsilonGreedyAPI, ExplorationNoiseAPI):
         for name in ("epsilon", "scale"):
             self.register_buffer(name, torch.full((), 0.25))
 
-    def set_epsilon(self, epsilon: float) -> None:
-        self.epsilon.fill_(epsilon)
-
-    def set_exploration_noise(self, scale: float) -> None:
-        self.scale.fill_(scale)
+    def set_exploration(self, value: float) -> None:
+        self.epsilon.fill_(value)
+        self.scale.fill_(value)
 
     def update_observation_statistics(self, obs: Tree) -> None:
         """Nothing."""
