@@ -6,13 +6,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from catalog.errors import closest
+
+if TYPE_CHECKING:
+    from catalog.model_config import DefaultModelConfig
 
 Initializer = str | Callable[..., Any] | None
 
@@ -189,12 +192,12 @@ class Init:
     settings: str = field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, settings: str, model_config: Any, gain: float = math.sqrt(2)) -> "Init":
+    def of(cls, settings: str, model_config: "DefaultModelConfig", gain: float = math.sqrt(2)) -> "Init":
         """Make the initialisers from the model settings that begin with ``settings``, such as "fcnet".
 
         Args:
             settings: Prefix of the names of the settings.
-            model_config: The :class:`DefaultModelConfig` that has the settings.
+            model_config: The settings.
             gain: Gain of the weights if their initialiser is ``orthogonal_`` and its keyword arguments are not set.
         """
         kernel = getattr(model_config, f"{settings}_kernel_initializer")

@@ -200,7 +200,7 @@ class DecisionTree(Hooks, ABC):
             found = distributions.find(custom, where)
         return checked_class(found, node.space, where, node.path)
 
-    def _custom_dist(self, node: Node[Any]) -> Any:
+    def _custom_dist(self, node: Node[type[Distribution]]) -> str | type[Distribution] | None:
         """Return the distribution class, or its name, that the setting ``custom_action_dist`` gives for the action or
         its part at ``node`` of the decision tree; None if the setting gives none."""
         given = self.model_config.custom_action_dist

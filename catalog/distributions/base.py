@@ -211,7 +211,7 @@ def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
     return type(cls.__name__, (cls,), {**attributes, "__doc__": cls.__doc__})
 
 
-def same_class(mine: D, other: Any) -> D:
+def same_class(mine: D, other: Distribution) -> D:
     """Return ``other``, which must have the class of ``mine``.
 
     Raises:
@@ -222,7 +222,7 @@ def same_class(mine: D, other: Any) -> D:
     return other
 
 
-def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
+def incomparable(mine: Distribution, other: Distribution, expected: str = "another one of the same parts") -> TypeError:
     """Return the error to raise if ``mine.kl(other)`` is not defined. ``expected`` says in words what ``other`` should
     have been."""
     return TypeError(

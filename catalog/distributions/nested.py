@@ -203,7 +203,9 @@ def at(nested: Any, keys: tuple[Any, ...]) -> Any:
     return functools.reduce(operator.getitem, keys, nested)
 
 
-def _multi(space: Any, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
+def _multi(
+    space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[type[Distribution]]
+) -> type[Distribution]:
     children = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return MultiDistribution.bind(space, children, path=node.path)
 

@@ -401,7 +401,7 @@ def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
         names[net] = name
         listed.update(net.parameters())
         rows.append((name, _describe(net), _count(net.parameters())))
-    # parameters that a module has beside its nets, such as a temperature
+    # parameters that a module has in addition to its nets
     unlisted = [parameter for parameter in whole.parameters() if parameter not in listed]
     if unlisted:
         rows.append(("others", "", _count(unlisted)))

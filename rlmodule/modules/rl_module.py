@@ -26,7 +26,7 @@ from catalog.explain.explain import Built, Format, explain, further_nets
 from catalog.explain.mermaid import joined
 from catalog.explain.unread import check_settings_are_read, warn_once
 from catalog.hooks import Hooks
-from catalog.model_config import MEMORIES
+from catalog.model_config import MEMORIES, DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
@@ -75,7 +75,7 @@ class RLModule(Hooks, nn.Module, ABC):
         *,
         observation_space: Space,
         action_space: Space,
-        model_config: Any = None,
+        model_config: DefaultModelConfig | Mapping[str, Any] | None = None,
         catalog_class: type[Catalog] = Catalog,
         inference_only: bool = False,
     ) -> None:

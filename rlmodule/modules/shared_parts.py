@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from rlmodule.modules.rl_module import MultiRLModule
 
 SharedParts = Mapping[str, str | list[str]]
 """Name of a part → its path in every module, such as ``"encoder"``, or its places in some modules, each a module id and
@@ -81,7 +84,7 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
                 tensors[key] = of_first[its_key]
 
 
-def check_nothing_shared(module_id: str, modules: Any) -> None:
+def check_nothing_shared(module_id: str, modules: MultiRLModule) -> None:
     """Raise ValueError if module ``module_id``, which is not trained, shares a part with other modules of the
     MultiRLModule ``modules``."""
     for name, places in places_of(modules.shared_parts, modules).items():

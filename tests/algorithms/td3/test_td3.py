@@ -141,7 +141,7 @@ def test_noise_reaches_what_acts_and_evaluation_has_none() -> None:
         inputs = acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS]
         generator = torch.Generator().manual_seed(1)
         assert acting.action_dist_cls.from_logits(inputs).sample(generator).unique().numel() == 1
-        algorithm._set_noise(0.5, "default_policy")
+        algorithm._set_exploration("default_policy", 0.5)
         drawn = acting.action_dist_cls.from_logits(inputs).sample(generator)
         assert drawn.unique().numel() > 500
         obs = np.zeros(3, np.float32)
