@@ -36,9 +36,9 @@ class DQNLearner(ReplayLearner):
         self.choosing = MultiRLModule({}).eval()
         super().__init__(settings, spec, run_seed=run_seed)
 
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super()._register_module(module_id, spec)
-        if module_id not in self.parameters:  # a module that is not trained chooses no targets
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
+        if not train:  # a module that is not trained chooses no targets
             return
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:

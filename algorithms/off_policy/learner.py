@@ -41,13 +41,12 @@ class ReplayLearner(BatchLearner):
         self.target = self.targets.nets
         super().__init__(settings, spec, run_seed=run_seed)
 
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super()._register_module(module_id, spec)
-        if module_id in self.parameters:  # a module that is not trained has no target net
-            net = spec.build().to(self.device)
-            parts = {name: each.part for name, each in self.trained_parts[module_id].items()}
-            flat = self.parameters[module_id]
-            self.targets.add(module_id, net, self.module[module_id], flat, parts, self.env_steps)
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
+        if train:  # a module that is not trained has no target net
+            net, trained = spec.build().to(self.device), self.trained[module_id]
+            parts = {name: of_part.part for name, of_part in trained.parts.items()}
+            self.targets.add(module_id, net, self.module[module_id], trained.parameters, parts, self.env_steps)
 
     def _forget_module(self, module_id: str) -> None:
         super()._forget_module(module_id)

@@ -42,17 +42,16 @@ class PPOLearner(EpisodeLearner):
     settings: "PPOConfig"
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self.kl_coeff = Coefficient(learner_device(settings))
-        self.entropy_coeff: dict[str, Tensor] = {}
+        device = learner_device(settings)
+        self.kl_coeff, self.entropy_coeff = Coefficient(device), Coefficient(device)
         super().__init__(settings, spec, run_seed=run_seed)
 
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super()._register_module(module_id, spec)
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
         self.kl_coeff[module_id] = self.settings.kl_coeff
-        entropy_coeff = value_at(self.settings.entropy_coeff, self.env_steps)
-        self.entropy_coeff[module_id] = torch.full((), entropy_coeff, device=self.device)
+        self.entropy_coeff[module_id] = value_at(self.settings.entropy_coeff, self.env_steps)
         dist_cls = self.module[module_id].action_dist_cls
-        if self.settings.use_kl_loss and module_id in self.parameters and not dist_cls.inputs_suffice:
+        if self.settings.use_kl_loss and train and not dist_cls.inputs_suffice:
             raise ValueError(
                 f"PPOConfig.use_kl_loss: expected False with {dist_cls.__name__} (module "
                 f"{module_id!r}), since KL to the old policy would need the module's old parameters, "
@@ -64,19 +63,27 @@ class PPOLearner(EpisodeLearner):
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
         """Return the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term), and its terms by row, ``[B]``."""
-        config, module = self.settings, self.module[module_id]
+        module = self.module[module_id]
+        row_losses, metrics = self.compute_row_losses(module_id, module, batch, fwd_out)
+        loss = row_losses.mean()
+        if self.settings.use_kl_loss:
+            loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
+        return loss, metrics
+
+    def compute_row_losses(
+        self, module_id: str, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
         log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
         objective = self.compute_policy_objective(log_ratio.exp(), batch)
         vf_loss, entropy = self._value_error(module, batch, fwd_out), dist.entropy()
 
-        loss = self.mean(config.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy)
-        if config.use_kl_loss:
-            loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
-        return loss, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+        losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
+        return losses, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
 
     def can_stack(self, module_id: str) -> bool:
+        # a loss that a subclass changed may depend on more than the rows
         own = type(self).compute_loss_for_module, type(self).compute_policy_objective
         inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
         return own == inherited and not self.settings.use_kl_loss
@@ -140,7 +147,7 @@ class PPOLearner(EpisodeLearner):
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
         if not isinstance(config.entropy_coeff, float):
             reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
-            self.entropy_coeff[module_id].fill_(coefficient)
+            self.entropy_coeff[module_id] = coefficient
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:

@@ -75,9 +75,9 @@ class SACLearner(ActionCriticLearner):
         self._target_entropy: dict[str, TargetEntropy] = {}
         super().__init__(settings, spec, run_seed=run_seed)
 
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super()._register_module(module_id, spec)
-        if module_id not in self.parameters:  # a module that is not trained has no temperature to adapt
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
+        if not train:  # a module that is not trained has no temperature to adapt
             return
         module = self.module[module_id]
         goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy

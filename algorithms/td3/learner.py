@@ -45,7 +45,7 @@ class TD3Learner(ActionCriticLearner):
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return the names of the parts to update in this gradient step: both in every ``policy_delay``-th step, else
         only ``critic``."""
-        is_due = (self.num_gradient_steps[module_id] + 1) % self.settings.policy_delay == 0
+        is_due = (self.trained[module_id].num_gradient_steps + 1) % self.settings.policy_delay == 0
         return ("critic", "actor") if is_due else ("critic",)
 
     def compute_loss_for_module(
@@ -65,7 +65,7 @@ class TD3Learner(ActionCriticLearner):
         squares = errors.square().sum(0)
         loss = qf_loss = (squares * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else squares).mean()
         metrics = {"qf_loss": qf_loss, "td_error": errors.detach().abs().mean(0), "qf": taken.detach().mean(0)}
-        if "actor" in self.stepping[module_id]:
+        if "actor" in self.trained[module_id].stepping:
             actions = policy_actions(module, fwd_out)
             policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1).mean()
             loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
@@ -75,9 +75,11 @@ class TD3Learner(ActionCriticLearner):
         """Return ``batch``, flattened to rows if it has sequences, and the outputs of ``forward_train``. In gradient
         steps that update only the critics, skip that pass and return no outputs, because the loss does not read them.
         Never skip it if the module is recurrent or has extra losses, or if the loss is overridden."""
-        is_own = type(self).compute_loss_for_module is not TD3Learner.compute_loss_for_module
-        reads = "actor" in self.stepping[module_id] or isinstance(self.module[module_id], ExtraLossAPI) or is_own
-        return super().forward_rows(module_id, batch) if reads or self._stateful[module_id] else (batch, {})
+        trained, module = self.trained[module_id], self.module[module_id]
+        is_overridden = type(self).compute_loss_for_module is not TD3Learner.compute_loss_for_module
+        if "actor" in trained.stepping or trained.is_stateful or is_overridden or isinstance(module, ExtraLossAPI):
+            return super().forward_rows(module_id, batch)
+        return batch, {}
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         """Return ``batch`` with the critics' targets as ``value_targets``. Unless ``target_noise`` is 0, also add
@@ -111,7 +113,7 @@ class TD3Learner(ActionCriticLearner):
 
     def after_gradient_step(self, module_id: str) -> None:
         """In gradient steps that update the policy, move the target net as :class:`ReplayLearner` does."""
-        if "actor" in self.stepping[module_id]:
+        if "actor" in self.trained[module_id].stepping:
             super().after_gradient_step(module_id)
 
 

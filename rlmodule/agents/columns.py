@@ -238,6 +238,7 @@ class AgentColumns:
         if not explore:
             action = dist.to_deterministic().sample()
         elif self.noise.is_drawn:
+            # from the stream of each slot, so that an action does not depend on which agents act at the same time
             action = dist.sample_from(self.noise.take_of(who))
         else:
             action = dist.sample(generator)

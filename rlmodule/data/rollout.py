@@ -6,9 +6,10 @@ A rollout has ``T`` time steps, ``N`` slots (one per env), and ``K`` truncated e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from catalog.spaces import kept_dtype, map_spaces
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
+
+if TYPE_CHECKING:
+    from rlmodule.learning.sharding import Share
 
 _LEAF = (Tensor, np.ndarray)
 
@@ -294,6 +298,34 @@ def entry_of(column: Tree, index: Any) -> Tree:
 def as_tensors(arrays: Tree) -> Tree:
     """Return a tree of tensors that share the memory of the numpy ``arrays``. Tensors in the tree stay as they are."""
     return map_leaves(torch.as_tensor, arrays)
+
+
+def minibatch_bounds(rows: int, size: int | None) -> list[int]:
+    """Cut ``range(rows)`` into minibatches of ``size`` (None: into one). Return the index at which each begins, then
+    ``rows``. A single row at the end joins the minibatch before it."""
+    return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+
+
+def row_minibatches(
+    batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
+) -> Iterator[Batch]:
+    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows, or in one if ``size``
+    is None. A single row at the end joins the minibatch before it, because batch norm needs two rows.
+
+    With a ``share``, the minibatches are of the rows of all learners; yield the rows of each that are in ``batch``.
+    """
+    first = tree.flatten(batch)[0]
+    rows = len(first) if share is None else share.total
+    order = torch.randperm(rows, generator=generator)
+    bounds = minibatch_bounds(rows, size)
+    if share is not None:
+        order, bounds = share.of(order, bounds)
+    if first.device.type != "cpu":
+        order = moved(order, first.device)
+    # gather once per column and epoch, so that the minibatches are views
+    shuffled = map_columns(lambda x: x[order], batch)
+    for start, stop in itertools.pairwise(bounds):
+        yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:

@@ -15,9 +15,9 @@ from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.episode_learner import EpisodeLearner
-from rlmodule.learning.learner import Learner, warn_of_update
+from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import Metrics
-from rlmodule.learning.update_data import ModuleData, check_counts
+from rlmodule.learning.update_data import ModuleData, check_counts, warn_of_update
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sealed_folder import StrPath

@@ -10,9 +10,9 @@ from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Learner, warn_of_update
+from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import Metrics, join_metrics
-from rlmodule.learning.update_data import check_batch, explain_missing_column
+from rlmodule.learning.update_data import check_batch, explain_missing_column, warn_of_update
 from rlmodule.modules.recurrent import check_sequences
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
@@ -77,20 +77,19 @@ class BatchLearner(Learner):
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
-        if batch and self._stateful.get(module_id):
+        if batch and module_id in self.trained and self.trained[module_id].is_stateful:
             check_sequences(batch, f"{where} with the recurrent module {module_id!r}")
         try:
-            with self._together:
+            with self._update():
                 now = self._steps_after(num_rows(batch) if batch else 0)
                 if now == self.env_steps:
                     raise no_data("no row")
                 step = self.step_on_batch(batch, env_steps=now if env_steps is None else env_steps, module_id=module_id)
-                joined = self._joined(module_id, [step[module_id]])
+                joined = self.joined_metrics(module_id, [step[module_id]])
         except KeyError as error:
             explain_missing_column(error, where, batch or {})
             raise
-        self.module.eval()
-        return {module_id: self._summarized(module_id, joined)}
+        return self.summarize_updates([{module_id: joined}])
 
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
@@ -111,13 +110,12 @@ class BatchLearner(Learner):
             ValueError: If the module is not trained, or ``batch`` is None and this learner trains alone.
             CollectiveError: If another learner raises an error, exits or hangs.
         """
-        module = self.module[module_id]
-        if self._settings_of.get(module_id) is not self.settings:
-            with self.using(self.settings_of(module_id)):
-                return self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
+        self.settings_of(module_id)  # raises if the module is unknown or not trained
         if batch is None and self.collective.size == 1:
             raise no_data()
-        with self._together:
+        module = self.module[module_id]
+        with self._update():
+            self.use_settings_of(module_id)
             self._set_env_steps(env_steps)
             if batch is not None and self.device.type != "cpu":
                 batch = moved(batch, self.device)
@@ -133,7 +131,7 @@ class BatchLearner(Learner):
             with torch.no_grad():
                 if batch is None:
                     # no data here: join the statistics of the other learners with a batch of no rows
-                    leading = (0, 0) if self._stateful[module_id] else (0,)
+                    leading = (0, 0) if self.trained[module_id].is_stateful else (0,)
                     obs = moved(as_tensors(allocate_observations(module.input_space, *leading)), self.device)
                     batch = {Columns.OBS: obs}
                 self._update_statistics(module_id, batch)
@@ -150,8 +148,11 @@ class BatchLearner(Learner):
         for step in history:
             for module_id, metrics in step.items():
                 by_id.setdefault(module_id, []).append(metrics)
-        return {module_id: self._summarized(module_id, join_metrics(steps)) for module_id, steps in by_id.items()}
-
-    def _summarized(self, module_id: str, metrics: Metrics) -> dict[str, float]:
-        with self.using(self.settings_of(module_id)):
-            return self._summary(module_id, metrics, {})
+        results = dict[str, dict[str, float]]()
+        try:
+            for module_id, steps in by_id.items():
+                self.use_settings_of(module_id)
+                results[module_id] = self._summary(module_id, join_metrics(steps), {})
+        finally:
+            self.settings = self.run_settings
+        return results

@@ -1,40 +1,43 @@
 """EpisodeLearner: the base learner of algorithms that train on rollouts, such as PPO."""
 
 import dataclasses
-import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout
+from rlmodule.data.rollout import Rollout, row_minibatches
 from rlmodule.data.sequences import cut_into_sequences, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Learner, warn_of_update
-from rlmodule.learning.minibatches import row_minibatches
+from rlmodule.learning.families import Family
+from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
+from rlmodule.learning.joint_updates import divide
+from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import Metrics, join_metrics
-from rlmodule.learning.sharding import Share
+from rlmodule.learning.stacks import Stack
+from rlmodule.learning.trained_module import TrainedModule
 from rlmodule.learning.update_data import (
     ModuleData,
+    TrainData,
     check_counts,
     check_episodes,
     check_preprocessed,
     explain_missing_column,
     num_steps_in,
+    warn_of_update,
 )
 from rlmodule.modules.apis import ValueFunctionAPI
 from rlmodule.modules.recurrent import values_along, with_states
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.modules.shared_parts import places_of, tensors_at
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.settings import EpisodeLearnerSettings
-
-if TYPE_CHECKING:
-    from rlmodule.learning.groups import Groups
 
 
 class EpisodeLearner(Learner):
@@ -49,15 +52,17 @@ class EpisodeLearner(Learner):
         ``make_train_batch``: compute bootstraps, advantages and targets, and choose the columns that the loss gets.
         ``should_stop``: end the epochs early; default: never.
         ``after_update``: adapt coefficients once per update; default: do nothing.
+        ``can_stack``, ``compute_row_losses``: the losses of several modules at once; default: one module at a time.
 
     If several learners train together, each calls these methods with its own share of the data, which may have no valid
     row. Only ``should_stop`` and ``summarize`` get the metrics of all learners. Use ``self.collective`` to exchange
     anything else.
     """
 
-    _added_columns: Sequence[str] = ()
-
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self._added_columns: Sequence[str] = ()
+        # the modules of the latest update, whether stacks were allowed, and how it divided the modules
+        self._divided: tuple[list[TrainedModule], bool, list[str | Family | Stack]] = [], False, []
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
 
@@ -79,7 +84,7 @@ class EpisodeLearner(Learner):
         """Return the value of each row's observation, and of the next one, ``[T, N]`` each; see ``split_values``."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
-        if self._stateful[module_id]:
+        if self.trained[module_id].is_stateful:
             return rollout.split_values(values_along(module, rollout))
         return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
 
@@ -89,7 +94,7 @@ class EpisodeLearner(Learner):
         names = [*names, *self._added_columns]
         if self.data_parallel is not None:
             rollout, names = self.data_parallel.number(rollout), [*names, Columns.ORDER]
-        if self._stateful[module_id]:
+        if self.trained[module_id].is_stateful:
             return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
         return rollout.valid_rows(names)
 
@@ -98,7 +103,7 @@ class EpisodeLearner(Learner):
         minibatches, which have the form that :meth:`summarize` describes. The default returns False."""
         return False
 
-    def _all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
+    def all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         """Return whether ``should_stop`` returns True on any learner. All learners get the same answer."""
         stop = self.should_stop(module_id, metrics)
         return bool(self.collective.all_reduce(torch.tensor(float(stop))))
@@ -107,6 +112,28 @@ class EpisodeLearner(Learner):
         """Return whether ``should_stop`` must be called at all. The answer must be the same on all learners. The
         default returns True if ``should_stop`` is overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
+
+    def can_stack(self, module_id: str) -> bool:
+        """Return whether the loss is the mean of :meth:`compute_row_losses`, and reads or changes nothing else that
+        differs between modules with the settings and net structure of module ``module_id``. If so, ``M`` such modules
+        may be trained in one pass. The default is False."""
+        return False
+
+    def compute_row_losses(
+        self, module_id: str, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Return the loss of each row, and the metrics by name. Called only if :meth:`can_stack` returns True.
+
+        Args:
+            module_id: The module to train, or the first of ``M`` modules of the same structure.
+            module: That module, or all ``M`` modules as one.
+            batch: Columns ``[B, ...]`` of a minibatch, or ``[M, B, ...]``.
+            fwd_out: The outputs of ``forward_train`` for these rows.
+
+        Returns:
+            Losses ``[B]`` or ``[M, B]``, and metrics with one entry per row.
+        """
+        raise NotImplementedError
 
     def after_update(self, module_id: str, batch: Batch) -> None:
         """Adapt coefficients of the loss after the last gradient step of an update. The default does nothing.
@@ -141,106 +168,138 @@ class EpisodeLearner(Learner):
 
         Raises:
             KeyError: If no module has the given id, or the data lacks a column that the learner reads.
-            TypeError, ValueError: If the data is neither a rollout nor episodes, no learner has any, or ``num_epochs``
-                or ``minibatch_size`` is less than 1.
+            TypeError, ValueError: If the data is neither a rollout nor episodes, no learner has any, a module is not
+                trained, or ``num_epochs`` or ``minibatch_size`` is less than 1.
             CollectiveError: If another learner raises an error, exits or hangs.
         """
+        where = f"{type(self).__name__}.update_from_episodes()"
         if num_epochs is not None or minibatch_size is not None:
-            counts = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
-            check_counts(counts, f"{type(self).__name__}.update_from_episodes()")
-        is_alone = self._settings_of.get(module_id) is self.settings and module_id not in self.sharing
-        if isinstance(episodes, Mapping) or not is_alone:
-            return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
-        rollout = episodes if isinstance(episodes, Rollout) else self._rollout_of(episodes)
-        with self._together:
-            following = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
+            check_counts({"num_epochs": num_epochs, "minibatch_size": minibatch_size}, where)
+        if not isinstance(episodes, Rollout):
+            check_episodes(episodes, where, module_id)
+        data = episodes if isinstance(episodes, Mapping) else {module_id: episodes}
+        module_ids = sorted(data)
+        for module_id in module_ids:
+            self.settings_of(module_id)  # raises if the module is unknown or not trained
+        with self._update():
+            env_steps_after = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
             self._set_env_steps(self.env_steps if env_steps is None else env_steps)
-            if self.data_parallel is not None:
-                rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
-            if rollout is None:
-                raise no_data()
             start = perf_counter()
-            self.module.eval()
             # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
-            batch, reported = self._train_batch(module_id, rollout.to(self.device))
-            share = None if self.data_parallel is None else self.data_parallel.share_of(batch)
-            prepared = perf_counter()
-            self.module.train()
-            before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
-            with self._module_noise:
-                for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
-                    for minibatch in self._minibatches(batch, share, minibatch_size):
-                        steps.append(self._gradient_step(module_id, minibatch))
-                    if self.progress == before:
-                        raise no_data("no valid row")
-                    if self.may_stop():
-                        epochs.append(self._joined(module_id, steps))
-                        steps.clear()
-                        if self._all_stop(module_id, epochs[-1]):
-                            break
-            self.num_updates += self.progress - before
-            metrics = join_metrics(epochs) if epochs else self._joined(module_id, steps)
-            results = self._summary(module_id, metrics, reported)
             self.module.eval()
-            self.after_update(module_id, batch)
-            self._update_statistics(module_id, batch)
-            self.env_steps = following
-        return {module_id: results, "timers": {"value_pass": prepared - start, "update": perf_counter() - prepared}}
+            prepared = dict[str, TrainData]()
+            for module_id in module_ids:
+                prepared[module_id] = self._prepare(module_id, data[module_id], num_epochs, minibatch_size)
+            prepared_at, steps_before = perf_counter(), self.progress
+            self.module.train()
+            metrics = dict[str, Metrics]()
+            for update in self._divide(module_ids):
+                with self._module_noise:
+                    if not isinstance(update, str):
+                        metrics |= update.train(prepared)
+                        continue
+                    module_id, of_module = update, prepared[update]
+                    self.use_settings_of(module_id)
+                    cut = sequence_minibatches if Columns.STATE_IN in of_module.batch else row_minibatches
+                    size, share = of_module.minibatch_size, of_module.share
+                    epochs, steps = list[Metrics](), list[Metrics]()
+                    for _ in range(of_module.num_epochs):
+                        for minibatch in cut(of_module.batch, size, self.generator, share):
+                            steps.append(self._gradient_step(module_id, minibatch))
+                        if not (steps or epochs):
+                            raise no_data("no valid row")
+                        # the metrics of all learners take an exchange, which most updates need only once
+                        if self.may_stop():
+                            epochs.append(self.joined_metrics(module_id, steps))
+                            steps.clear()
+                            if self.all_stop(module_id, epochs[-1]):
+                                break
+                    metrics[module_id] = join_metrics(epochs) if epochs else self.joined_metrics(module_id, steps)
+            self.num_updates += self.progress - steps_before
+            self.module.eval()
+            results = dict[str, dict[str, float]]()
+            for module_id, of_module in prepared.items():
+                self.use_settings_of(module_id)
+                results[module_id] = self._summary(module_id, metrics[module_id], of_module.reported)
+                self.after_update(module_id, of_module.batch)
+                self._update_statistics(module_id, of_module.batch)
+            self.env_steps = env_steps_after
+        results["timers"] = {"value_pass": prepared_at - start, "update": perf_counter() - prepared_at}
+        return results
 
-    def _update_each(
-        self,
-        data: ModuleData | Mapping[str, ModuleData],
-        module_id: str,
-        env_steps: int | None,
-        num_epochs: int | None,
-        minibatch_size: int | None,
-    ) -> dict[str, dict[str, float]]:
-        """Do what :meth:`update_from_episodes` documents for modules that have their own settings or are updated with
-        others: update them in the order of their ids, and the modules of a :class:`Group` together."""
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()", module_id)
-        data = data if isinstance(data, Mapping) else {module_id: data}
-        settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
-        groups: Any = [((module_id,), None) for module_id in settings]
-        if self.sharing or len(groups) > 1:
-            groups = self._groups.divide([*settings], stacks=self._is_plain and self.device.type == "cpu")
-        results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
-        with self._together:
-            following = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
-            steps = self.env_steps if env_steps is None else env_steps
-            for ids, group in groups:
-                with self.using(settings[ids[0]]):
-                    if group is None:
-                        results |= self.update_from_episodes(
-                            data[ids[0]],
-                            env_steps=steps,
-                            module_id=ids[0],
-                            num_epochs=num_epochs,
-                            minibatch_size=minibatch_size,
-                        )
-                    else:
-                        self._set_env_steps(steps)
-                        rollouts = [self._rollout_of(data[module_id]) for module_id in ids]
-                        results |= group.update(rollouts, num_epochs, minibatch_size)
-                timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
-            self.env_steps = following
-        return results | {"timers": timers}
-
-    @functools.cached_property
-    def _groups(self) -> "Groups":
-        from rlmodule.learning.groups import Groups  # only several modules need it
-
-        return Groups(self)
-
-    def _take_shared_parts(self, module_id: str) -> set[int]:
-        return self._groups.take_shared_parts(module_id)
-
-    def _rollout_of(self, data: ModuleData) -> Rollout | None:
-        """Return ``data`` as a rollout, or None if it is None or an empty sequence of episodes. Raise TypeError if
-        ``data`` is anything else."""
-        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
+    def _prepare(
+        self, module_id: str, data: ModuleData, num_epochs: int | None, minibatch_size: int | None
+    ) -> TrainData:
+        """Return what module ``module_id`` is trained on, for :meth:`update_from_episodes`. Raise ValueError if no
+        learner has data."""
+        settings = self.use_settings_of(module_id)
         if data is None or isinstance(data, Rollout):
-            return data
-        return Rollout.from_episodes(data) if data else None
+            rollout = data
+        else:
+            rollout = Rollout.from_episodes(data) if data else None
+        if self.data_parallel is not None:
+            rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
+        if rollout is None:
+            raise no_data()
+        batch, reported = self._train_batch(module_id, rollout.to(self.device))
+        share = None if self.data_parallel is None else self.data_parallel.share_of(batch)
+        size = settings.minibatch_size if minibatch_size is None else minibatch_size
+        return TrainData(
+            batch,
+            share,
+            num_epochs=settings.num_epochs if num_epochs is None else num_epochs,
+            minibatch_size=None if size is None else size * self.collective.size,
+            reported=reported,
+        )
+
+    def _divide(self, module_ids: list[str]) -> Sequence[str | Family | Stack]:
+        """Divide modules into those that are updated alone, which are returned as their ids, and those that are updated
+        together. See :func:`rlmodule.learning.joint_updates.divide`."""
+        if len(module_ids) == 1 and not self.shared_parts:
+            return module_ids  # the usual case
+        modules = [self.trained[module_id] for module_id in module_ids]
+        may_stack = self._is_plain and self.device.type == "cpu"
+        # stacks take long to build, and most updates are of the same modules as the one before
+        if self._divided[:2] != (modules, may_stack):
+            self._divided = modules, may_stack, divide(self, module_ids, may_stack=may_stack)
+        return self._divided[2]
+
+    def _register_shared_parts(self, module_id: str) -> list[str]:
+        """Create the optimizers of the parts that a module shares with other modules, unless another module has done
+        so. Return the names of these parts.
+
+        Raises:
+            ValueError: If a shared part has the same name as a module, or if the loss is compiled, captured in a CUDA
+                graph, or computed in bfloat16.
+        """
+        settings, names = self.run_settings, list[str]()
+        is_plain = not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
+        for name, places in places_of(self.module.shared_parts, self.module).items():
+            if module_id not in places:
+                continue
+            if name in self.module or not is_plain:
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected a name that no policy has, and a loss that is neither compiled, "
+                    f"captured nor in bfloat16, got policies {', '.join(self.module)} and torch_compile_learner="
+                    f"{settings.torch_compile_learner}, torch_cuda_graphs={settings.torch_cuda_graphs}, "
+                    f"torch_autocast={settings.torch_autocast}. Choose another name, or leave these settings out."
+                )
+            path = places[module_id]
+            tensors = [owner[key] for owner, key in tensors_at(self.module[module_id], path).values()]
+            # by id, since two submodules may have the same parameter
+            parameters = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
+            if not parameters:
+                raise ValueError(
+                    f"shared_parts[{name!r}]: expected a part with trainable parameters, got none in {path!r} of "
+                    f"{module_id!r}. Share another part, and let each policy have its own statistics."
+                )
+            if name not in self.shared_parts:
+                flat = FlatParameters({name: parameters.values()}).parts[name]
+                part = Part((path,), settings.lr, settings.grad_clip)
+                optimizer = self._make_optimizer(name, part, flat.tensor, settings)
+                self.shared_parts[name] = TrainedPart(part, flat, optimizer)
+            names.append(name)
+        return names
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
@@ -251,17 +310,9 @@ class EpisodeLearner(Learner):
                 # a copy, since the override may add columns in place
                 rollout = self.preprocess_train_data(dataclasses.replace(rollout, columns={**known}))
                 self._added_columns = check_preprocessed(rollout, known, type(self).__name__)
-            if self._stateful[module_id]:
+            if self.trained[module_id].is_stateful:
                 rollout = with_states(self.module[module_id], rollout)
             return self.make_train_batch(module_id, rollout)
         except KeyError as error:
             explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
             raise
-
-    def _minibatches(self, batch: Batch, share: Share | None = None, size: int | None = None) -> Iterator[Batch]:
-        """Shuffle the batch, and yield this learner's rows (or sequences) of each minibatch. ``size`` is the
-        number of env steps per minibatch and learner; None takes the setting ``minibatch_size``. ``share`` is None if
-        this learner trains alone."""
-        pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
-        size = self.settings.minibatch_size if size is None else size
-        return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)

@@ -1,106 +1,27 @@
-"""Groups, which are modules that are updated together, and families, which are groups whose modules share parts."""
+"""Family: modules that share parts, which are updated together."""
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import map_leaves, row_minibatches
 from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.flat_optimizer import FlatAdam, TrainedPart
-from rlmodule.learning.minibatches import row_minibatches
+from rlmodule.learning.flat_optimizer import where_not_finite
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics
-from rlmodule.learning.sharding import Share
+from rlmodule.learning.update_data import TrainData
 
 if TYPE_CHECKING:
     from rlmodule.learning.episode_learner import EpisodeLearner
     from rlmodule.learning.stacks import StackedPass
 
-Shares = Sequence[Share | None]
-"""This learner's share of the rows of each module; None for each module if a single learner trains."""
 
-
-class Group(ABC):
-    """Modules that are updated together, each on its own data.
-
-    Override points: ``_train``.
-
-    Args:
-        learner: The learner that trains the modules.
-        module_ids: The ids of the modules.
-    """
-
-    def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str]) -> None:
-        self._learner, self._ids = learner, module_ids
-
-    def update(self, rollouts: Sequence[Rollout | None], num_epochs: int | None, size: int | None) -> dict[str, Any]:
-        """Update the modules, each on its rollout, as :meth:`EpisodeLearner.update_from_episodes` updates a single
-        module. Return what that method returns.
-
-        Args:
-            rollouts: The rollout of each module, in the order of ``module_ids``; None if this learner has no data for
-                the module.
-            num_epochs: Epochs of each module; None uses the module's setting.
-            size: Rows per minibatch of one learner; None uses the module's setting.
-        """
-        learner, peers = self._learner, self._learner.data_parallel
-        start, batches, reported, shares = perf_counter(), list[Batch](), list[Any](), list[Share | None]()
-        learner.module.eval()
-        for module_id, rollout in zip(self._ids, rollouts, strict=True):
-            with learner.using(learner.settings_of(module_id)):
-                if peers is not None:
-                    now = learner.num_updates, learner.env_steps
-                    rollout = peers.sync_rollout(rollout, learner.generator, *now)
-                if rollout is None:
-                    raise no_data()
-                batch, more = learner._train_batch(module_id, rollout.to(learner.device))
-                batches.append(batch)
-                reported.append(more)
-                shares.append(None if peers is None else peers.share_of(batch))
-        before, steps = perf_counter(), learner.progress
-        of_modules = [learner.settings_of(module_id) for module_id in self._ids]
-        epochs = [settings.num_epochs if num_epochs is None else num_epochs for settings in of_modules]
-        sizes = [settings.minibatch_size if size is None else size for settings in of_modules]
-        learner.module.train()
-        with learner._module_noise:
-            of_each = self._train(batches, shares, epochs, sizes)
-        learner.num_updates += learner.progress - steps
-        learner.module.eval()
-        results: dict[str, Any] = {}
-        for module_id, metrics, batch, more in zip(self._ids, of_each, batches, reported, strict=True):
-            with learner.using(learner.settings_of(module_id)):
-                results[module_id] = learner._summary(module_id, metrics, more)
-                learner.after_update(module_id, batch)
-                learner._update_statistics(module_id, batch)
-        return results | {"timers": {"value_pass": before - start, "update": perf_counter() - before}}
-
-    @abstractmethod
-    def _train(
-        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
-    ) -> list[Metrics]:
-        """Train each module on its batch (with its :class:`Share`; None without other learners) for its ``epochs``, in
-        minibatches of its ``sizes`` (None: all rows). Return each module's metrics, joined over its minibatches."""
-
-
-def _units(batch: Batch, share: Share | None) -> tuple[int, int]:
-    """Return the number of sequences of a batch, over all learners, and the rows in each; without sequences, the number
-    of rows and 1."""
-    if share is not None:
-        return share.total, share.length
-    if Columns.STATE_IN not in batch:
-        return num_rows(batch), 1
-    length, count = batch[Columns.STARTS].shape
-    return count, length
-
-
-class Family(Group):
+class Family:
     """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
     modules are trained in the same number of minibatches. The gradient of each part is clipped separately and each part
     has its own optimizer, but if any loss or gradient is not finite, no part is updated.
@@ -108,108 +29,144 @@ class Family(Group):
     Args:
         learner: The learner that trains the modules.
         module_ids: The ids of the modules.
-        compute: A :class:`StackedPass` of the modules, or None to compute the losses one by one.
+        compute: The pass of all modules in this order, or None to compute the losses one by one. It is None if several
+            learners train together.
     """
 
     def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], compute: StackedPass | None) -> None:
-        super().__init__(learner, module_ids)
-        self._compute = compute
+        self._learner, self._ids, self._compute = learner, module_ids, compute
 
-    def _train(
-        self, batches: Sequence[Batch], shares: Shares, epochs: Sequence[int], sizes: Sequence[int | None]
-    ) -> list[Metrics]:
-        learner, collective = self._learner, self._learner.collective
-        counts, lengths = zip(*map(_units, batches, shares), strict=True)
-        if not all(counts):
-            raise no_data("no valid row")
-        each = zip(counts, lengths, sizes, strict=True)  # a minibatch has as many whole units as its size allows
-        pieces = max(-(-n // max(1, size * collective.size // length)) if size else 1 for n, length, size in each)
-        cutters = [sequence_minibatches if Columns.STATE_IN in batch else row_minibatches for batch in batches]
-        lengths = [-(-n // pieces) * length for n, length in zip(counts, lengths, strict=True)]  # rows of a minibatch
-        history: list[list[Metrics]] = [[] for _ in batches]
-        stopped = [False] * len(batches)
-        for epoch in range(max(epochs)):
-            stopped = [over or epoch >= last for over, last in zip(stopped, epochs, strict=True)]
-            if all(stopped):
+    def train(self, data: Mapping[str, TrainData]) -> dict[str, Metrics]:
+        """Train the modules, each on its ``data`` for its number of epochs. Return each module's metrics, joined over
+        its minibatches."""
+        learner = self._learner
+        sizes = self._minibatch_sizes(data)
+        history: dict[str, list[Metrics]] = {module_id: [] for module_id in self._ids}
+        stopped = set[str]()
+        for epoch in itertools.count():
+            training = [x for x in self._ids if epoch < data[x].num_epochs and x not in stopped]
+            if not training:
                 break
-            before, each = [len(of) for of in history], zip(stopped, cutters, batches, lengths, shares, strict=True)
-            cut = [() if over else of(batch, n, learner.generator, share) for over, of, batch, n, share in each]
-            for minibatches in itertools.zip_longest(*cut):
-                self._step(minibatches, history)
-            for i, module_id in enumerate(self._ids):
-                with learner.using(learner.settings_of(module_id)):
-                    if learner.may_stop() and not stopped[i]:
-                        latest = learner._joined(module_id, history[i][before[i] :])
-                        stopped[i] = learner._all_stop(module_id, latest)
-        return [learner._joined(module_id, steps) for module_id, steps in zip(self._ids, history, strict=True)]
+            num_before = {module_id: len(history[module_id]) for module_id in training}
+            pieces = list[Iterator[Batch]]()
+            for module_id in training:
+                batch, share = data[module_id].batch, data[module_id].share
+                cut = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
+                pieces.append(cut(batch, sizes[module_id], learner.generator, share))
+            # sizes are rounded up, which may leave a module with fewer minibatches than the others
+            for step in itertools.zip_longest(*pieces):
+                batches = {x: batch for x, batch in zip(training, step, strict=True) if batch is not None}
+                for module_id, metrics in self._gradient_step(batches).items():
+                    history[module_id].append(metrics)
+            for module_id in training:
+                learner.use_settings_of(module_id)
+                if learner.may_stop():
+                    latest = learner.joined_metrics(module_id, history[module_id][num_before[module_id] :])
+                    if learner.all_stop(module_id, latest):
+                        stopped.add(module_id)
+        return {module_id: learner.joined_metrics(module_id, steps) for module_id, steps in history.items()}
 
-    def _step(self, minibatches: Sequence[Batch | None], history: Sequence[list[Metrics]]) -> None:
-        """Take a gradient step for the modules whose minibatch is not None. A minibatch may be empty on this learner,
-        but not on all learners. Append the metrics of each of these modules to its list in ``history``."""
+    def _minibatch_sizes(self, data: Mapping[str, TrainData]) -> dict[str, int]:
+        """Return the number of rows in the minibatches of each module. All modules get as many minibatches as the
+        module that needs most of them."""
+        counts = dict[str, tuple[int, int]]()
+        num_minibatches = 1
+        for module_id in self._ids:
+            batch, share, size = data[module_id].batch, data[module_id].share, data[module_id].minibatch_size
+            if share is not None:
+                count, length = share.total, share.length
+            elif Columns.STATE_IN in batch:
+                length, count = batch[Columns.STARTS].shape
+            else:
+                count, length = num_rows(batch), 1
+            if not count:
+                raise no_data("no valid row")
+            if size is not None:
+                # a minibatch has as many whole sequences as its size allows
+                num_minibatches = max(num_minibatches, _ceil(count, max(1, size // length)))
+            counts[module_id] = count, length
+        return {module_id: _ceil(count, num_minibatches) * length for module_id, (count, length) in counts.items()}
+
+    def _gradient_step(self, batches: Mapping[str, Batch]) -> dict[str, Metrics]:
+        """Take a gradient step for the modules that have a minibatch in ``batches``, as :meth:`Learner._gradient_step`
+        does for a single module. A minibatch may be empty on this learner, but not on all learners. Return the metrics
+        of each module."""
         learner, collective = self._learner, self._learner.collective
-        acting = [(i, self._ids[i], batch) for i, batch in enumerate(minibatches) if batch is not None]
-        own = {module_id: [*learner.trained_parts[module_id].values()] for _, module_id, _ in acting}
-        shared = {n: learner.shared_parts[n] for _, module_id, _ in acting for n in learner.sharing[module_id]}
-        parts: list[TrainedPart] = [*shared.values(), *itertools.chain.from_iterable(own.values())]
-        for part in parts:
+        modules = {module_id: learner.trained[module_id] for module_id in batches}
+        shared = {name: learner.shared_parts[name] for trained in modules.values() for name in trained.shared}
+        # each part of this step, and how its gradient is clipped
+        parts = [(part, learner.run_settings.grad_clip_by) for part in shared.values()]
+        for trained in modules.values():
+            parts += [(part, trained.settings.grad_clip_by) for part in trained.parts.values()]
+        for part, _ in parts:
             part.flat.grad.zero_()
-        rows = torch.tensor([float(num_rows(batch) if batch else 0) for _, _, batch in acting])
-        if self._compute is not None and len(acting) == len(self._ids):
-            losses, reported = self._backward_at_once(self._compute, [batch for *_, batch in acting])
-        else:
-            losses, reported = torch.zeros(len(acting), device=learner.device), list[Metrics]()
-            weights = rows / collective.all_reduce(rows.clone())
-            for k, (_, module_id, batch) in enumerate(acting):
-                reported.append({})
-                if batch and rows[k]:
-                    with learner.using(learner.settings_of(module_id)):
-                        passed = learner.forward_rows(module_id, batch)
-                        loss, reported[k] = learner.compute_total_loss(module_id, *passed)
-                    (loss * weights[k]).backward()
-                    losses[k] = loss.detach() * weights[k]
-        if collective.size > 1:
-            pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part in parts)]))
-            losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part in parts)])
-            for part, grad in zip(parts, grads, strict=True):
-                part.flat.grad.copy_(grad)
-        by = [learner.run_settings.grad_clip_by] * len(shared)
-        by += [learner.settings_of(module_id).grad_clip_by for module_id, those in own.items() for _ in those]
-        norms = torch.stack([x.flat.clip(x.part.grad_clip, how) for x, how in zip(parts, by, strict=True)])
-        both = norms.sum() + losses.sum()
-        skip = both.sub_(both).ne_(0).float()
-        for part in parts:
-            if isinstance(part.optimizer, FlatAdam):
-                part.optimizer.step_unless(skip)
-            elif not skip:
-                part.optimizer.step()
-        learner.progress += len(acting)
-        for k, (i, module_id, _) in enumerate(acting):
-            learner.num_gradient_steps[module_id] += 1
-            mine = [*own[module_id], *(shared[name] for name in learner.sharing[module_id])]
-            which = torch.tensor([part in mine for part in parts], device=norms.device)
-            step = {"gradient_norm": torch.linalg.vector_norm(norms[which]), "total_loss": losses[k], SKIPPED: skip}
-            step |= {ROWS: rows[k]} if collective.size > 1 else {}
-            history[i].append({name: x.detach() for name, x in (reported[k] | step).items()})
 
-    def _backward_at_once(self, compute: StackedPass, batches: Sequence[Batch]) -> tuple[torch.Tensor, list[Metrics]]:
+        rows = torch.tensor([float(num_rows(batch) if batch else 0) for batch in batches.values()])
+        if self._compute is not None and len(batches) == len(self._ids):
+            losses, results = self._backward_at_once(self._compute, batches)
+        else:
+            # each loss is the mean over the rows of all learners, to which this learner contributes by its rows
+            weights = rows / collective.all_reduce(rows.clone())
+            losses = torch.zeros(len(batches), device=learner.device)
+            results = {module_id: Metrics() for module_id in batches}
+            for i, (module_id, batch) in enumerate(batches.items()):
+                if not rows[i]:
+                    continue
+                learner.use_settings_of(module_id)
+                loss, metrics = learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
+                (loss * weights[i]).backward()
+                losses[i] = loss.detach() * weights[i]
+                results[module_id] |= metrics
+        if collective.size > 1:
+            # one exchange for all losses and gradients takes less time than one for each
+            pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part, _ in parts)]))
+            losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part, _ in parts)])
+            for (part, _), grad in zip(parts, grads, strict=True):
+                part.flat.grad.copy_(grad)
+
+        norms = {part: part.flat.clip(part.part.grad_clip, clip_by) for part, clip_by in parts}
+        # one value that is not finite skips the step of all, since a shared part learns from all losses
+        skip = where_not_finite(torch.stack([*norms.values()]).sum() + losses.sum())
+        for part, _ in parts:
+            part.step_unless(skip)
+
+        learner.progress += len(batches)
+        for i, (module_id, trained) in enumerate(modules.items()):
+            trained.num_gradient_steps += 1
+            of_module = [*(shared[name] for name in trained.shared), *trained.parts.values()]
+            norm = torch.linalg.vector_norm(torch.stack([norms[part] for part in of_module]))
+            results[module_id] |= {"gradient_norm": norm, "total_loss": losses[i], SKIPPED: skip}
+            if collective.size > 1:
+                results[module_id][ROWS] = rows[i]
+        return {x: {name: value.detach() for name, value in metrics.items()} for x, metrics in results.items()}
+
+    def _backward_at_once(
+        self, compute: StackedPass, batches: Mapping[str, Batch]
+    ) -> tuple[torch.Tensor, dict[str, Metrics]]:
         """Add the gradients of all modules to the gradients of their parts. Return the losses ``[M]``, and the metrics
         of each module."""
-        counts = torch.tensor([num_rows(batch) for batch in batches])
+        counts = torch.tensor([num_rows(batch) for batch in batches.values()])
         width = int(counts.max())
 
-        def padded(*columns: torch.Tensor) -> torch.Tensor:  # with rows of the same module, whose masks are valid
+        def padded(*columns: torch.Tensor) -> torch.Tensor:
+            # repeat rows of the same module, whose action masks are valid; their weight is 0
             return torch.stack([x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns])
 
-        first, *others = batches
-        batch = {name: map_leaves(padded, x, *(other[name] for other in others)) for name, x in first.items()}
+        first, *others = batches.values()
+        stacked = {name: map_leaves(padded, column, *(x[name] for x in others)) for name, column in first.items()}
         compute.modules.refresh()
-        with self._learner.using(self._learner.settings_of(self._ids[0])):
-            losses, metrics = compute(batch, (torch.arange(width) < counts[:, None]) / counts[:, None])
-        grads = [p.grad for own in compute.modules.parameters for p in own if p.grad is not None]
+        losses, metrics = compute(stacked, (torch.arange(width) < counts[:, None]) / counts[:, None])
+        # parameters of shared parts occur once for each module, so that their gradients add up
+        grads = [p.grad for parameters in compute.modules.parameters for p in parameters if p.grad is not None]
         pieces = compute.grad.flatten().split([grad.numel() for grad in grads])
-        added = [piece.view_as(grad) for grad, piece in zip(grads, pieces, strict=True)]
-        torch._foreach_add_(grads, added)  # pyright: ignore[reportPrivateImportUsage]
-        rows = counts.tolist()
-        return losses, [
-            {n: x[i, :num] if x.dim() > 1 else x[i] for n, x in metrics.items()} for i, num in enumerate(rows)
-        ]
+        for grad, piece in zip(grads, pieces, strict=True):
+            grad.add_(piece.view_as(grad))
+        results = dict[str, Metrics]()
+        for i, (module_id, count) in enumerate(zip(batches, counts.tolist(), strict=True)):
+            results[module_id] = {name: value[i, :count] for name, value in metrics.items()}
+        return losses, results
+
+
+def _ceil(numerator: int, denominator: int) -> int:
+    """Return ``numerator / denominator``, rounded up."""
+    return -(-numerator // denominator)

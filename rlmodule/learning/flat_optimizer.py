@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from catalog.checks import Schedule
 from rlmodule.collective import Collective
+from rlmodule.learning.schedules import scaled
 
 
 @dataclass(frozen=True)
@@ -207,13 +208,44 @@ class FlatAdam(torch.optim.Adam):
             torch.set_flush_denormal(flushes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainedPart:
     """One part of a module in training (see :class:`Part`), with its flattened parameters and its optimizer."""
 
     part: Part
     flat: FlatPart
     optimizer: torch.optim.Optimizer
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's current learning rate."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def schedule(self, env_steps: int) -> None:
+        """If the learning rate follows a schedule, set it to its value after ``env_steps`` env steps."""
+        if isinstance(self.part.lr, int | float):
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = scaled(group["initial_lr"], self.part.lr, env_steps)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the optimizer; see :func:`optimizer_state`."""
+        return optimizer_state(self.optimizer, is_scheduled=not isinstance(self.part.lr, int | float))
+
+    def step_unless(self, skip: Tensor) -> None:
+        """Take an optimizer step if ``skip``, a scalar float tensor, is 0, and none if it is 1. Only an optimizer other
+        than :class:`FlatAdam` waits for its value."""
+        if isinstance(self.optimizer, FlatAdam):
+            self.optimizer.step_unless(skip)
+        elif not skip:
+            self.optimizer.step()
+
+
+def where_not_finite(values: Tensor) -> Tensor:
+    """Return 1.0 for each of ``values`` that is infinite or NaN, and 0.0 for the others, without waiting for the
+    device."""
+    # x - x is 0 if x is finite, else NaN
+    return values.sub(values).ne_(0).float()
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:

@@ -6,8 +6,6 @@ together synchronise through :class:`DataParallel`, which a single learner does 
 """
 
 import copy
-import itertools
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +20,7 @@ from catalog.hooks import Hooks, explain_unknown
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.sequences import flatten_sequences, num_rows
-from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
+from rlmodule.learning.compilation import gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel
 from rlmodule.learning.flat_optimizer import (
     FlatAdam,
@@ -30,8 +28,8 @@ from rlmodule.learning.flat_optimizer import (
     Part,
     TrainedPart,
     load_optimizer_state,
-    optimizer_state,
     parameters_by_part,
+    where_not_finite,
 )
 from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.learning.reports import (
@@ -46,7 +44,8 @@ from rlmodule.learning.reports import (
     too_many_skipped,
     wrong_loss,
 )
-from rlmodule.learning.schedules import scaled, value_at
+from rlmodule.learning.schedules import value_at
+from rlmodule.learning.trained_module import TrainedModule, check_not_trained_yet, check_parts_to_step
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
@@ -65,7 +64,6 @@ class Learner(Hooks, ABC):
         ``parts_of``: the parts of a module that have separate optimizers; default: one part.
         ``parts_to_step``: the parts to update in the next gradient step; default: all.
         ``configure_optimizer_for_module``: the optimizer of each part; default: Adam with a fused step.
-        ``can_stack``: whether one call of the loss may compute the losses of several modules; default: no.
         ``required_apis``: the interfaces that a module must implement for the loss.
         ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
         ``get_state``, ``set_state``: state that a subclass adds.
@@ -89,17 +87,9 @@ class Learner(Hooks, ABC):
         collective: The learners that train together, this one included.
         progress: Number of gradient steps taken since this object was created, counted step by step even during an
             update.
-        num_gradient_steps: Number of gradient steps of each module in the whole run, by module id.
-        stepping: The names of the parts that a module's current or latest gradient step updates, by module id, from
-            :meth:`parts_to_step`; all parts before the first step. A loss is compiled or captured separately for each
-            choice of parts.
-        trained_parts: The parts of each trained module, including their parameters and optimizers, by module id and
-            part name.
+        trained: What is kept for each module that is trained, by module id.
         shared_parts: The parts that several modules share, including their parameters and optimizers, by name. They are
             trained with the settings of the run.
-        sharing: The names of the shared parts of each module that has any, by module id.
-        row_weights: While ``M`` modules are updated at once, the weight of each row in its module's means, ``[M, B]``;
-            otherwise None. See :meth:`mean`.
 
     Raises:
         TypeError: If a module lacks an interface in ``required_apis``.
@@ -111,82 +101,96 @@ class Learner(Hooks, ABC):
     required_apis: ClassVar[tuple[type, ...]] = ()
 
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self.settings = settings
+        self.settings = self.run_settings = settings
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
         self.data_parallel: DataParallel | None = None  # None for a single learner
         self.progress = self.env_steps = self.num_updates = 0
-        self.parameters: dict[str, FlatParameters] = {}
-        self.num_gradient_steps: dict[str, int] = {}
-        self.stepping: dict[str, tuple[str, ...]] = {}
-        self.trained_parts: dict[str, dict[str, TrainedPart]] = {}
-        self.row_weights: Tensor | None = None
-        self._stepping: dict[str, list[TrainedPart]] = {}
+        self.trained: dict[str, TrainedModule] = {}
         self.shared_parts: dict[str, TrainedPart] = {}
-        self.sharing: dict[str, list[str]] = {}
-        self._stateful: dict[str, bool] = {}
-        self._gradient_passes: dict[str, GradientPass] = {}
-        self._settings_of: dict[str, LearnerSettings] = {}
-        self._trains: dict[str, bool] = {}  # what add_module() said
-        self._skipped_in_a_row: dict[str, int] = {}
-        self._extra_metrics: dict[str, frozenset[str]] = {}
-        self.run_settings = settings
-        for module_id, one in spec.rl_module_specs.items():
-            with self.using(settings.for_module(module_id)):
-                self._register_module(module_id, one)
+        for module_id, module_spec in spec.rl_module_specs.items():
+            self.settings = settings.for_module(module_id)
+            self._register_module(module_id, module_spec, train=settings.is_trained(module_id))
+        self.settings = settings
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
         self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
         self.connect(self.collective)
 
-    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
         """Check the module ``module_id``, which was built from ``spec``, and create its optimizers and the other state
-        kept for each module. If the module is not trained, only freeze its parameters."""
-        module = self.module[module_id]
-        if not self._trains.get(module_id, self.settings.is_trained(module_id)):
+        kept for it. Unless ``train``, only freeze its parameters. :attr:`settings` are those of the module."""
+        module, name_of_class = self.module[module_id], type(self).__name__
+        if not train:
             check_nothing_shared(module_id, self.module)
             module.requires_grad_(False)
             return
-        self._settings_of[module_id] = self.settings
-        check_apis(module, self.required_apis, type(self).__name__, module_id)
+        check_apis(module, self.required_apis, name_of_class, module_id)
         check_module(module)
-        shared = self._take_shared_parts(module_id) if self.module.shared_parts else set[int]()
-        self._check_own_parameters(module_id, shared)
+        shared = self._register_shared_parts(module_id) if self.module.shared_parts else []
+        # shared parameters have their own optimizers, so the module's parts are left without them
+        trained_elsewhere = {id(p) for name in shared for p in self.shared_parts[name].flat.views}
+        check_not_trained_yet(module_id, module, trained_elsewhere, self.trained, name_of_class)
         parts = self.parts_of(module_id)
-        own = parameters_by_part(module, parts, f"{type(self).__name__}.parts_of({module_id!r})")
-        own = {name: [p for p in those if id(p) not in shared] for name, those in own.items()}
-        self.parameters[module_id] = flat = FlatParameters(own)
-        self.trained_parts[module_id] = {
-            name: TrainedPart(part, flat.parts[name], self._make_optimizer(module_id, part, flat.parts[name].tensor))
-            for name, part in parts.items()
-        }
-        self._set_stepping(module_id, tuple(parts))
-        self.num_gradient_steps[module_id] = 0
-        self._stateful[module_id] = module.is_stateful()
-        self._gradient_passes[module_id] = gradient_pass(self, module_id)
-        self._skipped_in_a_row[module_id] = 0
+        by_part = parameters_by_part(module, parts, f"{name_of_class}.parts_of({module_id!r})")
+        own = {name: [p for p in views if id(p) not in trained_elsewhere] for name, views in by_part.items()}
+        parameters, trained_parts = FlatParameters(own), dict[str, TrainedPart]()
+        for name, part in parts.items():
+            flat = parameters.parts[name]
+            optimizer = self._make_optimizer(module_id, part, flat.tensor, self.settings)
+            trained_parts[name] = TrainedPart(part, flat, optimizer)
+        trained = TrainedModule(self.settings, parameters, trained_parts, shared, module.is_stateful())
+        self.trained[module_id] = trained
+        trained.gradient_pass = gradient_pass(self, module_id)
         if self.data_parallel is not None:
             self.data_parallel.register(module_id, module)
 
-    def _make_optimizer(self, module_id: str, part: Part, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        settings = copy.copy(self.settings)
+    def _make_optimizer(
+        self, module_id: str, part: Part, parameters: nn.Parameter, settings: LearnerSettings
+    ) -> torch.optim.Optimizer:
+        """Call :meth:`configure_optimizer_for_module` with a copy of ``settings`` that has the values of ``part``."""
+        of_part, before = copy.copy(settings), self.settings
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
-            object.__setattr__(settings, name, value)  # unlike setattr(), it changes this copy of frozen settings, too
-        with self.using(settings):
-            try:
-                optimizer = self.configure_optimizer_for_module(module_id, parameters)
-            except TypeError as error:
-                if "params argument given to the optimizer" not in str(error):
-                    raise
-                raise TypeError(
-                    f"{type(self).__name__}.configure_optimizer_for_module(): expected an optimizer of a list, got one "
-                    "of parameters itself, which is one flat tensor. Write it in brackets, as in "
-                    "torch.optim.RMSprop([parameters])."
-                ) from error
+            object.__setattr__(of_part, name, value)  # unlike setattr(), it changes this copy of frozen settings, too
+        self.settings = of_part
+        try:
+            optimizer = self.configure_optimizer_for_module(module_id, parameters)
+        except TypeError as error:
+            if "params argument given to the optimizer" not in str(error):
+                raise
+            raise TypeError(
+                f"{type(self).__name__}.configure_optimizer_for_module(): expected an optimizer of a list, got one "
+                "of parameters itself, which is one flat tensor. Write it in brackets, as in "
+                "torch.optim.RMSprop([parameters])."
+            ) from error
+        finally:
+            self.settings = before
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
         return optimizer
+
+    @property
+    def parameters(self) -> dict[str, FlatParameters]:
+        """The flattened parameters of each trained module, by module id."""
+        return {module_id: trained.parameters for module_id, trained in self.trained.items()}
+
+    @property
+    def trained_parts(self) -> dict[str, dict[str, TrainedPart]]:
+        """The parts of each trained module, including their parameters and optimizers, by module id and part name."""
+        return {module_id: trained.parts for module_id, trained in self.trained.items()}
+
+    @property
+    def num_gradient_steps(self) -> dict[str, int]:
+        """Number of gradient steps of each module in the whole run, by module id."""
+        return {module_id: trained.num_gradient_steps for module_id, trained in self.trained.items()}
+
+    @property
+    def stepping(self) -> dict[str, tuple[str, ...]]:
+        """The names of the parts that a module's current or latest gradient step updates, by module id, from
+        :meth:`parts_to_step`; all parts before the first step. A loss is compiled or captured separately for each
+        choice of parts."""
+        return {module_id: trained.stepping for module_id, trained in self.trained.items()}
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -195,9 +199,9 @@ class Learner(Hooks, ABC):
         return {name: part.optimizer for name, part in self._named_parts()}
 
     def _named_parts(self) -> Iterator[tuple[str, TrainedPart]]:
-        for module_id, parts in self.trained_parts.items():
-            for name, part in parts.items():
-                yield (f"{module_id}.{name}" if len(parts) > 1 else module_id), part
+        for module_id, trained in self.trained.items():
+            for name, part in trained.parts.items():
+                yield (f"{module_id}.{name}" if len(trained.parts) > 1 else module_id), part
         yield from self.shared_parts.items()
 
     def settings_of(self, module_id: str) -> Any:
@@ -208,45 +212,37 @@ class Learner(Hooks, ABC):
             KeyError: If no module has the id ``module_id``. The error names the known ids.
             ValueError: If the module is not trained.
         """
-        if module_id not in self._settings_of:
+        if module_id not in self.trained:
             self.module[module_id]  # raises if no module has that id
-            trained = ", ".join(self._settings_of) or "none"
+            trained = ", ".join(self.trained) or "none"
             raise ValueError(
                 f"module {module_id!r}: expected one that is trained ({trained}), got one that is not. Name it in "
                 "policies_to_train, or leave out its data."
             )
-        return self._settings_of[module_id]
+        return self.trained[module_id].settings
+
+    def use_settings_of(self, module_id: str) -> Any:
+        """Make :attr:`settings` those of a module until the end of the update, for the hooks called next. Return them.
+        Raise the errors of :meth:`settings_of`."""
+        self.settings = settings = self.settings_of(module_id)
+        return settings
 
     @contextmanager
-    def using(self, settings: Any) -> Iterator[None]:
-        """Use ``settings`` as the settings of this learner within the block."""
-        before, self.settings = self.settings, settings
+    def _update(self) -> Iterator[None]:
+        """Within the block, take part in an update of all learners. Afterwards, use the settings of the run again."""
         try:
-            yield
+            with self._together:
+                yield
         finally:
-            self.settings = before
+            self.settings = self.run_settings
 
-    def _take_shared_parts(self, module_id: str) -> set[int]:
-        """Register the parts that a module shares with other modules, unless another module has registered them. Return
-        ``id(parameter)`` of the trainable parameters in these parts. This is called only if there are shared parts.
-        This base class always raises ValueError, because it updates one module at a time."""
+    def _register_shared_parts(self, module_id: str) -> list[str]:
+        """Create the optimizers of the parts that a module shares with others, unless another module has done so.
+        Return the names of these parts. This base class raises ValueError: it updates one module at a time."""
         raise ValueError(
             f"shared_parts: expected a learner that updates several modules at once, got {type(self).__name__}, which "
             "learns from a batch of one module. Train with PPO, or give each policy its own parts."
         )
-
-    def _check_own_parameters(self, module_id: str, but: Collection[int]) -> None:
-        """Raise ValueError if a parameter of the module, except those whose ``id()`` is in ``but``, is already trained
-        as part of another module, because each optimizer would update its own copy of it."""
-        mine = {id(p): name for name, p in self.module[module_id].named_parameters() if id(p) not in but}
-        for other, flat in self.parameters.items():
-            if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
-                raise ValueError(
-                    f"module {module_id!r} of {type(self).__name__}: expected trainable parameters "
-                    f"that no other module trains, got {', '.join(shared[:5])}, which module {other!r} "
-                    "trains, too. Build them in setup() of each module, name them in shared_parts, or freeze them with "
-                    "requires_grad_(False)."
-                )
 
     def connect(self, collective: Collective) -> None:
         """Train together with the learners of ``collective`` from the next update on. Close the previous collective.
@@ -282,13 +278,14 @@ class Learner(Hooks, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
-            self._trains[module_id] = train
+            self.settings = self.run_settings.for_module(module_id)
             try:
-                with self.using(self.settings.for_module(module_id)):
-                    self._register_module(module_id, spec)
+                self._register_module(module_id, spec, train=train)
             except Exception:
                 self._forget_module(module_id)
                 raise
+            finally:
+                self.settings = self.run_settings
 
     def remove_module(self, module_id: str) -> None:
         """Remove a module, its optimizers and all other state kept for it.
@@ -301,11 +298,9 @@ class Learner(Hooks, ABC):
     def _forget_module(self, module_id: str) -> None:
         """Remove a module and undo ``_register_module``, even if that method raised an error halfway."""
         self.module.remove(module_id)
-        kept = self.parameters, self.trained_parts, self._stepping, self._stateful
-        counts = self.stepping, self.num_gradient_steps, self._skipped_in_a_row, self.sharing, self._trains
-        for by_id in (*kept, *counts, self._gradient_passes, self._extra_metrics, self._settings_of):
-            by_id.pop(module_id, None)
-        for name in self.shared_parts.keys() - set(itertools.chain.from_iterable(self.sharing.values())):
+        self.trained.pop(module_id, None)
+        still_shared = {name for trained in self.trained.values() for name in trained.shared}
+        for name in self.shared_parts.keys() - still_shared:
             del self.shared_parts[name]
         if self.data_parallel is not None:
             self.data_parallel.forget(module_id)
@@ -343,19 +338,7 @@ class Learner(Hooks, ABC):
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return the names of the parts that the next gradient step updates; default: all. This is called once before
         each gradient step. The loss can read the names from ``stepping``."""
-        return tuple(self.trained_parts[module_id])
-
-    def can_stack(self, module_id: str) -> bool:
-        """Return whether one call of ``compute_loss_for_module`` may compute the losses of ``M`` modules that have the
-        settings and net structure of module ``module_id``. Such a call gets columns and outputs ``[M, B, ...]`` and the
-        id of the first module, and must return losses ``[M]``, and metrics ``[M]`` or ``[M, B]``. The loss must compute
-        all means with :meth:`mean`, and must neither read nor change anything that differs between modules. The default
-        is False."""
-        return False
-
-    def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean of ``rows`` ``[B]``. If ``M`` modules are updated at once, return ``[M]`` from ``[M, B]``."""
-        return rows.mean() if self.row_weights is None else (rows * self.row_weights).sum(1)
+        return tuple(self.trained[module_id].parts)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """Return a new optimizer for one of the parts from :meth:`parts_of`. The optimizer must be elementwise, as Adam
@@ -374,20 +357,23 @@ class Learner(Hooks, ABC):
         """Run ``forward_train(batch)``. Return batch and outputs, with sequences flattened to rows ``[B, ...]``. Raise
         ValueError if a recurrent module gets rows, or if it predicts values and returns no ``embeddings``."""
         module = self.module[module_id]
-        if self._stateful[module_id]:
+        if self.trained[module_id].is_stateful:
             where = f"{type(self).__name__} with the recurrent module {module_id!r}"
             return forward_sequences(module, batch, where)
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
         """Return the loss, with the module's extra losses, and all metrics, given what :meth:`forward_rows` returns."""
-        returned = self.compute_loss_for_module(module_id, rows, fwd_out)
+        returned: Any = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
             raise wrong_loss(returned, type(self).__name__)
         if isinstance(module := self.module[module_id], ExtraLossAPI):
             loss, extra = add_extra_losses(loss, metrics, module, rows, fwd_out)
-            check_names(module, extra, self._extra_metrics.setdefault(module_id, frozenset(extra)))
+            trained = self.trained[module_id]
+            if trained.extra_metrics is None:
+                trained.extra_metrics = frozenset(extra)
+            check_names(module, extra, trained.extra_metrics)
             metrics |= extra
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise loss_without_gradient(type(self).__name__)
@@ -396,49 +382,37 @@ class Learner(Hooks, ABC):
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Take one gradient step without waiting for the device, and return its metrics. If the loss or the gradient is
         not finite, leave the weights and the optimizer unchanged."""
-        parameters = self.parameters[module_id]
-        if (names := tuple(self.parts_to_step(module_id))) != self.stepping[module_id]:
-            self._set_stepping(module_id, names)
+        trained = self.trained[module_id]
+        names = tuple(self.parts_to_step(module_id))
+        if names != trained.stepping:
+            check_parts_to_step(names, trained.parts, f"{type(self).__name__}.parts_to_step({module_id!r})")
+            trained.stepping = names
         if self._is_plain:
             loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
-            parameters.zero_grad()
+            trained.parameters.zero_grad()
             loss.backward()
+        elif self.data_parallel is None:
+            loss, metrics = trained.gradient_pass(batch)
         else:
-            compute, together = self._gradient_passes[module_id], self.data_parallel
-            loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
-        by, stepping = self.settings.grad_clip_by, self._stepping[module_id]
-        norms = [each.flat.clip(each.part.grad_clip, by) for each in stepping]
+            loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
+        parts = [trained.parts[name] for name in names]
+        norms = [part.flat.clip(part.part.grad_clip, trained.settings.grad_clip_by) for part in parts]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-        both = norm + loss.detach()
-        skip = both.sub_(both).ne_(0).float()  # x - x is 0 if x is finite, else NaN
-        for each in stepping:
-            if isinstance(optimizer := each.optimizer, FlatAdam):
-                optimizer.step_unless(skip)
-            elif not skip:
-                optimizer.step()
+        # the norm is not finite if any gradient is not
+        skip = where_not_finite(norm + loss.detach())
+        for part in parts:
+            part.step_unless(skip)
         self.progress += 1
-        self.num_gradient_steps[module_id] += 1
+        trained.num_gradient_steps += 1
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
-        if len(self.trained_parts[module_id]) > 1:
-            metrics |= {f"gradient_norm_{name}": x for name, x in zip(names, norms, strict=True)}
+        if len(trained.parts) > 1:
+            metrics |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
         return {name: value.detach() for name, value in metrics.items()}
-
-    def _set_stepping(self, module_id: str, names: tuple[str, ...]) -> None:
-        """Set the names of the parts that the next gradient step of a module updates. Raise ValueError if ``names`` is
-        empty or names an unknown part."""
-        if not names or not set(names) <= self.trained_parts[module_id].keys():
-            known = ", ".join(self.trained_parts[module_id])
-            raise ValueError(
-                f"{type(self).__name__}.parts_to_step({module_id!r}): expected one or more of {known}, got {names}. "
-                "Name parts that parts_of() returns."
-            )
-        self.stepping[module_id] = names
-        self._stepping[module_id] = [self.trained_parts[module_id][name] for name in names]
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the observation statistics with ``batch``; average buffers over all learners."""
         rows = {Columns.OBS: batch[Columns.OBS]}
-        if self._stateful[module_id]:
+        if self.trained[module_id].is_stateful:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
         self.module[module_id].update_observation_statistics(rows[Columns.OBS])
         if self.data_parallel is not None:
@@ -447,26 +421,33 @@ class Learner(Hooks, ABC):
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return numbers to report: ``more``, :meth:`summarize` results, learning rates, skipped updates, extra losses.
         Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
-        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
-        limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
-        for one in skipped:
-            in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
-            if in_a_row[module_id] >= limit:
+        trained = self.trained[module_id]
+        skipped = metrics.pop(SKIPPED).tolist()
+        limit = trained.settings.max_nonfinite_updates_in_a_row
+        for was_skipped in skipped:
+            trained.skipped_in_a_row = trained.skipped_in_a_row + 1 if was_skipped else 0
+            if trained.skipped_in_a_row >= limit:
                 raise too_many_skipped(limit, module_id, self.module[module_id])
-        rates = {n: float(x.optimizer.param_groups[0]["lr"]) for n, x in self.trained_parts[module_id].items()}
-        rates = {f"learning_rate_{name}" if len(rates) > 1 else "learning_rate": lr for name, lr in rates.items()}
-        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
-        results |= {**more, **rates, "num_updates_skipped": sum(skipped)}
-        if again := sorted(extra & results.keys()):
-            raise name_taken(self.module[module_id], again[0])
+        # summarize() gets the metrics of the algorithm's loss; those of the module's own losses are averaged
+        extra = trained.extra_metrics or frozenset()
+        results = self.summarize(module_id, {name: value for name, value in metrics.items() if name not in extra})
+        results |= more
+        for name, part in trained.parts.items():
+            key = f"learning_rate_{name}" if len(trained.parts) > 1 else "learning_rate"
+            results[key] = part.learning_rate
+        results["num_updates_skipped"] = sum(skipped)
+        if taken := sorted(extra & results.keys()):
+            raise name_taken(self.module[module_id], taken[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
-    def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """Average scalar metrics over learners and stack them over steps; concatenate metrics with entries per row."""
+    def joined_metrics(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
+        """Join the metrics of a module's gradient steps: average scalars over learners and stack them over steps, and
+        concatenate metrics with entries per row."""
         if self.data_parallel is None:
             return join_metrics(steps)
-        known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self.data_parallel.join_metrics(steps, known)
+        trained = self.trained[module_id]
+        known = trained.extra_metrics or frozenset()
+        metrics, trained.extra_metrics = self.data_parallel.join_metrics(steps, known)
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
@@ -477,10 +458,8 @@ class Learner(Hooks, ABC):
     def _set_env_steps(self, env_steps: int) -> None:
         """Set the count of env steps sampled in the run, and update the learning rates that follow a schedule."""
         self.env_steps = env_steps
-        for _, each in self._named_parts():
-            if not isinstance(schedule := each.part.lr, int | float):
-                for group in each.optimizer.param_groups:
-                    group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+        for _, part in self._named_parts():
+            part.schedule(env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the numbers to report, by name, from the ``metrics`` of all minibatches: tensors ``[M]`` with an entry
@@ -492,16 +471,13 @@ class Learner(Hooks, ABC):
         tensors are references, not copies."""
         return {
             "module": self.module.get_state(),
-            "optimizers": {
-                name: optimizer_state(each.optimizer, is_scheduled=not isinstance(each.part.lr, int | float))
-                for name, each in self._named_parts()
-            },
+            "optimizers": {name: part.get_state() for name, part in self._named_parts()},
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
             "num_updates": self.num_updates,
-            "num_gradient_steps": self.num_gradient_steps.copy(),
-            "skipped_in_a_row": self._skipped_in_a_row.copy(),
+            "num_gradient_steps": self.num_gradient_steps,
+            "skipped_in_a_row": {module_id: trained.skipped_in_a_row for module_id, trained in self.trained.items()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -514,13 +490,9 @@ class Learner(Hooks, ABC):
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
-        self.num_gradient_steps |= state["num_gradient_steps"]
-        self._skipped_in_a_row |= state["skipped_in_a_row"]
+        for module_id in self.trained.keys() & state["num_gradient_steps"].keys():
+            self.trained[module_id].num_gradient_steps = state["num_gradient_steps"][module_id]
+            self.trained[module_id].skipped_in_a_row = state["skipped_in_a_row"][module_id]
 
     if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
         __getattr__ = explain_unknown
-
-
-def warn_of_update(owner: type, right: str) -> None:
-    """Warn that ``owner.update()`` is deprecated and that the method ``right`` replaces it."""
-    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)

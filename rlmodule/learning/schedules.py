@@ -29,11 +29,11 @@ def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) 
     return initial * value / next((point for _, point in schedule if point), 1.0)
 
 
-class Coefficient:
+class Coefficient(dict[str, Tensor]):
     """A number per module that a loss reads and that changes between updates, such as a scheduled weight of a loss
     term.
 
-    Assign and read the number by module id (``self.entropy_coeff[module_id]``). Reading always returns the same scalar
+    Assign and read the number by module id (``self.kl_coeff[module_id] = 0.2``). Reading always returns the same scalar
     tensor on the learner's device, and assigning fills that tensor in place. So a compiled or captured loss uses the
     current value, whereas a Python number would force a new compilation or capture at each change. To report the
     number, use :meth:`number`.
@@ -43,17 +43,14 @@ class Coefficient:
     """
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self._device = device
-        self._tensors: dict[str, Tensor] = {}
         self._as_set: dict[str, float | Tensor] = {}
 
-    def __getitem__(self, module_id: str) -> Tensor:
-        return self._tensors[module_id]
-
     def __setitem__(self, module_id: str, value: float | Tensor) -> None:
-        if module_id not in self._tensors:
-            self._tensors[module_id] = torch.zeros((), device=self._device)
-        kept = self._tensors[module_id].fill_(value)
+        if module_id not in self:
+            super().__setitem__(module_id, torch.zeros((), device=self._device))
+        kept = self[module_id].fill_(value)
         self._as_set[module_id] = kept if isinstance(value, Tensor) else value
 
     def number(self, module_id: str) -> float:

@@ -74,15 +74,22 @@ def num_in_batch(batch: Batch) -> int:
 
 
 def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
-    """Join the results of all shards of ``batch``, one entry per valid row, into one tensor ``[R, ...]`` in the order
-    of the valid rows of ``batch``. ``parts`` has one tensor for each shard from :func:`shard_batch` that is not None,
-    in order."""
+    """Put results per row, which were computed shard by shard, into the order of the rows of ``batch``.
+
+    Args:
+        batch: The batch that :func:`shard_batch` has split.
+        parts: The results of each shard that is not None, in order, with one entry per valid row.
+
+    Returns:
+        The results ``[R, ...]`` in the order of the ``R`` valid rows of ``batch``.
+    """
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
-    bounds = torch.tensor([b for _, b in spans(batch[Columns.STARTS].shape[1], len(parts))])
+    ends = torch.tensor([end for _, end in spans(batch[Columns.STARTS].shape[1], len(parts))])
     # `joined` has the shards in turn, each with its rows in the order of the batch
-    order = torch.searchsorted(bounds, _owners(batch), right=True).argsort(stable=True)
+    shard_of_row = torch.searchsorted(ends, _owners(batch), right=True)
+    order = shard_of_row.argsort(stable=True)
     return torch.empty_like(joined).index_copy_(0, order.to(joined.device), joined)
 
 
@@ -141,8 +148,9 @@ class Share:
             same minibatches. A minibatch without rows of this learner is empty.
         """
         here = self._here[order]
-        mine = here >= 0
-        return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
+        is_mine = here >= 0
+        num_mine_before = torch.cat([torch.zeros(1, dtype=torch.int64), is_mine.cumsum(0)])
+        return here[is_mine], num_mine_before[list(bounds)].tolist()
 
 
 def spans(count: int, num: int) -> list[tuple[int, int]]:
@@ -169,14 +177,17 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
 
 
 def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
-    states, indices = {Columns.STATE_IN: batch[Columns.STATE_IN]}, (Columns.VALID_ROWS, Columns.NEXT_ROWS)
-    num, owners = batch[Columns.STARTS].shape[1], _owners(batch)
-    inside = (owners >= begin) & (owners < end)
+    states = {Columns.STATE_IN: batch[Columns.STATE_IN]}
+    indices = Columns.VALID_ROWS, Columns.NEXT_ROWS
     cut = _cut(without(batch, *states, *indices), begin, end, dim=1) | _cut(states, begin, end)
+    num_sequences, owners = batch[Columns.STARTS].shape[1], _owners(batch)
+    is_inside = (owners >= begin) & (owners < end)
     for name in indices:
         if name in batch:
-            kept = batch[name][inside]  # places t·B + b, with b now counted from `begin` among fewer sequences
-            cut[name] = kept // num * (end - begin) + kept % num - begin
+            # row t of sequence b has the index t·B + b; here b counts from `begin`, and B is the size of the shard
+            time = batch[name][is_inside] // num_sequences
+            sequence = batch[name][is_inside] % num_sequences - begin
+            cut[name] = time * (end - begin) + sequence
     return cut
 
 

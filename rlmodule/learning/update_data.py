@@ -1,14 +1,17 @@
-"""Checks on the data that users pass to an update. Every error names a remedy."""
+"""The data of an update, and checks on the data that users pass to it. Every error names a remedy."""
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tree
 from torch import Tensor
 
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
+from rlmodule.learning.sharding import Share
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
@@ -16,6 +19,25 @@ _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper
 
 ModuleData = Rollout | Sequence[Episode] | None
 """The data of one module in an update. None means no data."""
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """What one module is trained on in an update of an :class:`EpisodeLearner`.
+
+    Attributes:
+        batch: The train batch of this learner.
+        share: This learner's share of the rows of all learners; None if it trains alone.
+        num_epochs: Number of passes over the batch.
+        minibatch_size: Number of rows in a minibatch of all learners; None takes all rows.
+        reported: Numbers to report, by name.
+    """
+
+    batch: Batch
+    share: Share | None
+    num_epochs: int
+    minibatch_size: int | None
+    reported: dict[str, float]
 
 
 def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
@@ -128,3 +150,8 @@ def explain_missing_column(error: KeyError, where: str, columns: Collection[str]
             f"{where}: expected the column {name!r}, which the learner reads, got "
             f"{', '.join(columns)}. Add it to the data."
         ) from error
+
+
+def warn_of_update(owner: type, right: str) -> None:
+    """Warn that ``owner.update()`` is deprecated and that the method ``right`` replaces it."""
+    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)

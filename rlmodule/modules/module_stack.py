@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,9 +17,9 @@ from catalog.base import Tree
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.shape_checks import untouched
 from catalog.settings import settings_of
-from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, entry_of, write_row
-from rlmodule.modules.apis import ExplorationAPI, NoisyNetAPI
+from rlmodule.modules.apis import ExplorationAPI, NoisyNetAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _ROWS = 3
 
 
 class ModuleStack:
-    """``M`` modules as a single module, whose forward passes take and return rows ``[M, B, ...]``.
+    """``M`` modules as a single module in train mode, whose forward passes take and return rows ``[M, B, ...]``.
 
     The single module is a copy of the first module. In the copy, each dense layer has the weights of all modules, as in
     a :class:`DenseEnsemble`. Every other parameter or buffer is ``[M, 1, ...]`` and broadcasts over the rows. The
@@ -38,51 +38,58 @@ class ModuleStack:
 
     Args:
         modules: The modules, whose structure must be the same; see :func:`structure_of`.
-        training: Whether the copy is in train mode and its passes record gradients.
 
     Attributes:
         module: The copy of the first module.
         parameters: For each module, the list of its own parameters (not copies).
         weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
-        leaves: Views of ``weights``, one for each parameter: ``[M, in, out]`` for the weight matrix of a linear layer,
-            otherwise ``[M, 1, ...]``.
+        leaves: Views of ``weights`` that record gradients, one for each parameter: ``[M, in, out]`` for the weight
+            matrix of a linear layer, otherwise ``[M, 1, ...]``.
     """
 
-    def __init__(self, modules: Sequence[RLModule], *, training: bool) -> None:
-        self.module, self.parameters = copy.deepcopy(modules[0]).train(training), [[*x.parameters()] for x in modules]
-        self._shapes = [(p, p.shape) for p in self.module.parameters()]
-        self._linear = {id(x.weight) for x in self.module.modules() if isinstance(x, nn.Linear)}
-        self.weights = torch.cat([p.new_zeros(len(modules), p.numel()) for p, _ in self._shapes], 1).detach()
-        self.leaves = [x.detach().requires_grad_(training) for x in self.views_of(self.weights)]
-        leaf_of = {id(p): leaf for (p, _), leaf in zip(self._shapes, self.leaves, strict=True)}
+    def __init__(self, modules: Sequence[RLModule]) -> None:
+        self.module = copy.deepcopy(modules[0]).train()
+        self.parameters = [list(module.parameters()) for module in modules]
+        own = list(self.module.parameters())
+        self._shapes = [p.shape for p in own]
+        linear = {id(layer.weight) for layer in self.module.modules() if isinstance(layer, nn.Linear)}
+        self._is_linear = [id(p) in linear for p in own]
+        self.weights = own[0].new_zeros(len(modules), sum(p.numel() for p in own)).detach()
+        self.leaves = [view.detach().requires_grad_() for view in self.views_of(self.weights)]
+        leaf_of = {id(p): leaf for p, leaf in zip(own, self.leaves, strict=True)}
         buffers_of = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
         self._buffers: list[tuple[list[Tensor], Tensor]] = []  # buffers of the modules, and the stacked one
         for path, part in self.module.named_modules():
             if isinstance(part, DenseStack):
                 part.take_members()
-            own: dict[str, Any] = part._parameters
-            own |= {name: leaf_of[id(p)] for name, p in own.items() if p is not None}
+            # torch's own setters would refuse tensors that are no nn.Parameter
+            parameters: dict[str, Any] = part._parameters
+            for name, p in parameters.items():
+                if p is not None:
+                    parameters[name] = leaf_of[id(p)]
             for name in part._buffers.keys() - part._non_persistent_buffers_set:
-                of_each = [of[f"{path}.{name}" if path else name] for of in buffers_of]
-                self._buffers.append((of_each, torch.stack(of_each)))
-                part._buffers[name] = self._buffers[-1][1].unsqueeze(1)
+                of_modules = [buffers[f"{path}.{name}" if path else name] for buffers in buffers_of]
+                stacked = torch.stack(of_modules)
+                self._buffers.append((of_modules, stacked))
+                part._buffers[name] = stacked.unsqueeze(1)
 
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """Return for each parameter a view of its part of ``flat`` ``[M, P]``, in the shapes of ``leaves``."""
-        views, start = list[Tensor](), 0
-        for p, shape in self._shapes:
-            view = flat[:, start : start + shape.numel()].view(-1, *shape)
-            views.append(view.transpose(1, 2) if id(p) in self._linear else view.unsqueeze(1))
-            start += shape.numel()
+        views = list[Tensor]()
+        pieces = flat.split([shape.numel() for shape in self._shapes], 1)
+        for piece, shape, is_linear in zip(pieces, self._shapes, self._is_linear, strict=True):
+            view = piece.view(-1, *shape)
+            # torch keeps the weight of a linear layer as [out, in]
+            views.append(view.transpose(1, 2) if is_linear else view.unsqueeze(1))
         return views
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the current weights and buffers of all modules into the stack."""
-        for row, own in zip(self.weights.unbind(), self.parameters, strict=True):
-            torch.cat([p.flatten() for p in own], out=row)
-        for of_each, kept in self._buffers:
-            torch.stack(of_each, out=kept)
+        for row, parameters in zip(self.weights.unbind(), self.parameters, strict=True):
+            torch.cat([p.flatten() for p in parameters], out=row)
+        for of_modules, stacked in self._buffers:
+            torch.stack(of_modules, out=stacked)
 
 
 def structure_of(module: RLModule) -> Hashable:
@@ -94,44 +101,44 @@ def structure_of(module: RLModule) -> Hashable:
     return type(module), type(module.catalog), repr(settings), *tensors
 
 
-def stack_of(
-    modules: Sequence[RLModule], compute: Callable[[RLModule, Batch], Sequence[Tensor]], *, training: bool = False
-) -> ModuleStack | None:
-    """Return ``modules``, which must have the same structure, as a stack. Return None if there is only one module or if
-    the stack's results would differ from those of the separate modules.
-
-    Args:
-        modules: The modules.
-        compute: The pass that the stack will run, which returns tensors with one entry per row. It is tried with the
-            stack and with each module on random observations, and the results are compared.
-        training: See :class:`ModuleStack`.
-    """
+def stack_of(modules: Sequence[RLModule]) -> ModuleStack | None:
+    """Return ``modules``, which must have the same structure, as a stack. Return None if there is only one module, or
+    if the stack's results for random observations differ from those of the separate modules."""
     first = modules[0]
     spaces = [(module.input_space, module.action_space) for module in modules]
-    apart = isinstance(first, ExplorationAPI | NoisyNetAPI) or first.is_stateful()
-    apart |= not first.action_dist_cls.inputs_suffice  # it reads parameters of its own module
-    if len(modules) < 2 or any(of != spaces[0] for of in spaces) or apart:
+    is_unlike = isinstance(first, ExplorationAPI | NoisyNetAPI) or first.is_stateful()
+    is_unlike |= not first.action_dist_cls.inputs_suffice  # it reads parameters of its own module
+    if len(modules) < 2 or any(of_module != spaces[0] for of_module in spaces) or is_unlike:
         return None
     obs = _observations(first, len(modules))
+    # Nets may have layers of any kind, of which some do not broadcast over [M, B]: so try it.
     try:
         with ExitStack() as trial:
             trial.enter_context(torch.random.fork_rng(devices=[]))
-            stack = ModuleStack(modules, training=training)
+            stack = ModuleStack(modules)
             for module in (stack.module, *modules):
                 trial.enter_context(untouched(module))
-                module.train(training)
+                module.train()
             stack.refresh()
-            together = compute(stack.module, {Columns.OBS: obs})
-            alone = [compute(module, {Columns.OBS: entry_of(obs, i)}) for i, module in enumerate(modules)]
-            close = [
-                torch.allclose(all_of[i], one, rtol=1e-4, atol=1e-5, equal_nan=True)
-                for i, outputs in enumerate(alone)
-                for all_of, one in zip(together, outputs, strict=True)
-            ]
+            together = _outputs(stack.module, obs)
+            for i, module in enumerate(modules):
+                for of_all, alone in zip(together, _outputs(module, entry_of(obs, i)), strict=True):
+                    if not torch.allclose(of_all[i], alone, rtol=1e-4, atol=1e-5, equal_nan=True):
+                        return None
     except Exception as error:  # such as a layer of another kind, which cannot take weights of several modules
         logger.debug("%s: not stacked: %r", type(first).__name__, error)
         return None
-    return stack if all(close) else None
+    return stack
+
+
+def _outputs(module: RLModule, obs: Tree) -> list[Tensor]:
+    """Return what a loss may read: the outputs of ``forward_train``, and the values if the module has any."""
+    batch = {Columns.OBS: obs}
+    out = module.forward_train(batch)
+    outputs = [x for x in out.values() if isinstance(x, Tensor)]
+    if isinstance(module, ValueFunctionAPI):
+        outputs.append(module.compute_values(batch, out.get(Columns.EMBEDDINGS)))
+    return outputs
 
 
 def _observations(module: RLModule, num: int) -> Tree:

@@ -37,16 +37,20 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return where to find the parameters and buffers of ``module`` at or below ``path``. The result maps each name,
-    without ``path``, to the dict of a submodule that contains the tensor and to the tensor's key in that dict."""
-    found: dict[str, tuple[dict[str, Any], str]] = {}
-    for owner, part in module.named_modules(remove_duplicate=False):
-        for tensors in (part._parameters, part._buffers):
+    """Return where the parameters and buffers of ``module`` at or below ``path`` are stored, so that they can be
+    replaced.
+
+    Returns:
+        Name of the tensor below ``path`` → the dict in which torch stores it, and its key there.
+    """
+    places: dict[str, tuple[dict[str, Any], str]] = {}
+    for owner, submodule in module.named_modules(remove_duplicate=False):
+        for tensors in (submodule._parameters, submodule._buffers):
             for key, tensor in tensors.items():
                 name = f"{owner}.{key}" if owner else key
                 if tensor is not None and f"{name}.".startswith(f"{path}."):
-                    found[name[len(path) :]] = tensors, key
-    return found
+                    places[name[len(path) :]] = tensors, key
+    return places
 
 
 def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, may_lack: bool = False) -> None:

@@ -200,7 +200,7 @@ def test_graphs_replay_what_is_computed_without(model: str, lower: Any, log: Cal
     start = learner.parameters[ID].tensor.detach().cpu()
     graphed = train(learner, model, updates)
     assert log() == []
-    assert learner._gradient_passes[ID]._graphs  # type: ignore[attr-defined]
+    assert learner.trained[ID].gradient_pass._graphs  # type: ignore[attr-defined]
     if model == "cnn":
         assert (graphed - eager).norm() < (0.02 if lower is None else 0.2) * (eager - start).norm()
     else:
@@ -226,7 +226,7 @@ def test_a_loss_that_cannot_be_compiled_is_captured_all_the_same(log: Callable[[
     learner = ppo(BreaksCompiling, torch_compile_learner=True, torch_cuda_graphs=True, **GPU)
     graphed = train(learner)
     assert [message.split(":")[0] for message in log()] == ["torch_compile_learner"]
-    assert learner._gradient_passes[ID]._graphs  # type: ignore[attr-defined]
+    assert learner.trained[ID].gradient_pass._graphs  # type: ignore[attr-defined]
     torch.testing.assert_close(graphed, eager, rtol=1e-2, atol=1e-4)
 
 

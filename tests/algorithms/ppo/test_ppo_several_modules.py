@@ -80,7 +80,7 @@ def test_steps_of_all_modules_count_if_nobody_says_how_many_there_were() -> None
 
 def test_without_modules_nothing_changes() -> None:
     learner, before = make(), make().get_state()
-    assert learner.update_from_episodes({}, env_steps=0) == {"timers": {"value_pass": 0.0, "update": 0.0}}
+    assert learner.update_from_episodes({}, env_steps=0).keys() == {"timers"}
     assert differences(learner.get_state(), before) == []
 
 

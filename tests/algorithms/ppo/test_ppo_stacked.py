@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Rollout
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning import groups as grouping
+from rlmodule.learning import joint_updates
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.flat_optimizer import Part
+from rlmodule.learning.joint_updates import divide
 from rlmodule.learning.sharding import shard
-from rlmodule.learning.stacks import StackedPass
+from rlmodule.learning.stacks import Stack, StackedPass
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
@@ -57,7 +58,8 @@ def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
 
 def groups(learner: EpisodeLearner) -> list[tuple[str, ...]]:
     """The ids of the modules that are updated together."""
-    return [ids for ids, _ in learner._groups.divide([*IDS], stacks=True)]
+    updates = divide(learner, [*IDS], may_stack=True)
+    return [(update,) if isinstance(update, str) else tuple(update._ids) for update in updates]
 
 
 def one_by_one(learner: PPOLearner, data: dict[str, Rollout], env_steps: int) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def test_policies_that_share_a_part_are_updated_at_once_as_one_by_one(
     monkeypatch.setattr(StackedPass, "__call__", lambda *given: passes.append(1) or inner(*given))
     results = at_once.update_from_episodes(data)
     num_passes = len(passes)
-    monkeypatch.setattr(grouping, "stacked_pass", lambda *_: None)
+    monkeypatch.setattr(joint_updates, "stack_of", lambda modules: None)
     expected = apart.update_from_episodes(data)
     assert num_passes == len(passes) > 0
     for module_id in IDS:
@@ -207,7 +209,7 @@ def test_policies_with_other_settings_learn_as_each_alone(
     results = []
     for stacks in (True, False):
         if not stacks:
-            monkeypatch.setattr(grouping, "stacked_pass", lambda *_: None)
+            monkeypatch.setattr(joint_updates, "stack_of", lambda modules: None)
         with config.build() as algo:
             results.append((algo.sample_rollouts()[0], algo.train()["learners"]))
     for module_id in models:
@@ -244,12 +246,12 @@ class Clipped(PPOLearner):
 def test_a_stack_clips_as_the_parts_of_its_modules_say() -> None:
     learner = make(cls=Clipped, num_epochs=1, minibatch_size=None)
     learner.update_from_episodes(data_for(learner), env_steps=0)
-    ((_, group),) = learner._groups.divide([*IDS], stacks=True)
-    assert group is not None
-    assert group._compute.grad.norm(dim=1).tolist() == pytest.approx([1e-6] * 3, rel=1e-2)  # type: ignore[attr-defined]
+    (stack,) = learner._divided[2]
+    assert isinstance(stack, Stack)
+    assert stack._compute.grad.norm(dim=1).tolist() == pytest.approx([1e-6] * 3, rel=1e-2)
 
 
 def test_modules_whose_distributions_have_parameters_learn_one_by_one() -> None:
     learner = make(actions=spaces.MultiDiscrete([2, 3]), model={"autoregressive_actions": True})
     learner.update_from_episodes(data_for(learner), env_steps=0)
-    assert learner._groups.divide([*IDS], stacks=True) == [((one,), None) for one in IDS]
+    assert groups(learner) == [("a",), ("b",), ("c",)]

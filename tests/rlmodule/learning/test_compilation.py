@@ -19,11 +19,11 @@ from catalog.base import Tree
 from rlmodule import Columns, Rollout
 from rlmodule.data.columns import Batch
 from rlmodule.data.device import moved
+from rlmodule.data.rollout import row_minibatches
 from rlmodule.learning import compilation
 from rlmodule.learning.compilation import gradient_pass, learner_device
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters
 from rlmodule.learning.global_stream import GlobalStream
-from rlmodule.learning.minibatches import row_minibatches
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import Coefficient
 from rlmodule.modules.spec import RLModuleSpec

@@ -14,8 +14,8 @@ from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
 from rlmodule.data.columns import Batch
+from rlmodule.data.rollout import row_minibatches
 from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_state
-from rlmodule.learning.minibatches import row_minibatches
 from rlmodule.learning.reports import join_metrics
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
@@ -165,7 +165,7 @@ def test_columns_of_a_minibatch_stay_together() -> None:
     batch, _ = learner.make_train_batch("default_policy", rollout)
     where = {float(reward): row for row, reward in enumerate(batch[Columns.REWARDS])}
     batch["nested"] = {"a": (batch[Columns.REWARDS] * 2,)}
-    for minibatch in learner._minibatches(batch):
+    for minibatch in row_minibatches(batch, 16, learner.generator):
         rows = [where[float(reward)] for reward in minibatch[Columns.REWARDS]]
         for name in (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP):
             assert torch.equal(minibatch[name], batch[name][rows])
@@ -198,11 +198,11 @@ def test_an_update_that_may_stop_joins_the_metrics_of_each_epoch_once(monkeypatc
     for cls, epochs_joined in ((Reinforce, [1, 1, 1]), (NeverAsked, [3])):
         learner, sizes = make(cls, num_epochs=3, minibatch_size=None), list[int]()
 
-        def joined(module_id: str, steps: Any, real: Any = learner._joined, sizes: list[int] = sizes) -> Any:
+        def joined(module_id: str, steps: Any, real: Any = learner.joined_metrics, sizes: list[int] = sizes) -> Any:
             sizes.append(len(steps))
             return real(module_id, steps)
 
-        monkeypatch.setattr(learner, "_joined", joined)
+        monkeypatch.setattr(learner, "joined_metrics", joined)
         results.append(learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)["default_policy"])
         assert sizes == epochs_joined
     assert results[0] == results[1]

@@ -291,10 +291,7 @@ def test_a_batch_learner_trains_each_module_with_its_own_settings() -> None:
             return batch
 
     learner = Sees(PerModule(lr=0.25), SPEC.as_multi(), run_seed=0)
-    learner.stepping = {ID: ("policy",)}  # the loss reads it; this learner has one part
     learner.add_module("b", SPEC)
-    del learner.stepping[ID]
-    learner.stepping[ID] = ("all",)
     for module_id in (ID, "b"):
         learner.step_on_batch(batch(), env_steps=0, module_id=module_id)
     assert seen == {ID: 0.25, "b": 0.5}

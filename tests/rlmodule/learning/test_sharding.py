@@ -13,9 +13,8 @@ from torch import Tensor
 
 from rlmodule import Columns, Episode, Rollout
 from rlmodule.collective import Collective
-from rlmodule.data.rollout import map_leaves
+from rlmodule.data.rollout import map_leaves, row_minibatches
 from rlmodule.data.sequences import sequence_minibatches
-from rlmodule.learning.minibatches import row_minibatches
 from rlmodule.learning.sharding import Share, join_rows, nothing_like, shard_batch, shard_episodes, shard_rollout
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import differences, random_rollout

@@ -144,7 +144,7 @@ def test_updates_from_batches_are_summarized_with_the_settings_of_their_module()
             return super().summarize(module_id, metrics)
 
     learner = make(Small, Noting)
-    learner._settings_of[ID] = dataclasses.replace(learner.settings, lr=0.125)
+    learner.trained[ID].settings = dataclasses.replace(learner.settings, lr=0.125)
     learner.update_from_batch(batch())
     learner.summarize_updates([learner.step_on_batch(batch(), env_steps=9)])
     assert used == [0.125, 0.125]
