@@ -126,7 +126,7 @@ class BatchLearner(Learner):
                     self.before_gradient_step(module_id)
                     if batch is not None:
                         batch = self.prepare_batch(module_id, batch)
-                metrics = self._gradient_step(module_id, batch or {})
+                metrics = self.gradient_step(module_id, batch or {})
             self.num_updates += 1
             with torch.no_grad():
                 if batch is None:

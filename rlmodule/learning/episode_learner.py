@@ -15,12 +15,11 @@ from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, row_minibatches
 from rlmodule.data.sequences import cut_into_sequences, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.families import Family
+from rlmodule.learning.division import divide
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
-from rlmodule.learning.joint_updates import divide
+from rlmodule.learning.joint_update import JointUpdate
 from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import Metrics, join_metrics
-from rlmodule.learning.stacks import Stack
 from rlmodule.learning.trained_module import TrainedModule
 from rlmodule.learning.update_data import (
     ModuleData,
@@ -62,7 +61,7 @@ class EpisodeLearner(Learner):
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self._added_columns: Sequence[str] = ()
         # the modules of the latest update, whether stacks were allowed, and how it divided the modules
-        self._divided: tuple[list[TrainedModule], bool, list[str | Family | Stack]] = [], False, []
+        self._divided: tuple[list[TrainedModule], bool, list[str | JointUpdate]] = [], False, []
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
 
@@ -205,7 +204,7 @@ class EpisodeLearner(Learner):
                     epochs, steps = list[Metrics](), list[Metrics]()
                     for _ in range(of_module.num_epochs):
                         for minibatch in cut(of_module.batch, size, self.generator, share):
-                            steps.append(self._gradient_step(module_id, minibatch))
+                            steps.append(self.gradient_step(module_id, minibatch))
                         if not (steps or epochs):
                             raise no_data("no valid row")
                         # the metrics of all learners take an exchange, which most updates need only once
@@ -252,9 +251,9 @@ class EpisodeLearner(Learner):
             reported=reported,
         )
 
-    def _divide(self, module_ids: list[str]) -> Sequence[str | Family | Stack]:
+    def _divide(self, module_ids: list[str]) -> Sequence[str | JointUpdate]:
         """Divide modules into those that are updated alone, which are returned as their ids, and those that are updated
-        together. See :func:`rlmodule.learning.joint_updates.divide`."""
+        together. See :func:`rlmodule.learning.division.divide`."""
         if len(module_ids) == 1 and not self.shared_parts:
             return module_ids  # the usual case
         modules = [self.trained[module_id] for module_id in module_ids]

@@ -379,7 +379,7 @@ class Learner(Hooks, ABC):
             raise loss_without_gradient(type(self).__name__)
         return loss, metric_tensors(metrics, loss, type(self).__name__)
 
-    def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
+    def gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Take one gradient step without waiting for the device, and return its metrics. If the loss or the gradient is
         not finite, leave the weights and the optimizer unchanged."""
         trained = self.trained[module_id]

@@ -49,13 +49,23 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
             number of these rows. If it is 0, the other metrics are ignored. Some minibatches may lack some metrics.
     """
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
-    known = {name: value for metrics in filled for name, value in metrics.items() if name != ROWS}
-    scalars = [name for name, x in known.items() if not x.dim()]
+    known = Metrics()  # a value of each metric
+    for metrics in filled:
+        known |= metrics
+    known.pop(ROWS, None)
+    scalars, per_row = Metrics(), Metrics()
+    for name, value in known.items():
+        if value.dim():
+            per_row[name] = torch.cat([metrics[name] for metrics in filled if name in metrics])
+        else:
+            # a minibatch without the metric gets a placeholder, which merge_parts() leaves out
+            values = [metrics.get(name, metrics[ROWS]) for metrics in history]
+            scalars[name] = torch.stack([value.double().cpu() for value in values])
     return {
         "rows": torch.stack([metrics[ROWS] for metrics in history]),
-        "reported": {n: [n in x for x in history] for n in known},
-        "scalars": {n: torch.stack([x.get(n, x[ROWS]).double().cpu() for x in history]) for n in scalars},
-        "per_row": {n: torch.cat([m[n] for m in filled if n in m]) for n, x in known.items() if x.dim()},
+        "reported": {name: [name in metrics for metrics in history] for name in known},
+        "scalars": scalars,
+        "per_row": per_row,
     }
 
 

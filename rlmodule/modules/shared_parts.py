@@ -23,16 +23,21 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
     """
     ids, places = list(module_ids), dict[str, dict[str, str]]()
     for name, where in shared_parts.items():
-        split = (place.split(".", 1) if "." in place else [place, ""] for place in where)
-        found = dict.fromkeys(ids, where) if isinstance(where, str) else dict(split)
-        if not all(found.values()) or (not isinstance(where, str) and len(found) < len(where)):
+        paths = dict[str, str]()
+        if isinstance(where, str):
+            paths = dict.fromkeys(ids, where)
+        else:
+            for place in where:
+                module_id, _, path = place.partition(".")
+                paths[module_id] = path
+        has_module_twice = not isinstance(where, str) and len(paths) < len(where)
+        if not all(paths.values()) or has_module_twice:
             raise ValueError(
                 f"shared_parts[{name!r}]: expected a path, or one place 'policy.path' in each of some policies, got "
                 f"{where!r}. Write 'encoder', or ['a.encoder', 'b.encoder']."
             )
-        places[name] = {
-            module_id: found[module_id] for module_id in ids if module_id in found
-        }  # modules added later come last
+        # in the order of the modules: those added later come last, and the first one's tensors are kept
+        places[name] = {module_id: paths[module_id] for module_id in ids if module_id in paths}
     return places
 
 
@@ -66,26 +71,27 @@ def share_parts(modules: Mapping[str, nn.Module], shared_parts: SharedParts, *, 
         ValueError: If a part is missing in a module, or differs in class or shapes between modules.
     """
     for name, places in places_of(shared_parts, modules).items():
-        found = [(f"{module_id}.{path}", tensors_at(modules[module_id], path)) for module_id, path in places.items()]
-        kinds = [
-            _described(modules[module_id], path, tensors)
-            for (module_id, path), (_, tensors) in zip(places.items(), found, strict=True)
-        ]
-        for (place, mine), kind in zip(found, kinds, strict=True):
-            if not (mine or may_lack):
+        tensors_of = {module_id: tensors_at(modules[module_id], path) for module_id, path in places.items()}
+        first = next(iter(places), "")
+        for module_id, path in places.items():
+            tensors = tensors_of[module_id]
+            if not (tensors or may_lack):
                 raise ValueError(
-                    f"shared_parts[{name!r}]: expected a part with parameters at {place}, got none. Correct the path: "
-                    "it is that of named_modules() of the policy's module."
+                    f"shared_parts[{name!r}]: expected a part with parameters at {module_id}.{path}, got none. Correct "
+                    "the path: it is that of named_modules() of the policy's module."
                 )
-            if kind != kinds[0]:
-                got = ", ".join(sorted(kind ^ kinds[0])[:4])
+            description = _described(modules[module_id], path, tensors)
+            expected = _described(modules[first], places[first], tensors_of[first])
+            if description != expected:
+                got = ", ".join(sorted(description ^ expected)[:4])
                 raise ValueError(
-                    f"shared_parts[{name!r}]: expected parts of one class and the same shapes at {found[0][0]} and at "
-                    f"{place}, got {got}. Correct the path, or give the policies equal nets there."
+                    f"shared_parts[{name!r}]: expected parts of one class and the same shapes at "
+                    f"{first}.{places[first]} and at {module_id}.{path}, got {got}. Correct the path, or give the "
+                    "policies equal nets there."
                 )
-            for suffix, (tensors, key) in mine.items():
-                of_first, its_key = found[0][1][suffix]
-                tensors[key] = of_first[its_key]
+            for suffix, (owner, key) in tensors.items():
+                owner_in_first, key_in_first = tensors_of[first][suffix]
+                owner[key] = owner_in_first[key_in_first]
 
 
 def check_nothing_shared(module_id: str, modules: MultiRLModule) -> None:

@@ -173,7 +173,7 @@ def test_minibatches_of_ppo_stay_on_the_device_and_wait_for_nothing(
     batch = {name: moved(column, there.device) for name, column in batch.items()}
     with Mixes() as mixes:
         for minibatch in row_minibatches(batch, 64, there.generator):
-            metrics = there._gradient_step(ID, minibatch)
+            metrics = there.gradient_step(ID, minibatch)
             assert {value.device.type for value in metrics.values()} == {"meta"}
         there.module[ID].update_observation_statistics(batch[Columns.OBS])
     assert mixes.found == []
@@ -230,9 +230,9 @@ class Waits(TorchDispatchMode):
 class Watched(PPOLearner):
     """Counts within its minibatches."""
 
-    def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
+    def gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         with self.waits:
-            return super()._gradient_step(module_id, batch)
+            return super().gradient_step(module_id, batch)
 
     @property
     def waits(self) -> Waits:
