@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import KW_ONLY
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -11,6 +11,10 @@ from typing_extensions import Self
 
 from catalog.checks import Schedule
 from catalog.settings import Settings, setting, settings_of
+
+FinalObs: TypeAlias = Literal["truncated", "ended"]
+"""Steps whose true final observation is recorded: those that truncate an episode and do not terminate it, or all that
+end one."""
 
 
 class Environment(Settings, kw_only=False):
@@ -152,6 +156,9 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
     records_action_dist: ClassVar[bool] = True
     """Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``. Losses such as PPO's compare them
     with the current policy's."""
+    records_final_obs: ClassVar[FinalObs] = "truncated"
+    """Which steps have their true final observation in :attr:`Rollout.final_obs`. Value targets need those of truncated
+    steps only; ``"ended"`` adds those of terminated steps."""
 
     @property
     def records_episode_infos(self) -> bool:
@@ -170,7 +177,7 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
 
     def for_runners(self) -> Any:
         """Copy the settings that an env runner reads to a plain namespace, which can be sent to another process."""
-        names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
+        names = (*settings_of(RunnerSettings), "records_action_dist", "records_final_obs", "records_episode_infos")
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
 

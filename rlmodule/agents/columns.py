@@ -37,6 +37,7 @@ from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sampling.open_episodes import fill, leaves_of
 from rlmodule.sampling.random_streams import ActionNoise
+from rlmodule.settings import FinalObs
 
 _INPUTS = Columns.ACTION_DIST_INPUTS
 _NONE = np.empty(0, np.int64)
@@ -55,6 +56,7 @@ class AgentColumns:
         owners: Env (its index in the run) and agent of each column.
         noise: The action noise of each column.
         records_action_dist: Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``.
+        records_final_obs: Which steps have their true final observation in rollouts.
 
     Attributes:
         column_of: Maps each slot to its column.
@@ -74,9 +76,11 @@ class AgentColumns:
         owners: Sequence[tuple[int, AgentID]],
         noise: ActionNoise,
         records_action_dist: bool,
+        records_final_obs: FinalObs,
     ) -> None:
         self.module, self.slots, self.owners, self.noise = module.eval(), slots, owners, noise
         self._records_action_dist = records_action_dist
+        self._records_terminal_obs = records_final_obs == "ended"
         self.column_of = {slot: column for column, slot in enumerate(slots.tolist())}
         num, converter = len(slots), module.action_converter
         self._convert = None if converter.is_identity else converter.forward
@@ -197,16 +201,16 @@ class AgentColumns:
 
     def _end(self, t: int) -> None:
         """End the episodes of the agents in ``ended`` after ``t`` steps. Keep the final observations of agents that
-        were truncated and not terminated."""
+        were truncated and not terminated, or of all if terminal observations are recorded."""
         ended, (terminated, truncated) = np.array(self.ended), np.array(self.flags).T
         self.in_play[ended] = False
         acted = self.cursor[ended] > self.began[ended]  # an agent may end in the step in which it starts
         last = self.cursor[ended[acted]] - 1, ended[acted]
         self._rows[Columns.TERMINATEDS][last] = terminated[acted]
         self._rows[Columns.TRUNCATEDS][last] = truncated[acted]
-        cut = ended[acted & truncated & ~terminated]
-        if len(cut):
-            self._keep_finals(t, cut)
+        has_final = acted if self._records_terminal_obs else acted & truncated & ~terminated
+        if has_final.any():
+            self._keep_finals(t, ended[has_final])
 
     def cut(self, t: int, column: int) -> None:
         """End the episode of the agent in ``column``, because its env raised in step ``t``, and drop the agent's open
@@ -220,7 +224,7 @@ class AgentColumns:
 
     def _keep_finals(self, t: int, who: np.ndarray) -> None:
         """Store the current observations of the columns ``who`` as final observations of episodes that step ``t``
-        truncated."""
+        ended."""
         rows = self.cursor[who]
         self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
@@ -393,8 +397,8 @@ class AgentColumns:
                 leaf[: len(valid)][~valid] = 0
 
     def _all_finals(self, used: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the row and the column of the last step of each truncated episode, ``[K, 2]`` in ascending order, and
-        the final observations ``[K, ...]``. Columns are numbered by their position in ``used``."""
+        """Return the row and the column of each step with a final observation, ``[K, 2]`` in ascending order, and the
+        final observations ``[K, ...]``. Columns are numbered by their position in ``used``."""
         if not self._finals:
             none = map_leaves(lambda x: torch.from_numpy(x[0, :0]), self._obs)
             return torch.empty(0, 2, dtype=torch.int64), none

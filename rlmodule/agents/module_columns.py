@@ -17,6 +17,7 @@ from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.devices import check_acting
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
+from rlmodule.settings import FinalObs
 
 _CPU = torch.device("cpu")
 
@@ -29,7 +30,7 @@ class ModuleColumns(dict[str, AgentColumns]):
         slots_of_env: Slots of each env, ``[envs, agents]``.
         first_env_index: Index of the first env in the run.
         streams: The random streams of the runner, from which those of the slots derive.
-        settings: Settings of the runner, which say whether to record action distributions.
+        settings: Settings of the runner, which say whether to record action distributions and which final observations.
 
     Attributes:
         module: The modules that act.
@@ -55,6 +56,7 @@ class ModuleColumns(dict[str, AgentColumns]):
         self._first = first_env_index
         self._streams = streams
         self._records_action_dist: bool = settings.records_action_dist
+        self._records_final_obs: FinalObs = settings.records_final_obs
         # States of the noise of slots by env, for modules that do not act now, or not yet.
         self._saved_noise: list[dict[str, Any]] = [{} for _ in slots_of_env]
         self.trained: set[str] = set()
@@ -118,7 +120,7 @@ class ModuleColumns(dict[str, AgentColumns]):
             owners = [(self._first + slot // num, self._agents[slot % num]) for slot in slots.tolist()]
             noise = self._noise_of(module_id, slots.tolist())
             records = self._records_action_dist and module_id in self.trained
-            self[module_id] = AgentColumns(module, slots, owners, noise, records)
+            self[module_id] = AgentColumns(module, slots, owners, noise, records, self._records_final_obs)
 
     def misfit(self, agent: AgentID, module_id: str) -> ValueError:
         """Return the error for ``agent``, whose spaces are not those of the module ``module_id``."""

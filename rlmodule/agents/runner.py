@@ -53,7 +53,7 @@ class AgentRunner(Accounts):
 
     Args:
         settings: A multi-agent config, or the result of its ``for_runners()``: the env, the number of envs,
-            ``policy_mapping_fn``, and whether to record action distributions.
+            ``policy_mapping_fn``, whether to record action distributions, and which final observations.
         run_seed: Seed of the run; the random streams of each env, and the action noise of each slot, derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.

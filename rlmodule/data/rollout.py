@@ -1,6 +1,6 @@
 """Class for the data that an env runner returns and a learner consumes, as columns over time and envs.
 
-A rollout has ``T`` time steps, ``N`` slots (one per env), and ``K`` truncated episodes.
+A rollout has ``T`` time steps, ``N`` slots (one per env), and ``K`` true final observations.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _LEAF = (Tensor, np.ndarray)
 
 @dataclass(kw_only=True)
 class Rollout:
-    """Stores columns ``[T, N, ...]``, the observations after the last step, and the final observation of each truncated
-    episode.
+    """Stores columns ``[T, N, ...]``, the observations after the last step, and the true final observations of
+    episodes.
 
     Attributes:
         columns: Column name → tree of tensors ``[T, N, ...]``; see :class:`Columns`.
         last_obs: Observations after the last step, a tree of tensors ``[N, ...]``.
-        final_index: ``[K, 2]`` int64: time and slot of every step that truncated, and did not terminate, an episode.
+        final_index: ``[K, 2]`` int64: time and slot of every step that truncated, and did not terminate, an episode. If
+            the settings ask for it (``records_final_obs``), also of every step that terminated one.
         final_obs: The true final observations of those episodes, a tree of tensors ``[K, ...]``.
         state_in: States of a recurrent module before the time steps ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
             ``L`` is the module's ``max_seq_len``. None if the module is not recurrent or the states are unknown.
@@ -174,9 +175,9 @@ class Rollout:
         of time within a slot.
 
         Observations are copies; other columns are views if the rollout is on the CPU. The last observation of an
-        episode that is unfinished at the end of the rollout is from ``last_obs``. **A rollout does not store the
-        observation after a terminated step** unless an invalid row follows the step. Otherwise the episode ends with a
-        repetition of the observation before the step, since no training target may depend on it. The rollout does not
+        episode that is unfinished at the end of the rollout is from ``last_obs``. **The observation after a terminated
+        step is only known** if ``final_index`` has the step or an invalid row follows. Otherwise the episode ends with
+        a repetition of the observation before the step, since no training target may depend on it. The rollout does not
         store how many steps precede its row 0, so every ``t_started`` is 0 and every id is new.
 
         Raises:
@@ -207,8 +208,9 @@ class Rollout:
 
     def following_observations(self) -> Tree:
         """Return the observation that followed each step, as a tree of tensors ``[T, N, ...]``. Where an episode was
-        truncated, it is the true final observation. **After a terminated step the following observation is known only
-        if an invalid row follows within the rollout.** Otherwise the result repeats the observation before the step.
+        truncated, it is the true final observation. **The observation after a terminated
+        step is only known** if ``final_index`` has the step or an invalid row follows within the rollout. Otherwise the
+        result repeats the observation before the step.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.

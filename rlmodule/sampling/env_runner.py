@@ -64,13 +64,15 @@ class EnvRunner(Accounts):
     A ready vector env whose observations, rewards and flags are tensors on one device is sampled on that device. Random
     actions are drawn on the device, from one generator for all envs, so they depend on the number of envs and the kind
     of device. With same-step autoreset, such an env must return ``info["final_obs"]`` as tensors ``[N, ...]`` from
-    every step that truncates an episode. It should return them from every step, because finding out whether an episode
-    was truncated would mean waiting for the device. Entries of envs whose episode continues are ignored.
+    every step that truncates an episode, or that ends one if ``settings.records_final_obs`` is ``"ended"``. It should
+    return them from every step, because finding out whether an episode ended would mean waiting for the device. Entries
+    of envs whose episode continues are ignored.
 
     The class has no methods to override. Put transforms into env wrappers or the module.
 
     Args:
-        settings: The env, the number of envs, how they are vectorised, and whether to record action distributions.
+        settings: The env, the number of envs, how they are vectorised, and whether to record action distributions and
+            which final observations.
         run_seed: Seed of the run; the random streams of each env and its action noise derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
@@ -244,7 +246,9 @@ class EnvRunner(Accounts):
         data, self._free = self._free, None
         self._last = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
-            data = self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)
+            data = self._storage_class.allocate(
+                self.module, self._no_obs, num_steps, self.env, self._mode, self._settings.records_final_obs
+            )
         self._last = data
         assert self._row is not None
         data.begin(self._row)
@@ -389,8 +393,9 @@ class EnvRunner(Accounts):
         if infos := data.episode_infos(ended):
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
-        if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
-            final_index, final_obs = self._finals_of(data, found)
+        has_final = data.has_final(terminateds, truncateds)  # after the cuts at faults
+        if np.count_nonzero(has_final):
+            final_index, final_obs = self._finals_of(data, np.argwhere(has_final))
         if self._settings.records_action_dist:
             # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
@@ -410,8 +415,8 @@ class EnvRunner(Accounts):
         )
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return ``found``, the row and slot of the last step of each truncated episode ``[K, 2]``, as a tensor, and
-        the true final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
+        """Return ``found``, the row and slot of the last step of each episode ``[K, 2]``, as a tensor, and the true
+        final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
         final_index, final_obs = data.finals(found)
         if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
             obs, space = self.module.env_part(final_obs), self.module.observation_space

@@ -23,6 +23,7 @@ from rlmodule.envs.values import check_finite
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sampling.devices import check_device
+from rlmodule.settings import FinalObs
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -39,6 +40,7 @@ class RolloutStorage:
         module: The module that acts.
         mode: The autoreset mode of the env.
         env_name: Class of the env, for error texts.
+        records_final_obs: Which steps have their true final observation in the rollout.
         env_obs: Observations of the env ``[T+1, N, ...]``.
         previous: The earlier observations, actions and rewards that the module sees, by name.
         starts: Whether a row is the first row of an episode, ``[T+1, N]``.
@@ -49,7 +51,8 @@ class RolloutStorage:
         columns: The columns of the rollout that are allocated in advance, tensors that share this memory.
         actions: Actions as the distribution sampled them, ``[T, N, ...]``; None before the first action.
         dist_inputs: Inputs of the action distribution, one tensor ``[N, ...]`` per filled row.
-        final_obs: True final observations ``[T, N, ...]`` of truncated episodes; None before the first is stored.
+        final_obs: True final observations ``[T, N, ...]`` after the steps of :meth:`has_final`; None before the first
+            is stored.
         rows_with_finals: Rows in which the env returned final observations.
         infos: The parts of ``info`` from which :meth:`episode_infos` is computed.
         faults: Row and slot of each step that raised. The step is marked as truncated until :meth:`cut_at_faults` is
@@ -62,6 +65,7 @@ class RolloutStorage:
     module: RLModule
     mode: AutoresetMode
     env_name: str
+    records_final_obs: FinalObs
     env_obs: Tree
     previous: dict[str, PastRows]
     starts: Any
@@ -82,7 +86,15 @@ class RolloutStorage:
     filled: int = field(init=False)
 
     @classmethod
-    def allocate(cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode) -> Self:
+    def allocate(
+        cls,
+        module: RLModule,
+        template: Tree,
+        num_steps: int,
+        env: VectorEnv,
+        mode: AutoresetMode,
+        records_final_obs: FinalObs,
+    ) -> Self:
         """Return a storage of ``num_steps`` rows.
 
         Args:
@@ -91,6 +103,7 @@ class RolloutStorage:
             num_steps: Number of rows, ``T``.
             env: The vector env.
             mode: The autoreset mode of the env.
+            records_final_obs: Which steps have their true final observation in the rollout.
         """
         shape = num_steps + 1, env.num_envs
         device = tree.flatten(template)[0].device
@@ -108,6 +121,7 @@ class RolloutStorage:
             module=module,
             mode=mode,
             env_name=type(env.unwrapped).__name__,
+            records_final_obs=records_final_obs,
             env_obs=module.env_part(view_of_obs),
             previous=PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {},
             seen=unbind_rows(obs),
@@ -159,16 +173,20 @@ class RolloutStorage:
         write_row(self.env_obs, t + 1, obs)
         self.filled = t + 1
 
+    def has_final(self, terminateds: np.ndarray, truncateds: np.ndarray) -> np.ndarray:
+        """Return whether the rollout has the true final observation after each step with these flags, ``[..., N]``."""
+        return terminateds | truncateds if self.records_final_obs == "ended" else truncateds & ~terminateds
+
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        """Store the true final observations in ``info``, if it has any, of the episodes that row ``t`` truncated."""
+        """Store the true final observations in ``info``, if it has any, of the episodes that row ``t`` ended."""
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
-        if np.count_nonzero(self.truncateds[t]):
-            if self.final_obs is None:
-                self.final_obs = tree.map_structure(lambda x: np.empty_like(x[1:]), self.env_obs)
-            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]).tolist():
-                write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
+        slots = np.flatnonzero(self.has_final(self.terminateds[t], self.truncateds[t])).tolist()
+        if slots and self.final_obs is None:
+            self.final_obs = tree.map_structure(lambda x: np.empty_like(x[1:]), self.env_obs)
+        for slot in slots:
+            write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
         """Do the same as :meth:`note_finals` for envs that are restarted if a step raises. Also record each step that
@@ -260,10 +278,10 @@ class RolloutStorage:
         return self.infos
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the final observations of truncated episodes as the module would see them.
+        """Return the final observations of episodes as the module would see them.
 
         Args:
-            found: Row and slot (index of the env) of the last step of each truncated episode, ``[K, 2]``.
+            found: Row and slot (index of the env) of the last step of each episode, ``[K, 2]``.
 
         Returns:
             ``found`` as a tensor, and the observations, a tree of tensors ``[K, ...]``. If the module also sees earlier
@@ -280,7 +298,7 @@ class RolloutStorage:
         elif missing := np.count_nonzero(~np.isin(found[:, 0], self.rows_with_finals)):
             raise ValueError(
                 f"info of {self.env_name}.step(): expected final_obs whenever an episode ends, as "
-                f"same-step autoreset has it, got {missing} truncated episodes without it. Put the "
+                f"same-step autoreset has it, got {missing} {self.records_final_obs} episodes without it. Put the "
                 "last observation of each ended episode into info['final_obs'], or declare "
                 "another autoreset mode in the env's metadata."
             )
@@ -323,8 +341,8 @@ class TensorStorage(RolloutStorage):
 
     Filling the rows only queues work, so the CPU runs ahead of a GPU and does not wait for it. At the end, a single
     copy brings all that the CPU needs: rewards, terminateds, truncateds, and whether all values are finite and each
-    mask allows an action. With same-step autoreset, the runner also copies the true final observations of truncated
-    episodes, if there are any, and checks them.
+    mask allows an action. With same-step autoreset, the runner also copies the true final observations of the
+    rollout, if there are any, and checks them.
     """
 
     __slots__ = ()
@@ -339,7 +357,7 @@ class TensorStorage(RolloutStorage):
         RolloutStorage.write_step(self, t, obs, rewards, terminateds, truncateds)
 
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        # store them in every step, since the CPU does not know whether an episode was truncated
+        # store them in every step, since the CPU does not know whether an episode ended
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
