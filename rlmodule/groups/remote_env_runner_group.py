@@ -6,17 +6,12 @@ import functools
 import glob
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
-
-import gymnasium as gym
-import torch
-from gymnasium.envs.registration import EnvSpec
-from torch import Tensor
 
 from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.failures import Failure, WorkerFailed
@@ -28,30 +23,11 @@ from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner_class_for
+from rlmodule.groups.runner_actor import ModuleFailed, PolicyChanges, RunnerActor
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.sampling.env_runner import OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
-
-
-@dataclass(frozen=True, eq=False)
-class _Policies:
-    """Modules of a multi-agent env, as :meth:`EnvRunnerGroup.set_policies` sets them, for runners in other processes.
-
-    Attributes:
-        spec: Describes the modules; in a message to a runner, only the modules that the runner lacks.
-        trained: Ids of the modules that are trained.
-        mapping_fn: The function that maps agents to modules; None keeps that of the settings.
-        removed: In a message to a runner: ids of the modules to remove.
-        states: In a message to a runner: states of modules that act but are not trained, as far as the runner lacks
-            them.
-    """
-
-    spec: MultiRLModuleSpec
-    trained: Collection[str]
-    mapping_fn: Callable[..., str] | None
-    removed: Sequence[str] = ()
-    states: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass
@@ -75,7 +51,7 @@ class _Known:
     most: int = 0
     version: tuple[int, ...] = ()
     modules: dict[str, tuple[RLModule, int]] = field(default_factory=dict)
-    policies: _Policies | None = None
+    policies: PolicyChanges | None = None
 
     def take_lost(self) -> int:
         """Return the number of env steps lost since the last call. If the runner is on another machine, return an upper
@@ -109,7 +85,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
         self._spec: Spec | None = None
-        self._policies: _Policies | None = None
+        self._policies: PolicyChanges | None = None
         self._shared: Any = None
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
@@ -137,7 +113,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(_RunnerActor, make, settings.num_envs_per_env_runner, env_spec, prefix, host),
+            functools.partial(RunnerActor, make, settings.num_envs_per_env_runner, env_spec, prefix, host),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
@@ -158,9 +134,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
         check_portable(f"num_env_runners={self._settings.num_env_runners}, policy_mapping_fn", mapping_fn)
-        self._policies = _Policies(spec, trained, mapping_fn)
+        self._policies = PolicyChanges(spec, trained, mapping_fn)
 
-    def _news_for(self, known: _Known) -> _Policies | None:
+    def _news_for(self, known: _Known) -> PolicyChanges | None:
         """Return the changes to the modules of a multi-agent env that a runner has not received yet, or None if it has
         received all."""
         now = self._policies
@@ -412,94 +388,3 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         file."""
         for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
-
-
-class ModuleFailed(RuntimeError):
-    """Raised if a runner cannot build its module or set its weights. A restart of the runner does not help."""
-
-
-class _RunnerActor:
-    """The env runner in another process, as a worker of :class:`RayWorkers`.
-
-    Args:
-        make: Builds the runner.
-        num_envs: Number of envs of each runner.
-        env_spec: Gymnasium's spec of an env that is given by its id, to register the env in this process as well; None
-            for other envs.
-        counter_prefix: Beginning of the path of the file with the runner's step counter.
-        host: Name of the main process's machine. The main process attaches the counter and removes the file. On any
-            other machine, the counter has no file.
-        index: Index of the runner.
-        incarnation: Number of times the runner was restarted.
-    """
-
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        num_envs: int,
-        env_spec: EnvSpec | None,
-        counter_prefix: str,
-        host: str,
-        index: int,
-        incarnation: int,
-    ) -> None:
-        if env_spec is not None:
-            gym.registry.setdefault(env_spec.id, env_spec)
-        is_here, path = host == socket.gethostname(), f"{counter_prefix}-{index}-{incarnation}"
-        self._runner = make(
-            first_env_index=index * num_envs,
-            incarnation=incarnation,
-            step_counter=SharedCounter.create(path) if is_here else SharedCounter(),
-        )
-        self.reset, self.stop = self._runner.reset, self._runner.stop
-        self.get_state, self.set_state = self._runner.get_state, self._runner.set_state
-
-    @property
-    def progress(self) -> int:
-        return self._runner.progress
-
-    def get_spaces(self) -> tuple[Any, Any]:
-        return self._runner.observation_space, self._runner.action_space
-
-    def sample(
-        self,
-        num_steps: int,
-        explore: bool,
-        policy_version: int,
-        spec: Spec | None,
-        news: _Policies | None = None,
-        weights: Mapping[str, Tensor] | None = None,
-    ) -> Rollout:
-        """Sample a rollout with :meth:`EnvRunner.sample`.
-
-        Args:
-            num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
-            spec: Describes the module; passed with the first call only, else None.
-            news: Changes to the modules of a multi-agent env; None if nothing has changed.
-            weights: New weights of the module; None keeps the current weights.
-
-        Raises:
-            ModuleFailed: If the module cannot be built, or the weights do not fit.
-        """
-        try:
-            if spec is not None:
-                with torch.random.fork_rng(devices=[]):
-                    self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
-            if news is not None:
-                self._change_modules(news)
-            if weights is not None:
-                self._runner.module.set_state(weights)
-        except Exception as error:
-            raise ModuleFailed(f"{type(error).__name__}: {error}") from error
-        self._runner.recycle()
-        return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
-
-    def _change_modules(self, news: _Policies) -> None:
-        module = self._runner.module
-        for module_id in news.removed:
-            module.remove(module_id)
-        with torch.random.fork_rng(devices=[]):
-            for module_id, module_spec in news.spec.rl_module_specs.items():
-                module.add(module_id, module_spec.build(inference_only=True))
-        module.set_state(news.states)
-        self._runner.set_policies(news.trained, news.mapping_fn)

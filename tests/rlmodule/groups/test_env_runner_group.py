@@ -22,7 +22,8 @@ from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import interruptible
 from rlmodule.distributed.ray_workers import Answer
 from rlmodule.envs.make import spec_to_send
-from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
+from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
+from rlmodule.groups.runner_actor import RunnerActor
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Settings, Small
@@ -185,7 +186,7 @@ def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatc
 def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
     make = partial(EnvRunner, GroupSettings(), run_seed=0)  # type: ignore[arg-type]
     for machine, files in (("another", []), (socket.gethostname(), ["step_counter-0-0"])):
-        process = _RunnerActor(make, 1, None, str(tmp_path / "step_counter"), machine, 0, 0)
+        process = RunnerActor(make, 1, None, str(tmp_path / "step_counter"), machine, 0, 0)
         process.stop()
         assert [path.name for path in tmp_path.iterdir()] == files
 
