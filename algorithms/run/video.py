@@ -80,7 +80,8 @@ def record_videos(
 
     Raises:
         ImportError: If a package to write videos or to render is missing; says how to install it.
-        RuntimeError: If the env cannot be rendered, or an episode does not end within :data:`LIMIT` steps.
+        RuntimeError: If the env cannot be rendered, its pictures differ in shape, or an episode does not end within
+            :data:`LIMIT` steps.
         OSError: If ``folder`` cannot be written to.
     """
     write = _writer()
@@ -90,6 +91,12 @@ def record_videos(
         for index in range(num_episodes):
             frames: list[Any] = []
             episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, frames)
+            shapes = list(dict.fromkeys(np.shape(frame) for frame in frames))
+            if len(shapes) > 1:
+                raise RuntimeError(
+                    f"videos of env {env_name(config.env)}: expected render() to return pictures of one shape, got "
+                    f"{shapes[0]} and then {shapes[1]}. Render every step at the same size."
+                )
             number = np.format_float_positional(episode_return, precision=2, trim="-")
             path = folder / f"episode-{index}-return-{number}.mp4"
             write(frames, fps=env.metadata["render_fps"]).write_videofile(str(path), logger=None)

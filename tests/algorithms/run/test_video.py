@@ -349,6 +349,23 @@ def test_an_env_that_cannot_be_recorded_is_refused(env: Any, text: str, tmp_path
     assert not [*tmp_path.iterdir()]
 
 
+class Growing(Painted):
+    """Renders a larger picture from step to step."""
+
+    def render(self) -> Any:
+        picture = super().render()
+        self.row = getattr(self, "row", 0) + 1
+        return np.concatenate([picture, picture[: self.row]])
+
+
+def test_pictures_of_several_shapes_are_refused(tmp_path: Path) -> None:
+    text = (
+        r"videos of env Growing: expected render\(\) to return pictures of one shape, got \(.+\) and then \(.+\)\. Ren"
+    )
+    with pytest.raises(RuntimeError, match=text):
+        shoot(Growing, tmp_path, policy_for(Painted))
+
+
 def test_a_package_that_the_env_misses_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ImportError, match=r'got DependencyNotInstalled: pygame.+ Run: pip install "catalog-rl\[box2d\]"'
