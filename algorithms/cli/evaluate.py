@@ -56,17 +56,30 @@ def evaluate(args: Sequence[str]) -> int:
             "--render: expected neither --video nor --num-envs with it, got one. Leave one of them out: a window shows "
             "one environment, and is not recorded."
         )
-    if (Path(path) / SPEC).exists():
-        return _evaluate_policy(path, flags)
-    if flags.env is not None:
+    is_policy = (Path(path) / SPEC).exists()
+    if flags.env is not None and not is_policy:
         raise UsageError(
             f"--env: expected a folder of policy.save() with it, got {path!r}. Leave it out: a run plays its own env."
         )
-    checkpoint = find_checkpoint(path, best_first=True)
-    content, allow = read_checkpoint(checkpoint), modules_in(flags.allow)
-    known = settings_of(saved_config_class(content, allow))
-    typed = {"seed": flags.seed, "evaluation_num_envs": flags.num_envs, "evaluation_env_config": flags.env_config}
+    if is_policy:
+        result = {"policy": path, **_evaluate_policy(path, flags)}
+    else:
+        checkpoint = find_checkpoint(path, best_first=True)
+        result = {"checkpoint": str(checkpoint), **_evaluate_checkpoint(checkpoint, flags)}
+    if flags.json:
+        print(json.dumps(result, default=str))
+    else:
+        _print(result)
+    return OK
+
+
+def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, Any]:
+    """Play episodes with the policy of a checkpoint in the env of its run, and return the result of
+    :meth:`Algorithm.evaluate`."""
+    allow = modules_in(flags.allow)
+    known = settings_of(saved_config_class(read_checkpoint(checkpoint), allow))
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
+    typed = {"seed": flags.seed, "evaluation_num_envs": flags.num_envs, "evaluation_env_config": flags.env_config}
     objects |= {name: value for name, value in typed.items() if value is not None}
     video_dir = None if flags.video is None else Path(flags.video).absolute()  # before envs are made
     with allowing(allow):
@@ -78,20 +91,14 @@ def evaluate(args: Sequence[str]) -> int:
             print(f"  actions      {'sampled' if flags.explore else 'most likely'}")
             print(f"  seed         {algorithm.run_seed}", flush=True)
         if flags.render:
-            result = _watched(algorithm, flags)
-        else:
-            result = algorithm.evaluate(
-                num_episodes=flags.episodes,
-                explore=flags.explore,
-                num_videos=0 if flags.video is None else flags.num_videos or 1,
-                video_dir=video_dir,
-                progress=True,
-            )
-    if flags.json:
-        print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
-    else:
-        _print(result)
-    return OK
+            return _watched(algorithm, flags)
+        return algorithm.evaluate(
+            num_episodes=flags.episodes,
+            explore=flags.explore,
+            num_videos=0 if flags.video is None else flags.num_videos or 1,
+            video_dir=video_dir,
+            progress=True,
+        )
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -105,9 +112,9 @@ def _print(result: dict[str, Any]) -> None:
         print(f"video        {video['path']} (return {return_text(video['episode_return'])})")
 
 
-def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
-    """Play episodes with the saved policy at ``path`` in the env of ``--env``, print the result, and return the exit
-    code. A saved policy holds its spaces, but does not name an env."""
+def _evaluate_policy(path: str, flags: EvaluateFlags) -> dict[str, Any]:
+    """Play episodes with the saved policy at ``path`` in the env of ``--env``, and return a result in the form of
+    :meth:`Algorithm.evaluate`. A saved policy holds its spaces, but does not name an env."""
     if flags.env is None or flags.render or flags.video is not None:
         raise UsageError(
             f"{path}: expected --env, and neither --video nor --render, for a saved policy, got {flags.env}. Type "
@@ -136,12 +143,7 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> int:
         runner.stop()
     returns = [episode.episode_return for episode in played]
     lengths = [episode.length for episode in played]
-    result = {"env_runners": evaluation_summary(returns, lengths, steps)}
-    if flags.json:
-        print(json.dumps({"policy": path, **result}))
-    else:
-        _print(result)
-    return OK
+    return {"env_runners": evaluation_summary(returns, lengths, steps)}
 
 
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:

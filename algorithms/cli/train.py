@@ -168,8 +168,9 @@ def _kept_goal(flags: TrainFlags, folder: Path) -> Goal | None:
 
 def _drawn_seed(run: Path) -> int | None:
     """Return the seed of the run in the folder ``run``, or None if no run is there."""
-    seed = (read_about(run) or {"seed": None})["seed"]
-    return seed if type(seed) is int and seed >= 0 else None
+    about = read_about(run)
+    seed = None if about is None else about["seed"]
+    return seed if type(seed) is int and seed >= 0 else None  # anyone may have edited the file
 
 
 def _to_resume(flags: TrainFlags) -> Path | None:
@@ -179,11 +180,13 @@ def _to_resume(flags: TrainFlags) -> Path | None:
         return None
     if flags.load:
         raise UsageError(f"--resume: expected no --load with it, got {flags.load}. Leave one of them out.")
-    if flags.run_dir in (None, NEW_RUN_DIR) or len(seeds_of(flags.seed)) > 1:
-        got = "several seeds" if len(seeds_of(flags.seed)) > 1 else "no --run-dir"
+    has_several_seeds = len(seeds_of(flags.seed)) > 1
+    if flags.run_dir in (None, NEW_RUN_DIR) or has_several_seeds:
+        got = "several seeds" if has_several_seeds else "no --run-dir"
         raise UsageError(f"--resume: expected one run in a folder, got {got}. Type --run-dir runs/mine, and one seed.")
-    checkpoint = checkpoint_in(str(flags.run_dir))
-    return None if checkpoint == Path(str(flags.run_dir)) else checkpoint
+    run = Path(str(flags.run_dir))
+    checkpoint = checkpoint_in(run)
+    return None if checkpoint == run else checkpoint  # the folder itself stands for no checkpoint
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
