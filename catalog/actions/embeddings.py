@@ -1,13 +1,16 @@
 """Actions described by vectors in the observation. The logit of an action is the dot product of its vector and the
 output of the head."""
 
+import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.distributions.base import Distribution
+from catalog.encoders.shape_checks import check_floats, try_net
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
+from catalog.spaces import zero_batch
 
 
 class ActionEmbeddings(nn.Module):
@@ -103,3 +106,25 @@ def action_fields(observation_space: Space, model_config: DefaultModelConfig) ->
             )
         keys.append(None if key in keys else key)  # the mask wins if both settings name one field
     return [(key, fields[key]) if key in fields else None for key in keys]
+
+
+def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
+    """Check that ``embeddings`` maps intents ``[2, width]`` and two observations to logits ``[2, count]``.
+
+    The batch size is 2 because with a batch of 1 a module that drops the batch dim would pass by broadcasting.
+
+    Args:
+        embeddings: The module, whose train or eval mode does not change.
+        observation_space: Space of one observation of the env.
+        count: Number of actions.
+        where: The function that made the module, for error messages.
+
+    Raises:
+        ValueError: If the module does not accept these inputs, or returns a wrong shape.
+    """
+    intents = torch.zeros(2, embeddings.width)
+    takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
+    remedy = f"Let its net map each vector to {embeddings.width} numbers, the value of width."
+    out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
+    expected = f"logits of shape (2, {count}) for two intents"
+    check_floats(out, (2, count), where, expected, "Keep the batch dim and that of the actions.")

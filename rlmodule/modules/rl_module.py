@@ -12,10 +12,11 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
+from catalog.actions.embeddings import check_action_embeddings
 from catalog.actions.masks import ActionMask, observation_space_without
-from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
 from catalog.catalog import Catalog
+from catalog.distributions.action_models import check_action_model
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
