@@ -30,7 +30,7 @@ def modules() -> dict[str, Path]:
 def room_of(module: str) -> str:
     """The folder of a module. The small files of a package that its folders build on are one room, ``base files``."""
     package, name, *rest = module.split(".")
-    alone = package == "algorithms" or name in ("catalog", "critics")
+    alone = package == "algorithms" or name in ("catalog", "critics", "decision_tree")
     return f"{package}.{name}" if rest or alone else f"{package}.{BASE}"
 
 
