@@ -15,11 +15,12 @@ from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, row_minibatches
 from rlmodule.data.sequences import cut_into_sequences, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.division import divide
+from rlmodule.learning.families import Family
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
-from rlmodule.learning.joint_update import JointUpdate
+from rlmodule.learning.joint_updates import divide
 from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import Metrics, join_metrics
+from rlmodule.learning.stacks import Stack
 from rlmodule.learning.trained_module import TrainedModule
 from rlmodule.learning.update_data import (
     ModuleData,
@@ -61,7 +62,7 @@ class EpisodeLearner(Learner):
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self._added_columns: Sequence[str] = ()
         # the modules of the latest update, whether stacks were allowed, and how it divided the modules
-        self._divided: tuple[list[TrainedModule], bool, list[str | JointUpdate]] = [], False, []
+        self._divided: tuple[list[TrainedModule], bool, list[str | Family | Stack]] = [], False, []
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
 
@@ -251,9 +252,9 @@ class EpisodeLearner(Learner):
             reported=reported,
         )
 
-    def _divide(self, module_ids: list[str]) -> Sequence[str | JointUpdate]:
+    def _divide(self, module_ids: list[str]) -> Sequence[str | Family | Stack]:
         """Divide modules into those that are updated alone, which are returned as their ids, and those that are updated
-        together. See :func:`rlmodule.learning.division.divide`."""
+        together. See :func:`rlmodule.learning.joint_updates.divide`."""
         if len(module_ids) == 1 and not self.shared_parts:
             return module_ids  # the usual case
         modules = [self.trained[module_id] for module_id in module_ids]

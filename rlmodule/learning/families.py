@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.sequences import num_rows
+from rlmodule.data.rollout import map_leaves, row_minibatches
+from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import where_not_finite
-from rlmodule.learning.joint_update import JointUpdate, StackedPass
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics
 from rlmodule.learning.update_data import TrainData
 
 if TYPE_CHECKING:
     from rlmodule.learning.episode_learner import EpisodeLearner
+    from rlmodule.learning.stacks import StackedPass
 
 
-class Family(JointUpdate):
+class Family:
     """Updates modules that share parts on the sum of their losses. Each loss is a mean over the module's rows, and all
     modules are trained in the same number of minibatches. The gradient of each part is clipped separately and each part
     has its own optimizer, but if any loss or gradient is not finite, no part is updated.
@@ -33,13 +34,44 @@ class Family(JointUpdate):
     """
 
     def __init__(self, learner: EpisodeLearner, module_ids: Sequence[str], compute: StackedPass | None) -> None:
-        super().__init__(learner, module_ids)
-        self._compute = compute
+        self._learner, self._ids, self._compute = learner, module_ids, compute
 
-    def _minibatch_sizes(self, data: Mapping[str, TrainData]) -> dict[str, int | None]:
+    def train(self, data: Mapping[str, TrainData]) -> dict[str, Metrics]:
+        """Train the modules, each on its ``data`` for its number of epochs. Return each module's metrics, joined over
+        its minibatches."""
+        learner = self._learner
+        sizes = self._minibatch_sizes(data)
+        history: dict[str, list[Metrics]] = {module_id: [] for module_id in self._ids}
+        stopped = set[str]()
+        for epoch in itertools.count():
+            training = [x for x in self._ids if epoch < data[x].num_epochs and x not in stopped]
+            if not training:
+                break
+            num_before = {module_id: len(history[module_id]) for module_id in training}
+            pieces = list[Iterator[Batch]]()
+            for module_id in training:
+                batch, share = data[module_id].batch, data[module_id].share
+                cut = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
+                pieces.append(cut(batch, sizes[module_id], learner.generator, share))
+            # sizes are rounded up, which may leave a module with fewer minibatches than the others
+            for step in itertools.zip_longest(*pieces):
+                batches = {x: batch for x, batch in zip(training, step, strict=True) if batch is not None}
+                for module_id, metrics in self._gradient_step(batches).items():
+                    history[module_id].append(metrics)
+            for module_id in training:
+                learner.use_settings_of(module_id)
+                if learner.may_stop():
+                    latest = learner.joined_metrics(module_id, history[module_id][num_before[module_id] :])
+                    if learner.all_stop(module_id, latest):
+                        stopped.add(module_id)
+        return {module_id: learner.joined_metrics(module_id, steps) for module_id, steps in history.items()}
+
+    def _minibatch_sizes(self, data: Mapping[str, TrainData]) -> dict[str, int]:
+        """Return the number of rows in the minibatches of each module. All modules get as many minibatches as the
+        module that needs most of them."""
         counts = dict[str, tuple[int, int]]()
-        num_minibatches = 1  # as many for all modules as the module needs that needs most
-        for module_id in self.module_ids:
+        num_minibatches = 1
+        for module_id in self._ids:
             batch, share, size = data[module_id].batch, data[module_id].share, data[module_id].minibatch_size
             if share is not None:
                 count, length = share.total, share.length
@@ -55,12 +87,10 @@ class Family(JointUpdate):
             counts[module_id] = count, length
         return {module_id: _ceil(count, num_minibatches) * length for module_id, (count, length) in counts.items()}
 
-    def _generators(self, data: Mapping[str, TrainData]) -> dict[str, torch.Generator]:
-        return dict.fromkeys(self.module_ids, self._learner.generator)
-
     def _gradient_step(self, batches: Mapping[str, Batch]) -> dict[str, Metrics]:
-        """Take a gradient step for the modules that have a minibatch in ``batches``. A minibatch may be empty on this
-        learner, but not on all learners. Return the metrics of each module."""
+        """Take a gradient step for the modules that have a minibatch in ``batches``, as :meth:`Learner.gradient_step`
+        does for a single module. A minibatch may be empty on this learner, but not on all learners. Return the metrics
+        of each module."""
         learner, collective = self._learner, self._learner.collective
         modules = {module_id: learner.trained[module_id] for module_id in batches}
         shared = {name: learner.shared_parts[name] for trained in modules.values() for name in trained.shared}
@@ -72,7 +102,7 @@ class Family(JointUpdate):
             part.flat.grad.zero_()
 
         rows = torch.tensor([float(num_rows(batch) if batch else 0) for batch in batches.values()])
-        if self._compute is not None and len(batches) == len(self.module_ids):
+        if self._compute is not None and len(batches) == len(self._ids):
             losses, results = self._backward_at_once(self._compute, batches)
         else:
             # each loss is the mean over the rows of all learners, to which this learner contributes by its rows
@@ -112,16 +142,28 @@ class Family(JointUpdate):
 
     def _backward_at_once(
         self, compute: StackedPass, batches: Mapping[str, Batch]
-    ) -> tuple[Tensor, dict[str, Metrics]]:
+    ) -> tuple[torch.Tensor, dict[str, Metrics]]:
         """Add the gradients of all modules to the gradients of their parts. Return the losses ``[M]``, and the metrics
         of each module."""
+        counts = torch.tensor([num_rows(batch) for batch in batches.values()])
+        width = int(counts.max())
+
+        def padded(*columns: torch.Tensor) -> torch.Tensor:
+            # repeat rows of the same module, whose action masks are valid; their weight is 0
+            return torch.stack([x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns])
+
+        first, *others = batches.values()
+        stacked = {name: map_leaves(padded, column, *(x[name] for x in others)) for name, column in first.items()}
         compute.modules.refresh()
-        losses, results = compute(batches)
+        losses, metrics = compute(stacked, (torch.arange(width) < counts[:, None]) / counts[:, None])
         # parameters of shared parts occur once for each module, so that their gradients add up
         grads = [p.grad for parameters in compute.modules.parameters for p in parameters if p.grad is not None]
         pieces = compute.grad.flatten().split([grad.numel() for grad in grads])
         for grad, piece in zip(grads, pieces, strict=True):
             grad.add_(piece.view_as(grad))
+        results = dict[str, Metrics]()
+        for i, (module_id, count) in enumerate(zip(batches, counts.tolist(), strict=True)):
+            results[module_id] = {name: value[i, :count] for name, value in metrics.items()}
         return losses, results
 
 

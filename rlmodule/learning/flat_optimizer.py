@@ -120,7 +120,7 @@ class FlatParameters:
 
     def __init__(self, by_part: Mapping[str, Iterable[nn.Parameter]]) -> None:
         views = {name: [p for p in parameters if p.requires_grad] for name, parameters in by_part.items()}
-        self.views = [p for those in views.values() for p in those]
+        self.views = [p for of_part in views.values() for p in of_part]
         if len({(p.dtype, p.device) for p in self.views}) != 1:
             got = sorted({f"{p.dtype} on {p.device}" for p in self.views}) or "none"
             raise ValueError(
@@ -136,9 +136,12 @@ class FlatParameters:
         for p, data, grad in zip(self.views, self.tensor.split(sizes), self.grad.split(sizes), strict=True):
             p.data = data.view_as(p)
             p.grad = grad.view_as(p)
-        sizes = [sum(p.numel() for p in those) for those in views.values()]
-        slices = zip(self.tensor.split(sizes), self.grad.split(sizes), strict=True)
-        self.parts = {name: FlatPart(views[name], *each) for name, each in zip(views, slices, strict=True)}
+        self.parts: dict[str, FlatPart] = {}
+        start = 0
+        for name, of_part in views.items():
+            stop = start + sum(p.numel() for p in of_part)
+            self.parts[name] = FlatPart(of_part, self.tensor[start:stop], self.grad[start:stop])
+            start = stop
 
     def zero_grad(self) -> None:
         """Set all gradients to zero in place, so that the backward pass adds to the flat gradient."""

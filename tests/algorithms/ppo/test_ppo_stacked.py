@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Rollout
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.learning import division
-from rlmodule.learning.division import divide
+from rlmodule.learning import joint_updates
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.flat_optimizer import Part
-from rlmodule.learning.joint_update import StackedPass
+from rlmodule.learning.joint_updates import divide
 from rlmodule.learning.sharding import shard
-from rlmodule.learning.stacks import Stack
+from rlmodule.learning.stacks import Stack, StackedPass
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo.test_ppo_several_modules import assert_close
@@ -60,7 +59,7 @@ def data_for(learner: PPOLearner, seed: int = 0) -> dict[str, Rollout]:
 def groups(learner: EpisodeLearner) -> list[tuple[str, ...]]:
     """The ids of the modules that are updated together."""
     updates = divide(learner, [*IDS], may_stack=True)
-    return [(update,) if isinstance(update, str) else tuple(update.module_ids) for update in updates]
+    return [(update,) if isinstance(update, str) else tuple(update._ids) for update in updates]
 
 
 def one_by_one(learner: PPOLearner, data: dict[str, Rollout], env_steps: int) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def test_policies_that_share_a_part_are_updated_at_once_as_one_by_one(
     monkeypatch.setattr(StackedPass, "__call__", lambda *given: passes.append(1) or inner(*given))
     results = at_once.update_from_episodes(data)
     num_passes = len(passes)
-    monkeypatch.setattr(division, "stack_of", lambda modules: None)
+    monkeypatch.setattr(joint_updates, "stack_of", lambda modules: None)
     expected = apart.update_from_episodes(data)
     assert num_passes == len(passes) > 0
     for module_id in IDS:
@@ -210,7 +209,7 @@ def test_policies_with_other_settings_learn_as_each_alone(
     results = []
     for stacks in (True, False):
         if not stacks:
-            monkeypatch.setattr(division, "stack_of", lambda modules: None)
+            monkeypatch.setattr(joint_updates, "stack_of", lambda modules: None)
         with config.build() as algo:
             results.append((algo.sample_rollouts()[0], algo.train()["learners"]))
     for module_id in models:

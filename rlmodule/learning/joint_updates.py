@@ -1,4 +1,4 @@
-"""Divide the modules of an update into those that are updated together and those that are updated alone."""
+"""Decide which modules of a learner are updated together."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlmodule.learning.families import Family
 from rlmodule.learning.flat_optimizer import FlatAdam
-from rlmodule.learning.joint_update import JointUpdate, StackedPass
-from rlmodule.learning.stacks import Stack
+from rlmodule.learning.stacks import Stack, StackedPass
 from rlmodule.modules.apis import ExtraLossAPI
 from rlmodule.modules.module_stack import stack_of, structure_of
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from rlmodule.learning.episode_learner import EpisodeLearner
 
 
-def divide(learner: EpisodeLearner, module_ids: Sequence[str], *, may_stack: bool) -> list[str | JointUpdate]:
+def divide(learner: EpisodeLearner, module_ids: Sequence[str], *, may_stack: bool) -> list[str | Family | Stack]:
     """Divide modules into those that are updated together and those that are updated alone.
 
     Modules that share parts, directly or through other modules, form a :class:`Family`. If ``may_stack``, modules that
@@ -34,7 +33,7 @@ def divide(learner: EpisodeLearner, module_ids: Sequence[str], *, may_stack: boo
     """
     # Only neighbours in sorted order are stacked: then each minibatch gets the same random numbers as in separate
     # updates, which are made in that order.
-    updates: list[str | JointUpdate] = []
+    updates: list[str | Family | Stack] = []
     apart = [module_id for module_id in module_ids if not learner.trained[module_id].shared]
     for _, neighbours in itertools.groupby(apart, lambda module_id: _stack_key(learner, module_id)):
         ids = list(neighbours)
@@ -60,7 +59,7 @@ def _stacked_pass(learner: EpisodeLearner, module_ids: list[str]) -> StackedPass
     """Return a pass of modules whose keys from :func:`_stack_key` are equal. Return None if there is only one, or if
     the results would differ from those of separate passes."""
     modules = stack_of([learner.module[module_id] for module_id in module_ids])
-    return None if modules is None else StackedPass(learner, modules)
+    return None if modules is None else StackedPass(learner, module_ids[0], modules)
 
 
 def _stack_key(learner: EpisodeLearner, module_id: str) -> object:
