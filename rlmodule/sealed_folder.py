@@ -20,21 +20,20 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
+from io import FileIO
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 import torch
+from filelock import lock_descriptor
 from torch import Tensor
 
 from catalog.errors import printable
-
-if sys.platform != "win32":
-    import fcntl
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Result = TypeVar("Result")
@@ -50,6 +49,7 @@ _INTS = {torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "
 _UNSIGNED = {torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL"}
 _FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
 _DTYPES = {**_INTS, **_UNSIGNED, **_FLOATS, torch.complex64: "C64"}
+_DTYPES_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # of Linux
 _CHUNK = 1 << 20
 # A link could lead anywhere, and opening a FIFO would wait for a process that writes to it.
@@ -134,15 +134,15 @@ def _staged(target: Path) -> Iterator[Path]:
 def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     """Lock a folder until the block or this process ends, and yield True. Yield False if the file system or platform
     has no locks, or if another process holds the lock; with ``wait``, wait until that process releases it."""
-    if sys.platform == "win32":
+    if sys.platform == "win32":  # Windows cannot open folders
         yield False
         return
-    handle, locked = os.open(folder, os.O_RDONLY), False
+    handle = os.open(folder, os.O_RDONLY)
+    is_locked = False
     try:
         with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            locked = True
-        yield locked
+            is_locked = lock_descriptor(handle, blocking=wait)
+        yield is_locked
     finally:
         os.close(handle)
 
@@ -161,31 +161,38 @@ def _sweep(target: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _chunks(content: bytes | Mapping[str, Tensor]) -> list[Any]:
+def _chunks(content: bytes | Mapping[str, Tensor]) -> list[bytes | memoryview]:
     """Return the bytes of a file as a list of buffers. They share the memory of tensors that are contiguous and on the
-    CPU."""
+    CPU: a replay buffer may be too large to copy, which the safetensors library does for a file in memory."""
     if isinstance(content, bytes):
         return [content]
-    # widest types first: each tensor then lies at a multiple of its item size
+    # Widest types first: each tensor then lies at a multiple of its item size.
     tensors = sorted(content.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    # not reshape(-1), as one item may keep a stride of 0, which cannot be viewed as bytes
-    flat = [tensor.detach().cpu().contiguous().as_strided([tensor.numel()], [1]) for _, tensor in tensors]
-    arrays = [each.view(torch.uint8).numpy() for each in flat]
     header: dict[str, Any] = {}
+    arrays: list[memoryview] = []
     end = 0
-    for (name, tensor), array in zip(tensors, arrays, strict=True):
-        span = [end, end := end + array.nbytes]
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": span}
+    for name, tensor in tensors:
+        # Not reshape(-1), as one item may keep a stride of 0, which cannot be viewed as bytes.
+        flat = tensor.detach().cpu().contiguous().as_strided([tensor.numel()], [1])
+        begin, end = end, end + flat.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [begin, end]}
+        arrays.append(flat.view(torch.uint8).numpy().data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little") + text, *arrays]
 
 
-def _write(file: Path, chunks: list[Any]) -> dict[str, Any]:
+def _write(file: Path, chunks: Sequence[bytes | memoryview]) -> dict[str, Any]:
     """Write and flush a new file; return its size and its SHA-256, which is computed at the same time."""
-    digest, size = hashlib.sha256(), 0
-    hashing = Thread(target=lambda: [digest.update(chunk) for chunk in chunks])
+    digest = hashlib.sha256()
+
+    def hash_chunks() -> None:
+        for chunk in chunks:
+            digest.update(chunk)
+
+    hashing = Thread(target=hash_chunks)
     hashing.start()
+    size = 0
     try:
         with open(file, "xb") as opened:
             for chunk in chunks:
@@ -205,7 +212,7 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
 
 def _flush(folder: Path) -> None:
     """Flush the names in a folder to the disk."""
-    if sys.platform != "win32":  # Windows cannot open folders
+    if sys.platform != "win32":
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -220,12 +227,13 @@ def _take_place(staged: Path, target: Path) -> None:
     :func:`standing_in` finds the earlier folder.
     """
     try:
-        return os.rename(staged, target)  # succeeds if `target` is missing or an empty folder
+        os.rename(staged, target)  # succeeds if `target` is missing or an empty folder
+        return
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     if _exchange(staged, target):
-        return None
+        return
     aside = target.with_name(f".{target.name}-{uuid4().hex}")
     os.rename(target, aside)
     try:
@@ -233,20 +241,21 @@ def _take_place(staged: Path, target: Path) -> None:
     except BaseException:
         os.rename(aside, target)
         raise
-    return os.rename(aside, staged)
+    os.rename(aside, staged)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(staged: Path, target: Path) -> bool:
     """Exchange the names of two folders in one step; return False where that is not possible."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    if not libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+    # Python has no call for it. Both paths are absolute, so the folder that they could be relative to does not matter.
+    if not libc.renameat2(_AT_FDCWD, os.fsencode(staged), _AT_FDCWD, os.fsencode(target), _RENAME_EXCHANGE):
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
-    raise OSError(number, os.strerror(number), str(other))
+    raise OSError(number, os.strerror(number), str(target))
 
 
 # --- read -------------------------------------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ def read_folder(
         DamagedFolder: If a file is missing, not listed in the manifest, not a regular file, or different from its
             entry; if the manifest is damaged or missing; or if the folder is of another kind or format.
     """
-    return _consistently(path, lambda folder, sealed: _verified(folder, _parsed(sealed, kind), names, others, True))
+    return _consistently(path, lambda folder, manifest: _verified(folder, manifest, names, others, True), kind)
 
 
 def verify_folder(path: StrPath, kind: str, others: Collection[str] = ()) -> dict[str, Any]:
@@ -289,12 +298,11 @@ def verify_folder(path: StrPath, kind: str, others: Collection[str] = ()) -> dic
         DamagedFolder: As for :func:`read_folder`.
     """
 
-    def verify(folder: Path, sealed: bytearray) -> dict[str, Any]:
-        manifest = _parsed(sealed, kind)
+    def verify(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         _verified(folder, manifest, None, others, False)
         return manifest
 
-    return _consistently(path, verify)
+    return _consistently(path, verify, kind)
 
 
 def read_manifest(path: StrPath, kind: str) -> dict[str, Any]:
@@ -303,16 +311,16 @@ def read_manifest(path: StrPath, kind: str) -> dict[str, Any]:
     Raises:
         DamagedFolder: If the manifest is damaged or missing, or the folder is of another kind or format.
     """
-    return _consistently(path, lambda _, sealed: _parsed(sealed, kind))
+    return _consistently(path, lambda _, manifest: manifest, kind)
 
 
-def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> Result:
-    """Return ``read(folder, content of its manifest)``. Read again if the folder was replaced in the meantime."""
+def _consistently(path: StrPath, read: Callable[[Path, dict[str, Any]], Result], kind: str) -> Result:
+    """Return ``read(folder, manifest)``. Read again if the folder was replaced in the meantime."""
     while True:
         folder = standing_in(path)
         before = _identity(folder)
         try:
-            return read(folder, _content(folder, MANIFEST)[0])
+            return read(folder, _manifest(folder, kind))
         except DamagedFolder:
             if _identity(standing_in(path)) not in (None, before):
                 continue
@@ -328,8 +336,12 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
+def _manifest(folder: Path, kind: str) -> dict[str, Any]:
     """Return the manifest. Raise DamagedFolder unless it is complete and of this kind and format."""
+    with _opened(folder, MANIFEST) as (file, size):
+        if size > MOST_BYTES_OF_MANIFEST:
+            raise DamagedFolder(f"{MANIFEST}: expected at most {MOST_BYTES_OF_MANIFEST} bytes, got {size}")
+        sealed, _ = _read(file, size)
     manifest = parse_json(sealed, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(files := manifest.get("files"), dict):
         raise DamagedFolder(f"{MANIFEST}: it lists no files")
@@ -340,13 +352,8 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
     if _sealed(body) != sealed:
         raise DamagedFolder(f"{MANIFEST}: it does not have the SHA-256 that it ends with")
     for name, entry in files.items():
-        if (
-            Path(name).name != name
-            or name in ("", "..")
-            or not name.isprintable()
-            or not isinstance(entry, dict)
-            or type(entry.get("size")) is not int
-        ):
+        is_in_folder = Path(name).name == name and name not in ("", "..") and name.isprintable()
+        if not is_in_folder or not isinstance(entry, dict) or type(entry.get("size")) is not int:
             raise DamagedFolder(f"{MANIFEST}: {name!r} is not a file of the folder")
     return manifest
 
@@ -355,7 +362,7 @@ def _verified(
     folder: Path, manifest: Mapping[str, Any], names: Collection[str] | None, others: Collection[str], keep: bool
 ) -> dict[str, bytearray]:
     """Verify a folder as :func:`read_folder` does, with the same ``names`` and ``others``. Return the content of each
-    file in ``names``, by name; without ``keep``, the contents are empty."""
+    file in ``names``, by name; without ``keep``, the contents are incomplete."""
     files = manifest["files"]
     try:
         found = {*os.listdir(folder)} - {MANIFEST}
@@ -365,50 +372,52 @@ def _verified(
         raise DamagedFolder(f"{name}: it is not in {MANIFEST}")
     contents: dict[str, bytearray] = {}
     for name, entry in files.items():
-        wanted = names is None or name in names
-        content, got = _content(folder, name, entry["size"], keep=wanted and keep, read=wanted)
-        if wanted and got != entry.get("sha256"):
-            raise DamagedFolder(f"{name}: expected the SHA-256 {entry.get('sha256')}, got {got}")
-        if wanted:
-            contents[name] = content
+        with _opened(folder, name) as (file, size):
+            # Before the content is read: a file must not take more memory than its manifest promises.
+            if size != entry["size"]:
+                raise DamagedFolder(f"{name}: expected {entry['size']} bytes, got {size}")
+            if names is not None and name not in names:
+                continue
+            contents[name], digest = _read(file, size, keep=keep)
+        if digest != entry.get("sha256"):
+            raise DamagedFolder(f"{name}: expected the SHA-256 {entry.get('sha256')}, got {digest}")
     return contents
 
 
-def _content(
-    folder: Path, name: str, size: int | None = None, *, keep: bool = True, read: bool = True
-) -> tuple[bytearray, str]:
-    """Return the content (empty unless ``keep``) and the SHA-256 of a file. Raise DamagedFolder if it has another size
-    or is no regular file.
-
-    Args:
-        folder: The folder of the file.
-        name: Its name.
-        size: The size that it must have; None for at most :data:`MOST_BYTES_OF_MANIFEST`.
-        keep: Whether to return the content.
-        read: Whether to read it; else only compare the size, and return the SHA-256 of nothing.
-    """
-    most, digest, at = MOST_BYTES_OF_MANIFEST if size is None else size, hashlib.sha256(), 0
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[tuple[FileIO, int]]:
+    """Open a file of a folder, and yield it with its size. Raise DamagedFolder if it is no regular file, or if the
+    block cannot read it or has too little memory for it."""
+    path = folder / name
+    if path.is_symlink():  # O_NOFOLLOW would refuse it too, with a text about too many levels, but not on Windows
+        raise DamagedFolder(f"{name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it")
     try:
-        with open(folder / name, "rb", buffering=0, opener=lambda path, _: os.open(path, _OPEN)) as file:
+        with open(path, "rb", buffering=0, opener=lambda file, _: os.open(file, _OPEN)) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise DamagedFolder(f"{name}: it is not a regular file")
-            if about.st_size > most or size not in (None, about.st_size):
-                raise DamagedFolder(f"{name}: expected {'at most ' * (size is None)}{most} bytes, got {about.st_size}")
-            to_read = about.st_size if read else 0
-            content = bytearray(to_read if keep else min(to_read, _CHUNK))
-            while at < to_read:
-                begin = at if keep else 0
-                window = memoryview(content)[begin : begin + _CHUNK]
-                if not (count := file.readinto(window)):
-                    break
-                digest.update(window[:count])
-                at += count
+            yield file, about.st_size
     except OSError as error:
         raise DamagedFolder(f"{name}: {error.strerror or error}") from error
     except MemoryError as error:
         raise DamagedFolder(f"{name}: it needs more memory than is available") from error
-    return content if keep else bytearray(), digest.hexdigest()
+
+
+def _read(file: FileIO, size: int, *, keep: bool = True) -> tuple[bytearray, str]:
+    """Return the content of an open file of ``size`` bytes, and its SHA-256. Without ``keep``, one buffer serves for
+    all parts of the file, and the content is the last part."""
+    content = bytearray(size if keep else min(size, _CHUNK))
+    digest = hashlib.sha256()
+    num_read = 0
+    while num_read < size:
+        begin = num_read if keep else 0
+        window = memoryview(content)[begin : begin + _CHUNK]
+        count = file.readinto(window)
+        if not count:  # it was cut off in the meantime, which the digest shows
+            break
+        digest.update(window[:count])
+        num_read += count
+    return content, digest.hexdigest()
 
 
 def parse_json(content: bytes | bytearray, name: str) -> Any:
@@ -433,30 +442,42 @@ def parse_json(content: bytes | bytearray, name: str) -> Any:
 
 
 def parse_tensors(content: bytearray, name: str) -> dict[str, Tensor]:
-    """Return the tensors in ``content``, the safetensors file ``name``; they share its memory.
+    """Return the tensors in ``content``, the safetensors file ``name``. They share its memory, unlike those that the
+    safetensors library makes of bytes.
 
     Raises:
         DamagedFolder: If ``content`` is not a valid safetensors file.
     """
-    dtypes, tensors = {text: dtype for dtype, text in _DTYPES.items()}, dict[str, Tensor]()
     begin = 8 + int.from_bytes(content[:8], "little")
-    if not 8 <= begin <= len(content):
+    if begin > len(content):
         raise DamagedFolder(f"{name}: its header is longer than the file")
-    header, last = parse_json(content[8:begin], name), 0
+    header = parse_json(content[8:begin], name)
+    tensors: dict[str, Tensor] = {}
     try:
         header.pop("__metadata__", None)
-        for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            dtype, shape, (start, end) = dtypes[entry["dtype"]], entry["shape"], entry["data_offsets"]
-            count = math.prod(shape)
-            sound = all(type(size) is int and size >= 0 for size in shape)
-            if not sound or start != last or end - start != count * dtype.itemsize or begin + end > len(content):
+        entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+        last_end = 0
+        for key, entry in entries:
+            start, end = entry["data_offsets"]
+            # Each tensor begins where the one before ends: no byte belongs to two tensors, or to none.
+            if start != last_end or begin + end > len(content):
                 raise ValueError(key)
-            flat = (
-                torch.frombuffer(content, dtype=dtype, count=count, offset=begin + start) if count else torch.empty(0)
-            )
-            tensors[key], last = flat.to(dtype).reshape(shape), end
-        if begin + last != len(content):
+            tensors[key] = _tensor(content, begin + start, begin + end, entry["dtype"], entry["shape"])
+            last_end = end
+        if begin + last_end != len(content):
             raise ValueError("bytes after the last tensor")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # torch raises the last
         raise DamagedFolder(f"{name}: its header does not fit its content ({error})") from error
     return tensors
+
+
+def _tensor(content: bytearray, begin: int, end: int, dtype_name: str, shape: list[int]) -> Tensor:
+    """Return the tensor that the bytes from ``begin`` to ``end`` hold, as their memory. Raise ValueError if they are
+    not as many as its type and shape need."""
+    dtype = _DTYPES_BY_NAME[dtype_name]
+    count = math.prod(shape)
+    if any(type(size) is not int or size < 0 for size in shape) or end - begin != count * dtype.itemsize:
+        raise ValueError(f"{end - begin} bytes for a shape of {shape}")
+    if count == 0:  # torch makes no view of nothing
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype, count=count, offset=begin).reshape(shape)

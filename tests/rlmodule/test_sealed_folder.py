@@ -90,8 +90,9 @@ def test_tensors_are_written_and_read_without_a_copy() -> None:
     tensor = torch.arange(6.0)
     _, chunk = sealed_folder._chunks({"a": tensor})
     tensor[0] = 7
-    content = bytearray(b"".join(bytes(each) for each in sealed_folder._chunks({"a": tensor})))
-    assert chunk.view("float32")[0] == 7
+    content = bytearray(b"".join(bytes(chunk) for chunk in sealed_folder._chunks({"a": tensor})))
+    assert isinstance(chunk, memoryview)
+    assert chunk.cast("f")[0] == 7
     parse_tensors(content, "x")["a"][1] = 8
     assert parse_tensors(content, "x")["a"].tolist() == [7, 8, 2, 3, 4, 5]
 
@@ -191,6 +192,20 @@ def test_what_is_no_regular_file_is_not_waited_for(saved: Path, kind: str, name:
     refused(saved, name)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "checkpoint.json", "tensors.safetensors"])
+def test_a_file_that_is_a_link_to_elsewhere_is_refused(saved: Path, name: str) -> None:
+    elsewhere = (saved / name).rename(saved.parent / "elsewhere")
+    (saved / name).symlink_to(elsewhere)
+    told = refused(saved, name)
+    assert f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)" in told
+
+
+def test_a_folder_that_is_reached_through_a_link_is_read(saved: Path) -> None:
+    link = saved.parent / "link"
+    link.symlink_to(saved.parent)
+    assert which(link / "c") == "old"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes devices")
 def test_a_device(saved: Path) -> None:
     (saved / "checkpoint.json").unlink()
@@ -238,6 +253,7 @@ HEADERS = {
     "a header of exabytes": b"\xff" * 8 + b"{}",
     "a tensor of terabytes": header(("F32", [1 << 40], [0, 1 << 42])),
     "a shape that overflows": header(("F32", [1 << 62, 1 << 62], [0, 8])),
+    "a shape that overflows, and of nothing": header(("F32", [1 << 62, 1 << 62, 0], [0, 0]), ("F32", [2], [0, 8])),
     "a shape that is negative": header(("F32", [-2, -1], [0, 8])),
     "a shape of floats": header(("F32", [2.0], [0, 8])),
     "a shape of bools": header(("F32", [True, 2], [0, 8])),
