@@ -73,39 +73,56 @@ def prepare_checkpoint(
     """
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(split_tensors(state, "", tensors), indent=1).encode()
-    if (values := plain.count(b",")) > MOST_VALUES_OF_JSON:
+    if (values := plain.count(b",")) > MOST_VALUES_OF_JSON:  # as they are counted when it is read
         raise TypeError(
             f"checkpoint state: expected at most {MOST_VALUES_OF_JSON:,} plain values, got {values:,}. Return arrays "
             "from get_state() as tensors."
         )
-    if copy:
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    replay = {name: tensor for name, tensor in tensors.items() if name.startswith("replay/")}
-    rest = {name: tensor for name, tensor in tensors.items() if name not in replay}
-    files = {PLAIN: plain, TENSORS: rest} | ({REPLAY: replay} if replay else {})
+    rest: dict[str, Tensor] = {}
+    replay: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        # The replay buffer is large, and is not needed to act: it gets a file that can be left out.
+        part = replay if name.startswith("replay/") else rest
+        part[name] = tensor.clone() if copy else tensor
+    files: dict[str, bytes | Mapping[str, Tensor]] = {PLAIN: plain, TENSORS: rest}
+    if replay:
+        files[REPLAY] = replay
+    num_bytes = len(plain) + sum(tensor.nbytes for tensor in tensors.values())
+    return partial(_write, files, num_bytes, about)
 
-    def write(path: StrPath, keep: StrPath | None = None) -> Path:
-        target = Path(path).absolute()
-        try:
-            if not target.exists() or holds_checkpoint(target) or not any(target.iterdir()):
-                write_folder(target, KIND, files, about, keep)
-                return target
-        except OSError as error:
-            got = error.strerror or str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                size = (len(plain) + sum(tensor.nbytes for tensor in tensors.values())) / 1e6
-                got += f" ({size:,.1f} MB to write, {shutil.disk_usage(target.parent).free / 1e6:,.1f} MB free)"
-            if error.errno != errno.ENOTDIR or not target.exists():
-                raise OSError(
-                    f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
-                    "or free disk space or get permission there."
-                ) from error
+
+def _write(
+    files: Mapping[str, bytes | Mapping[str, Tensor]],
+    num_bytes: int,
+    about: Mapping[str, Any] | None,
+    path: StrPath,
+    keep: StrPath | None = None,
+) -> Path:
+    """Write the files of a checkpoint, which have ``num_bytes``, to ``path``; see :func:`prepare_checkpoint`."""
+    target = Path(path).absolute()
+    try:
+        is_foreign = target.exists() and not holds_checkpoint(target) and not _is_empty_folder(target)
+        if not is_foreign:
+            write_folder(target, KIND, files, about, keep)
+    except OSError as error:
+        got = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            free = shutil.disk_usage(target.parent).free
+            got += f" ({num_bytes / 1e6:,.1f} MB to write, {free / 1e6:,.1f} MB free)"
+        raise OSError(
+            f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
+            "or free disk space or get permission there."
+        ) from error
+    if is_foreign:
         raise FileExistsError(
             f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
             "something else of that name. Choose another path."
         )
+    return target
 
-    return write
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def holds_checkpoint(folder: Path) -> bool:

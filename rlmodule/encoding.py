@@ -329,7 +329,9 @@ class Decoder:
 
     def _is_allowed(self, path: str) -> bool:
         prefixes = self._allow
-        return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
+        return prefixes is None or any(
+            path == prefix or path.startswith((f"{prefix}.", f"{prefix}:")) for prefix in prefixes
+        )
 
     def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
         """Return ``build()``, which decodes ``data``. If it raises, raise a ValueError that names ``place`` and shows

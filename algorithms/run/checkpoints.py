@@ -38,6 +38,16 @@ MOST_AGENTS = 10_000
 # Largest count of steps, updates or episodes of a run, at which 64-bit floats still tell neighbours apart.
 MOST_STEPS = 2**53
 
+# What the state of an open episode has, which a new algorithm has none of: before its first step, of one env, and of
+# several agents.
+EPISODE: dict[str, Any] = {"seed": 0, "number": 0}
+EPISODE_OF_ENV = EPISODE | {"obs": [], "return": 0.0, "length": 0}
+EPISODE_OF_AGENTS = EPISODE | {"length": 0, "return": 0.0, "returns": [0.0], "earned": [0.0]}
+EPISODE_OF_AGENTS |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
+
+# What is raised while a state is restored that does not fit.
+DOES_NOT_FIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+
 # Model settings that shape only the initial weights of nets, as all initialisers do.
 FOR_NEW_NETS = ("sigma0",)
 
@@ -138,9 +148,9 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
         content["agents"] = [*spaces]  # these two are for MultiAgentPolicy.load()
         if (by_agent := algorithm.policies.policy_map.static) is not None:
             content["policy_mapping"] = encode(by_agent)
-    own = import_path(type(algorithm.config))
-    if own is not None and registered_at(own) is None:
-        content["config_class"] = own
+    config_path = import_path(type(algorithm.config))
+    if config_path is not None and registered_at(config_path) is None:
+        content["config_class"] = config_path
     if "replay" in content["state"]:  # the replay buffer gets a separate file
         content["replay"] = content["state"].pop("replay")
     return content
@@ -195,7 +205,56 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
-    state, where = content["state"], f"checkpoint {str(folder)!r}"
+    state = content["state"]
+    config = _saved_config(content, folder, allow, objects)
+    lost_run_dir = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
+    algorithm = None
+    try:
+        weights = _check_weights(content)
+        _check_sizes(content, config, objects, weights)
+        _tell_what_differs(content["config"], folder, config)
+        # Policies that the run removed are built, too, and removed again; the file has no weights of them.
+        num_copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
+        with without_initialisers(), modules_up_to(most_weights(weights, num_copies)):
+            algorithm = config.build()
+            algorithm.lost_run_dir = lost_run_dir
+            algorithm.set_policies(state, list(allow))
+        _check_state(content, algorithm, objects)
+        if objects:
+            saved = SavedSettings(content)
+            algorithm.adapt_state(state, saved)
+            _tell_what_has_no_effect(saved, folder, algorithm, objects)
+        algorithm.set_state(state)
+    except BaseException as error:
+        if algorithm is not None:
+            algorithm.stop()
+        # torch raises RuntimeError itself for content that does not fit; its subclasses tell of workers
+        if not isinstance(error, DOES_NOT_FIT) and type(error) is not RuntimeError:
+            raise
+        if algorithm is not None and objects.keys() & {"env", "env_config"}:
+            raise ValueError(
+                "from_checkpoint(env=): expected an env with the spaces of the one that was "
+                f"trained on, got {config.env!r}. For another env, begin another run: "
+                f"{type(config).__name__}(env=...).build(). {error}"
+            ) from error
+        got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"checkpoint {str(folder)!r}: expected the settings and state of a run of {content['algorithm']}, got what "
+            f"does not fit. {printable(got).rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
+        ) from error
+    return algorithm
+
+
+def _saved_config(
+    content: dict[str, Any], folder: Path, allow: Sequence[str], objects: Mapping[str, Any]
+) -> AlgorithmConfig:
+    """Return the config of the run that goes on: the saved settings, except those in ``objects``. If it has another
+    seed than the saved run, drop the state of the evaluation from ``content``.
+
+    Raises:
+        ValueError: If a saved setting cannot be read, or a setting in ``objects`` is only for a new run.
+    """
+    where = f"checkpoint {str(folder)!r}"
     try:
         config = _config_class(content, allow).from_dict(content["config"], allow=list(allow), **objects)
     except NotReadable as error:
@@ -207,58 +266,11 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     if (league := objects.get("league")) and not content["config"].get("league"):
         expected, remedy = "None, since the saved run has no league", "Begin another run with it."
         raise ValueError(f"from_checkpoint(league=): expected {expected}, got {league!r}. {remedy}")
-    lost = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
-        state["evaluation"] = None
-    algorithm = None
-    try:
-        weights = _check_weights(content)
-        _check_sizes(content, config, objects, weights)
-        _tell_what_differs(content["config"], folder, config)
-        copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
-        with without_initialisers(), modules_up_to(most_weights(weights, copies)):
-            algorithm = config.build()
-            algorithm.lost_run_dir = lost
-            algorithm.set_policies(state, list(allow))
-        for module_id, module in algorithm.learner_group.module.items():
-            module.check_state(state["learners"]["module"][module_id])
-        built = algorithm.get_state()
-        started = built["learners"]["num_gradient_steps"].keys() if "policies_to_train" in objects else ()
-        _check_kinds(state, built, "state", frozenset(started) - state["learners"]["num_gradient_steps"].keys())
-        of_agents = {"length": 0, "return": 0.0, "returns": [0.0], "earned": [0.0]}
-        of_agents |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
-        episode = {"seed": 0, "number": 0}  # a new algorithm has none that is open
-        for index, env in state["env_runners"].items():
-            if "agents" not in content:
-                more = {"obs": [], "return": 0.0, "length": 0}
-            else:
-                more = of_agents if "obs" in env.get("episode", {}) else {}  # else it has not begun
-            _check_kinds(env, {"episode": episode | more}, f"state/env_runners/{index}")
-        if objects:
-            saved = SavedSettings(content)
-            algorithm.adapt_state(state, saved)
-            _tell_what_has_no_effect(saved, folder, algorithm, objects)
-        algorithm.set_state(state)
-    except BaseException as error:
-        if algorithm is not None:
-            algorithm.stop()
-        kinds = ValueError | TypeError | LookupError | AttributeError | ArithmeticError | MemoryError
-        if not isinstance(error, kinds) and type(error) is not RuntimeError:  # torch raises this class itself
-            raise
-        if algorithm is not None and objects.keys() & {"env", "env_config"}:
-            raise ValueError(
-                "from_checkpoint(env=): expected an env with the spaces of the one that was "
-                f"trained on, got {config.env!r}. For another env, begin another run: "
-                f"{type(config).__name__}(env=...).build(). {error}"
-            ) from error
-        got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"{where}: expected the settings and state of a run of {content['algorithm']}, got what does not fit. "
-            f"{printable(got).rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
-        ) from error
-    return algorithm
+        content["state"]["evaluation"] = None
+    return config
 
 
 def _tell_what_differs(saved: Mapping[str, Any], folder: Path, config: AlgorithmConfig) -> None:
@@ -304,9 +316,9 @@ def _check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
     state = content["state"]
     saved = state["learners"]["module"]
     for module_id in content["modules"] | state.get("policies", {"added": {}})["added"]:
-        own = saved[module_id]
+        state_of_module = saved[module_id]
         for name in content["modules"][module_id]["parameters"]:
-            weights = own.get(name)
+            weights = state_of_module.get(name)
             if weights is None or not weights.isfinite().all():
                 got = "none" if weights is None else "NaN or infinite ones"
                 raise ValueError(f"{name} of {module_id!r}: expected finite weights, got {got}")
@@ -350,8 +362,38 @@ def _check_sizes(
 def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
     """Return the largest number of envs that settings may ask for if ``state`` holds the state of each env by index:
     as many as it holds, or :data:`MOST_TENSOR_ENVS` if the envs return tensors."""
-    on_device = any(one.get("generator", {}).get("draws", "arrays") != "arrays" for one in state.values())
+    on_device = any(env.get("generator", {}).get("draws", "arrays") != "arrays" for env in state.values())
     return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
+
+
+def _check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping[str, Any]) -> None:
+    """Check the saved state before any of it is restored, against the state of ``algorithm``, which is new.
+
+    The check is here and not where each part is restored, because those restore what fits and leave the rest: other
+    modules may be trained now, and runners may have other envs.
+
+    Args:
+        content: The content of the checkpoint.
+        algorithm: The algorithm that was built from it.
+        given: Settings that the caller passed.
+
+    Raises:
+        ValueError: If an entry is missing or of another kind; names the first.
+    """
+    state = content["state"]
+    for module_id, module in algorithm.learner_group.module.items():
+        module.check_state(state["learners"]["module"][module_id])
+    built = algorithm.get_state()
+    started: frozenset[str] = frozenset()
+    if "policies_to_train" in given:
+        started = frozenset(built["learners"]["num_gradient_steps"]) - state["learners"]["num_gradient_steps"].keys()
+    _check_kinds(state, built, "state", started)
+    for index, env in state["env_runners"].items():
+        episode: Mapping[str, Any] = EPISODE_OF_ENV
+        if "agents" in content:
+            has_begun = "obs" in env.get("episode", {})
+            episode = EPISODE_OF_AGENTS if has_begun else EPISODE
+        _check_kinds(env, {"episode": episode}, f"state/env_runners/{index}")
 
 
 def _check_kinds(saved: Any, built: Any, path: str, started: frozenset[str] = frozenset()) -> None:
@@ -368,29 +410,34 @@ def _check_kinds(saved: Any, built: Any, path: str, started: frozenset[str] = fr
             the first such entry.
     """
     in_optimizer = path.startswith("state/learners/optimizers/")
-    in_module = path.startswith(("state/learners/module/", "state/learners/target/"))
-    kinds = [kind for kind in (torch.Tensor, Mapping, list | tuple, bool, int | float, str) if isinstance(built, kind)]
+    is_bool = isinstance(built, bool)
     # what may be None has numbers or names
-    kind = kinds[0] if kinds else Mapping | int | float | None
-    if not isinstance(saved, kind) or isinstance(saved, bool) > isinstance(built, bool):
+    kind: Any = Mapping | int | float | None
+    for possible in (torch.Tensor, Mapping, list | tuple, int | float, str):
+        if isinstance(built, possible):
+            kind = possible
+    if not isinstance(saved, kind) or isinstance(saved, bool) != is_bool:
         raise ValueError(f"{path}: expected a value like {built!s:.50}, got {saved!s:.50}")
     if isinstance(built, torch.Tensor):
-        other_dtype = saved.dtype != built.dtype and not in_module  # modules check those of their own state
-        if other_dtype or (in_optimizer and saved.shape != built.shape):
+        # modules check the tensors of their own state
+        in_module = path.startswith(("state/learners/module/", "state/learners/target/"))
+        if (saved.dtype != built.dtype and not in_module) or (in_optimizer and saved.shape != built.shape):
             expected, got = (f"{tensor.dtype} of shape {tuple(tensor.shape)}" for tensor in (built, saved))
             raise ValueError(f"{path}: expected {expected}, got {got}")
     elif isinstance(built, Mapping):
-        for name in (name for name in built if name != "replay"):  # the buffer checks its own state
+        for name, part in built.items():
+            if name == "replay":  # the buffer checks its own state
+                continue
             if str(name) in saved:
-                _check_kinds(saved[str(name)], built[name], f"{path}/{name}", started)
+                _check_kinds(saved[str(name)], part, f"{path}/{name}", started)
             elif _has_all_entries(path) and str(name).partition(".")[0] not in started:
-                raise ValueError(f"{path}/{name}: expected a value like {built[name]!s:.50}, got nothing")
+                raise ValueError(f"{path}/{name}: expected a value like {part!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
         if in_optimizer and len(saved) != len(built):
             raise ValueError(f"{path}: expected {len(built)} values, got {len(saved)}")
         for i, (saved_item, built_item) in enumerate(zip(saved, built, strict=False)):
             _check_kinds(saved_item, built_item, f"{path}/{i}", started)
-    elif isinstance(built, int | float) and not isinstance(built, bool):
+    elif isinstance(built, int | float) and not is_bool:
         _check_number(saved, built, path)
 
 
@@ -440,7 +487,7 @@ def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[Algo
             )
         return found
     if content["algorithm"].upper() not in ALGORITHMS:
-        for module in (one.partition(":")[0] for one in allow):  # importing one of them may register the algorithm
+        for module in (path.partition(":")[0] for path in allow):  # importing one of them may register the algorithm
             try:
                 import_module(module)
             except ImportError as error:
@@ -464,7 +511,7 @@ def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
             f"{checkpoint} names the run_dir {config.run_dir!r}, but is not in it. Nothing is written there "
             f"unless you pass run_dir={config.run_dir!r}."
         )
-        loggers = [one for one in config.loggers or () if not needs_folder(one)]
+        loggers = [name for name in config.loggers or () if not needs_folder(name)]
         config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
     config.run_dir = None if folder is None else str(folder)
     return lost

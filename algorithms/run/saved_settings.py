@@ -98,7 +98,7 @@ class SavedSettings:
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.run_seed: int = content["run_seed"]
         self._config: dict[str, Any] = _plain(content["config"])
-        self._specs = {module_id: _plain(one.get("spec")) for module_id, one in content["modules"].items()}
+        self._specs = {module_id: _plain(saved.get("spec")) for module_id, saved in content["modules"].items()}
 
     def get(self, name: str, module_id: str, default: Any) -> Any:
         """Return the setting ``name`` of the module ``module_id``. Return ``default`` if the checkpoint is older than

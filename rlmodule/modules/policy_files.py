@@ -118,7 +118,7 @@ def read_policies(path: StrPath, where: str) -> dict[str, Any]:
         ValueError: If the folder is damaged.
     """
     folders = [Path(path) / name for name in ("", "best_checkpoint", "checkpoint")]
-    folder = next((one for one in map(standing_in, folders) if holds_checkpoint(one)), None)
+    folder = next((found for found in map(standing_in, folders) if holds_checkpoint(found)), None)
     if folder is None:
         raise FileNotFoundError(
             f"{where}: expected a folder that policy.save(path) wrote, a checkpoint, or a run with one, got none. Pass "
@@ -127,7 +127,7 @@ def read_policies(path: StrPath, where: str) -> dict[str, Any]:
     is_policy = (folder / SPEC).exists()
     try:
         content = _of_policy(folder) if is_policy else _of_checkpoint(folder)
-        content["modules"] = {name: one["spec"] for name, one in content["modules"].items()}
+        content["modules"] = {name: module["spec"] for name, module in content["modules"].items()}
         content["state"] = {name: dict(content["state"][name]) for name in content["modules"]}
     except (DamagedFolder, AttributeError, KeyError, TypeError) as error:
         raise ValueError(
