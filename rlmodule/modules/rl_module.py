@@ -105,7 +105,10 @@ class RLModule(Hooks, nn.Module, ABC):
         self.action_model = self.catalog.build_action_model()
         self.sees_more_than_the_env = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
+        self._warns_of_unread = False
         self.setup()
+        if self._warns_of_unread:  # after setup(): nets may read settings when they are built
+            check_settings_are_read(self.catalog)
         for name in MEMORIES:
             if getattr(self.model_config, name) and not self.is_stateful():
                 warn_once(
@@ -159,15 +162,14 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
         """Raise TypeError if the catalog is not an instance of ``expected``. If the class of the module is ``owner``
-        itself, also warn of settings that no net reads (:func:`check_settings_are_read`); a subclass of ``owner`` may
-        read them on its own."""
+        itself, settings that no net reads are warned of after ``setup`` (:func:`check_settings_are_read`); a subclass
+        of ``owner`` may read them on its own."""
         if not isinstance(self.catalog, expected):
             raise TypeError(
                 f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
                 f"{type(self.catalog).__name__}. Derive yours from {expected.__name__}."
             )
-        if type(self) is owner:
-            check_settings_are_read(self.catalog)
+        self._warns_of_unread = type(self) is owner
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
         """Return ``head`` after checking that it maps the latent of ``function`` to ``width`` outputs. Raise an error

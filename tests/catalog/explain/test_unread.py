@@ -1,6 +1,8 @@
 """Settings without effect: named in one warning and by explain(), whatever they are about."""
 
+import dataclasses
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ from torch import nn
 from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
 from algorithms.sac import SACCatalog
+from catalog import DefaultModelConfig, ModelConfig, encoder_rules
 from catalog.explain import unread
 from catalog.explain.unread import unread_settings
+from catalog.rules import Node
 
 VECTOR, TWO = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
 IMAGE, ARM = spaces.Box(0, 255, (12, 12, 3), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
@@ -73,6 +77,54 @@ READ: list[tuple[Space, Space, dict[str, Any]]] = [
 @pytest.mark.parametrize(("observation", "action", "settings"), READ)
 def test_a_setting_with_an_effect_is_not(observation: Space, action: Space, settings: dict[str, Any]) -> None:
     assert unread_settings(PPOCatalog(observation, action, settings)) == {}
+
+
+class Late(ModelConfig):
+    """Reads a setting only when it builds its net."""
+
+    output_dims = (3,)
+
+    def __init__(self, model_config: DefaultModelConfig) -> None:
+        self.model_config = model_config
+
+    def build(self) -> nn.Module:
+        return nn.Linear(4, self.model_config.custom_model_config["width"])
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_a_rule_reads_is_recorded_even_if_its_config_reads_it(caplog: pytest.LogCaptureFixture) -> None:
+    @encoder_rules.register(spaces.Box, name="late")
+    def _(space: Space, model_config: DefaultModelConfig, node: Node) -> ModelConfig:
+        return Late(model_config)
+
+    settings = {"custom_model_config": {"width": 3}, "fcnet_hiddens": [8]}
+    module = PPOModule(observation_space=VECTOR, action_space=TWO, model_config=settings, catalog_class=PPOCatalog)
+    assert module.catalog.encoder_node.reads == ["custom_model_config"]
+    assert [record.message for record in caplog.records] == [
+        "model_config: no effect with these spaces and settings: fcnet_hiddens = (8,)"
+    ]
+
+
+def test_a_config_that_records_is_like_the_one_it_was_made_from() -> None:
+    reads: list[str] = []
+    config = DefaultModelConfig(fcnet_hiddens=[8])
+    recorded = config.recording(reads)
+    assert recorded == config
+    assert repr(recorded) == repr(config)
+    reads.clear()
+    assert (recorded.lstm_cell_size, recorded.is_recurrent, recorded.lstm_cell_size) == (64, False, 64)
+    assert reads == ["lstm_cell_size", "use_lstm", "use_gru", "use_attention"]
+    assert dataclasses.replace(recorded, lstm_cell_size=8).lstm_cell_size == 8
+    assert config.lstm_num_layers == 1
+    assert "lstm_num_layers" in reads, "a replaced copy may read any setting"
+
+
+@pytest.fixture
+def tables() -> Iterator[None]:
+    """Rules registered in the test are forgotten after it."""
+    kept = [*encoder_rules._rules]
+    yield
+    encoder_rules._rules[:] = kept
 
 
 def test_only_ppo_standardises_returns() -> None:
