@@ -25,7 +25,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from errno import ENOLCK, ENOSYS, ENOTSUP
+from errno import ELOOP, ENOLCK, ENOSYS, ENOTSUP
 from itertools import count
 from pathlib import Path
 from types import FunctionType
@@ -101,7 +101,7 @@ class RunFolder:
         has_begun_again: Whether such a run was there.
 
     Raises:
-        OSError: If the folder cannot be created or written to.
+        OSError: If the folder cannot be created or written to, or holds a link to a file.
         FileExistsError: If the folder holds another run.
         BlockingIOError: If a run is training in the folder.
     """
@@ -117,6 +117,10 @@ class RunFolder:
             self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._found = {*self.path.iterdir()}
+            for found in self._found:
+                # Somebody else may have made the folder, to have a file outside it overwritten.
+                if found.is_symlink() and not found.is_dir():
+                    raise OSError(ELOOP, f"one in which {printable(found.name)} is a link to a file")
             self._lock = lock_folder(self.path)
         except BlockingIOError:
             raise

@@ -377,6 +377,21 @@ def test_a_file_with_sound_digests_is_not_believed(
     assert told in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "checkpoint.json", "tensors.safetensors"])
+def test_a_checkpoint_whose_files_are_links_is_not_loaded(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
+    (path / name).unlink()
+    (path / name).symlink_to(GOLDEN / "ppo-2" / name)
+    with pytest.raises(ValueError, match=rf"^load\('{path}'\): expected a complete checkpoint") as raised:
+        Algorithm.from_checkpoint(path)
+    told = f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)"
+    assert told in str(raised.value)
+    assert main(["train", "--load", str(path), "--run-dir", "None", "--quiet"]) != 0
+    assert told in capsys.readouterr().err
+
+
 CONTRADICTIONS = ("environments", "runners", "learners", "atoms")  # of other settings, which are checked before sizes
 SIZES = [name for name, (_, _, told) in LIES.items() if "of at most" in told or "got more with" in told]
 

@@ -384,6 +384,32 @@ def test_an_algorithm_that_nobody_stopped_lets_the_folder_go_when_it_is_collecte
         assert resumed.train()["training_iteration"] == 2
 
 
+@pytest.mark.parametrize("name", [".lock", "progress.jsonl", ".progress.jsonl-new", "run.json", "learning_curve.png"])
+def test_nothing_is_written_through_a_link_to_a_file(tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("years of work")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / name).symlink_to(elsewhere)
+    told = rf"^run_dir '{run_dir}': expected a folder to write to, got one in which {name} is a link to a file\. Choose"
+    with build(run_dir, []) as algorithm, pytest.raises(OSError, match=told):
+        algorithm.train()
+    assert elsewhere.read_text() == "years of work"
+    assert os.listdir(run_dir) == [name]
+
+
+def test_a_run_folder_may_be_reached_through_a_link_and_link_to_other_folders(tmp_path: Path) -> None:
+    for name in ("disk", "films"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "videos").symlink_to(tmp_path / "films")
+    with build(tmp_path / "run", [], checkpoint_interval=1) as algorithm:
+        algorithm.train()
+    with Algorithm.from_checkpoint(tmp_path / "run", allow=[__name__]) as resumed:
+        assert resumed.train()["training_iteration"] == 2
+    assert iterations_in(tmp_path / "disk" / "checkpoint") == 2
+
+
 def test_a_lock_survives_that_a_fork_of_its_process_ends(tmp_path: Path) -> None:
     lock = lock_folder(tmp_path)
     with warnings.catch_warnings():
