@@ -87,46 +87,59 @@ def prepare_checkpoint(
     files: dict[str, bytes | Mapping[str, Tensor]] = {PLAIN: plain, TENSORS: rest}
     if replay:
         files[REPLAY] = replay
-    num_bytes = len(plain) + sum(tensor.nbytes for tensor in tensors.values())
-    return partial(_write, files, num_bytes, about)
+
+    def write(path: StrPath, keep: StrPath | None = None) -> Path:
+        return save_folder(f"save({str(path)!r})", path, KIND, files, holds_checkpoint, about, keep)
+
+    return write
 
 
-def _write(
-    files: Mapping[str, bytes | Mapping[str, Tensor]],
-    num_bytes: int,
-    about: Mapping[str, Any] | None,
+def save_folder(
+    where: str,
     path: StrPath,
+    kind: str,
+    files: Mapping[str, bytes | Mapping[str, Tensor]],
+    is_earlier: Callable[[Path], bool],
+    about: Mapping[str, Any] | None = None,
     keep: StrPath | None = None,
 ) -> Path:
-    """Write the files of a checkpoint, which have ``num_bytes``, to ``path``; see :func:`prepare_checkpoint`."""
+    """Write a folder as :func:`rlmodule.sealed_folder.write_folder` does, but replace nothing other than an empty
+    folder or one that ``is_earlier`` accepts. Return its absolute path. Error messages begin with ``where``.
+
+    Raises:
+        FileExistsError: If something else is there.
+        OSError: If the folder cannot be written; the earlier one is then unchanged.
+    """
     target = Path(path).absolute()
     try:
-        is_foreign = target.exists() and not holds_checkpoint(target) and not _is_empty_folder(target)
-        if not is_foreign:
-            write_folder(target, KIND, files, about, keep)
+        is_free = not target.exists() or is_earlier(target) or (target.is_dir() and not any(target.iterdir()))
+        if is_free:
+            write_folder(target, kind, files, about, keep)
     except OSError as error:
         got = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            size = 0
+            for content in files.values():
+                size += (
+                    len(content) if isinstance(content, bytes) else sum(tensor.nbytes for tensor in content.values())
+                )
             free = shutil.disk_usage(target.parent).free
-            got += f" ({num_bytes / 1e6:,.1f} MB to write, {free / 1e6:,.1f} MB free)"
+            got += f" ({size / 1e6:,.1f} MB to write, {free / 1e6:,.1f} MB free)"
         raise OSError(
-            f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
-            "or free disk space or get permission there."
+            f"{where}: expected a folder to write to, got {got}. Choose another path, or free disk space or get "
+            "permission there."
         ) from error
-    if is_foreign:
+    if not is_free:
         raise FileExistsError(
-            f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
-            "something else of that name. Choose another path."
+            f"{where}: expected a new folder, an empty one or an earlier {kind}, got something else of that name. "
+            "Choose another path."
         )
     return target
 
 
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
-def holds_checkpoint(folder: Path) -> bool:
-    """Return whether a folder holds a checkpoint, of any format and in any state."""
+def holds_checkpoint(path: StrPath) -> bool:
+    """Return whether ``path`` holds a checkpoint, of any format and in any state."""
+    folder = standing_in(path)
     return any((folder / name).exists() for name in (MANIFEST, PLAIN))
 
 
@@ -154,8 +167,7 @@ def verify_checkpoint(path: StrPath) -> dict[str, Any]:
 
 def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str, Any]:
     """Return ``read(path)``. Raise the errors of :func:`load_checkpoint` if the checkpoint is missing or damaged."""
-    folder = standing_in(path)
-    if not holds_checkpoint(folder):
+    if not holds_checkpoint(path):
         raise FileNotFoundError(
             f"load({str(path)!r}): expected a folder with {PLAIN}, got none. Pass the "
             "folder that algo.save(path) wrote, such as runs/<name>/checkpoint."
@@ -164,6 +176,7 @@ def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str,
         return read(path)
     except DamagedFolder as damage:
         got = str(damage)
+        folder = standing_in(path)
         if not (folder / MANIFEST).exists():
             got += "; checkpoints of format 1 have none, and cannot be read"
         remedy = "Load another checkpoint; this one is damaged or from another version."

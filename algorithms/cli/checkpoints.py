@@ -15,7 +15,7 @@ from algorithms.run.saved_settings import folders_below
 from catalog.errors import closest
 from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
-from rlmodule.sealed_folder import MANIFEST, standing_in
+from rlmodule.sealed_folder import MANIFEST
 
 ALLOW = "Your modules that the checkpoint may import."
 """Help text of the flag --allow."""
@@ -33,7 +33,7 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
             the most similar name.
     """
     folder = checkpoint_in(path, best_first=best_first)
-    if holds_checkpoint(standing_in(folder)):
+    if holds_checkpoint(folder):
         return folder
     remedy = "It is written at the end of a run, or more often: --checkpoint-interval 10."
     if below := folders_below(folder, MANIFEST):

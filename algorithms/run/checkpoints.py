@@ -24,7 +24,7 @@ from catalog.errors import printable
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_units, most_weights
-from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
+from rlmodule.sealed_folder import MANIFEST, StrPath
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
     """
     run = Path(path)
     last, best = [run / "checkpoint", *history_of(run)], [run / "best_checkpoint"]
-    there = [folder for folder in (best + last if best_first else last + best) if holds_checkpoint(standing_in(folder))]
+    there = [folder for folder in (best + last if best_first else last + best) if holds_checkpoint(folder)]
     for folder in there:
         try:
             verify_checkpoint(folder)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from catalog.activations import without_initialisers
 from catalog.errors import closest, printable
-from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, split_tensors
+from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, save_folder, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.modules.spec import RLModuleSpec, modules_up_to, most_units, most_weights
@@ -35,7 +35,6 @@ from rlmodule.sealed_folder import (
     parse_tensors,
     read_folder,
     standing_in,
-    write_folder,
 )
 
 KIND, SPEC, WEIGHTS = "policy", "policy.json", "policy.safetensors"
@@ -66,12 +65,6 @@ def save_policies(modules: Mapping[str, RLModule], path: StrPath, about: Mapping
 
 
 def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
-    target = Path(path).absolute()
-    if target.exists() and not ((target / SPEC).exists() or (target.is_dir() and not any(target.iterdir()))):
-        raise FileExistsError(
-            f"{where}: expected a new folder, an empty one or an earlier policy, got something else of that name. "
-            "Choose another path."
-        )
     text = json.dumps(content, indent=1)
     # a mapping of agents that the file cannot hold, such as a lambda, can be passed again to load()
     nets = text if "modules" not in content else json.dumps(content["modules"], indent=1)
@@ -80,14 +73,8 @@ def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mappi
             f"{where}: expected settings made of plain values, and of classes and functions that can be imported, got "
             f"{' and '.join(lost)}. Define it at the top level of a module."
         )
-    try:
-        write_folder(target, KIND, {SPEC: text.encode(), WEIGHTS: tensors})
-    except OSError as error:
-        raise OSError(
-            f"{where}: expected a folder to write to, got {error.strerror or error}. Choose another path, or free disk "
-            "space or get permission there."
-        ) from error
-    return target
+    files = {SPEC: text.encode(), WEIGHTS: tensors}
+    return save_folder(where, path, KIND, files, lambda folder: (folder / SPEC).exists())
 
 
 def load_module(path: StrPath, module_id: str | None, allow: Sequence[str]) -> RLModule:
