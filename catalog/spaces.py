@@ -31,16 +31,6 @@ ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | sp
 """A space whose members are arrays of numbers."""
 
 
-def bounds_of(space: ArraySpace) -> tuple[Any, Any]:
-    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
-    return space.start, space.start + counts - 1
-
-
 def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf]:
     """Yield the leaves of ``space``, in the order of the space. A space that is not nested is its only leaf.
 

@@ -17,7 +17,7 @@ import tree
 from gymnasium import spaces
 from torch import Tensor
 
-from catalog.spaces import ArraySpace, bounds_of
+from catalog.spaces import ArraySpace
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -92,7 +92,7 @@ def _check_array(space: ArraySpace, value: Any, where: Where, path: str, steps: 
     is_storable = array.dtype == space.dtype or np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind")
     if array.shape != space.shape or not is_storable:
         raise wrong(describe(value))
-    low, high = bounds_of(space)
+    low, high = _bounds_of(space)
     if not np.count_nonzero((array < low) | (array > high)):  # nearly all arrays pass here; rounding takes longer
         return
     least, most = low, high
@@ -104,6 +104,16 @@ def _check_array(space: ArraySpace, value: Any, where: Where, path: str, steps: 
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
         _refuse_outside(array, outside, (low, high), space, where, path, steps)
+
+
+def _bounds_of(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return space.start, space.start + counts - 1
 
 
 def _refuse_outside(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.explain.explain import short_space
-from catalog.spaces import bounds_of, kept_dtype, space_parts
+from catalog.spaces import kept_dtype, space_parts
 
 _LARGEST = np.iinfo(np.int64).max  # in which uint64 is stored
 
@@ -44,9 +44,10 @@ class ObservationReader:
             return
         self._shape, self._dtype = space.shape or (), space.dtype
         self._kept = kept_dtype(space.dtype)
-        # a wrong choice would read as another part's; numbers beyond their bounds are used as they are
-        is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-        self._bounds = bounds_of(space) if is_choice else None
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):  # a wrong choice would read as another part's
+            start = np.asarray(space.start)
+            self._bounds = start, start + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
 
     def one(self, obs: Tree) -> Tree:
         """Return the single observation ``obs`` as a tree of tensors ``[1, ...]``.
@@ -99,7 +100,7 @@ class ObservationReader:
             wrong = np.asarray(value)[~np.isfinite(array)]
             expected = f"numbers in the range of {self._kept}" if np.isfinite(wrong[0]) else "finite numbers"
             raise self._outside(expected, wrong)
-        if self._bounds is not None and ((array < self._bounds[0]) | (array > self._bounds[1])).any():
+        if self._bounds is not None and ((array < self._bounds[0]) | (array >= self._bounds[1])).any():
             raise self._outside(str(self._space), array)
         return torch.from_numpy(np.ascontiguousarray(array[None] if rows is None else array))
 
