@@ -284,7 +284,7 @@ class Decoder:
             name: self._read(value, replace(place, path=f"{place.path}.{name}", name=name, hint=hints.get(name, Any)))
             for name, value in data.items()
         }
-        if cls is None or self._refused:
+        if cls is None or self._refused:  # nothing is built from a file of which a part is refused
             return None
         try:
             return cls(**values)
@@ -298,16 +298,18 @@ class Decoder:
         ``bases`` are the classes that the annotation of ``place`` asks for, if any; a class must derive from one of
         them. Raise ValueError if the path leads to nothing, or to an object that does not fit the annotation.
         """
-        found, kinds, allowed = None, [], self._is_allowed(path) and not _is_of_another_script(path)
-        if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
+        is_allowed = self._is_allowed(path) and not _is_of_another_script(path)
+        found = None
+        fitting: list[type] = []
+        if is_allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
             found = self._imported(path, place)
-            kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+            fitting = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
         # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
-        if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
+        if not is_allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in fitting):
             self._refused.append(_Refused.import_of(path, place))
             return None
         is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
-        if not kinds and (not is_open or (bases and isinstance(found, type))):
+        if not fitting and (not is_open or (bases and isinstance(found, type))):
             names = " or ".join(base.__name__ for base in bases)
             raise self._unreadable(place, f"a class derived from {names}" if names else "no class", repr(path))
         return found

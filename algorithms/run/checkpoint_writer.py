@@ -56,14 +56,16 @@ class CheckpointWriter:
             self._done += [(path, error) for path in (last, best) if path is not None]
             return
         waits = last is not None and "replay" in content
+        write_last = None if last is None else prepare_content(content, copy=not waits)
         jobs: list[tuple[Path, Callable[..., Any]]] = []
-        if last is not None:
-            jobs.append((last, prepare_content(content, copy=not waits)))
+        if last is not None and write_last is not None:
+            keeps = partial(_write_and_keep, write_last, self._algorithm.env_steps, self._keep)
+            jobs.append((last, keeps if self._keep > 1 else write_last))
         if best is not None:
             content.pop("replay", None)
-            jobs.append((best, jobs[0][1] if jobs and not waits else prepare_content(content, copy=True)))
-        if last is not None and self._keep > 1:
-            jobs[0] = (last, partial(_write_and_keep, jobs[0][1], self._algorithm.env_steps, self._keep))
+            # Without a replay buffer, both checkpoints are the same, and one copy of the tensors is enough.
+            write_best = prepare_content(content, copy=True) if write_last is None or waits else write_last
+            jobs.append((best, write_best))
         self._thread = Thread(target=self._write, args=(jobs,), name="checkpoint writer")
         self._thread.start()
         if waits:
@@ -112,15 +114,19 @@ def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path:
     ``checkpoints``, and delete all that are older. If fewer are complete, delete none.
     """
     aside = None
-    if _is_complete(path) and (earlier := read_manifest(path, KIND)["about"]["env_steps"]) != env_steps:
-        aside = path.with_name("checkpoints") / str(earlier)
-        aside.parent.mkdir(exist_ok=True)
+    if _is_complete(path):
+        earlier = read_manifest(path, KIND)["about"]["env_steps"]
+        if earlier != env_steps:
+            aside = path.with_name("checkpoints") / str(earlier)
+            aside.parent.mkdir(exist_ok=True)
     write(path, aside)
     verify_checkpoint(path)
     history = history_of(path.parent)
     complete = [folder for folder in history if _is_complete(folder)]
-    for old in history[history.index(complete[keep - 2]) + 1 :] if len(complete) >= keep else ():
-        shutil.rmtree(old, ignore_errors=True)
+    if len(complete) >= keep:
+        oldest_kept = complete[keep - 2]
+        for old in history[history.index(oldest_kept) + 1 :]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _is_complete(folder: Path) -> bool:
