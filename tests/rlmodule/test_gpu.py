@@ -19,6 +19,7 @@ from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns, Learner
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.learning import episode_learner
 from rlmodule.learning.compilation import waiting_is_an_error
 from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.learning.reports import Metrics
@@ -86,12 +87,6 @@ def train(learner: PPOLearner, model: str = "mlp", updates: int = 4, valid: bool
     return learner.parameters[ID].tensor.detach().cpu()
 
 
-class NeverWaits(PPOLearner):
-    def _minibatches(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        with waiting_is_an_error():
-            yield from super()._minibatches(*args, **kwargs)
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("valid", [True, False])
 def test_ppo_learns_the_same_as_on_the_cpu(model: str, valid: bool) -> None:
@@ -108,8 +103,17 @@ def test_ppo_learns_the_same_as_on_the_cpu(model: str, valid: bool) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_no_minibatch_waits_for_the_device(model: str) -> None:
-    train(ppo(NeverWaits, model, **GPU), model)
+def test_no_minibatch_waits_for_the_device(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_waiting(cut: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def minibatches(*args: Any) -> Iterator[Any]:
+            with waiting_is_an_error():  # also in the gradient step on each minibatch
+                yield from cut(*args)
+
+        return minibatches
+
+    for name in ("row_minibatches", "sequence_minibatches"):
+        monkeypatch.setattr(episode_learner, name, never_waiting(getattr(episode_learner, name)))
+    train(ppo(model=model, **GPU), model)
 
 
 @pytest.mark.parametrize("training", [{}, {"num_atoms": 5, "v_min": 0.0, "v_max": 9.0, "noisy": True}])

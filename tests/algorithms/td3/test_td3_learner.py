@@ -205,7 +205,7 @@ def test_losses_by_hand_and_the_policy_leaves_the_critics_alone() -> None:
     learner = make(policy_delay=1, target_noise=0.0)
     module: Any = learner.module[ID]
     weights = torch.linspace(0.1, 1, 12)
-    learner._set_stepping(ID, ("critic", "actor"))
+    learner.trained[ID].stepping = ("critic", "actor")
     with torch.no_grad():
         data = learner.prepare_batch(ID, batch(weights=weights))
     loss, metrics = learner.compute_loss_for_module(ID, data, module.forward_train(data))
