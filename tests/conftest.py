@@ -35,6 +35,7 @@ END_TO_END = (
     "deploy/test_parity.py",
     "faults",
     "learning",
+    "settings_act",
     "test_coming_from_cleanrl.py",
     "test_coming_from_rllib.py",
     "test_coming_from_rllib_models.py",
