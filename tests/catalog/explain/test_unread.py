@@ -82,7 +82,7 @@ def test_a_setting_with_an_effect_is_not(observation: Space, action: Space, sett
 class Late(ModelConfig):
     """Reads a setting only when it builds its net."""
 
-    output_dims = (3,)
+    output_dims = (3,)  # type: ignore[assignment]
 
     def __init__(self, model_config: DefaultModelConfig) -> None:
         self.model_config = model_config
@@ -107,7 +107,7 @@ def test_what_a_rule_reads_is_recorded_even_if_its_config_reads_it(caplog: pytes
 
 def test_a_config_that_records_is_like_the_one_it_was_made_from() -> None:
     reads: list[str] = []
-    config = DefaultModelConfig(fcnet_hiddens=[8])
+    config = DefaultModelConfig(fcnet_hiddens=(8,))
     recorded = config.recording(reads)
     assert recorded == config
     assert repr(recorded) == repr(config)
