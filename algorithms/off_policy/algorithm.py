@@ -1,5 +1,6 @@
 """The settings and the iteration of algorithms that learn from a replay buffer."""
 
+import logging
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from math import floor
@@ -11,7 +12,7 @@ import torch
 
 from algorithms.algorithm import Algorithm
 from algorithms.multi_agent_config import MultiAgentConfig
-from algorithms.replay.buffer import ReplayBuffer
+from algorithms.replay.buffer import FORMAT, ReplayBuffer
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
 from algorithms.sections import Reporting
@@ -20,12 +21,14 @@ from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.seeding import seed_sequence
 from rlmodule.settings import Training
 
 if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
+
+logger = logging.getLogger("algorithms.replay")
 
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that only have an effect with ``prioritized_replay=True``."""
@@ -254,9 +257,8 @@ class ReplayAlgorithm(Algorithm):
         sampled = dict[str, int]()
         for rollout in rollouts:
             for module_id, module_rollout in rollout.items():
-                self.replays[module_id].add_apart(
-                    module_rollout, self._columns[module_id][tuple(rollout.slots[module_id].T)]
-                )
+                columns = self._columns[module_id][tuple(rollout.slots[module_id].T)]
+                self.replays[module_id].add(module_rollout, columns)
                 sampled[module_id] = sampled.get(module_id, 0) + module_rollout.num_env_steps
         return sampled
 
@@ -314,7 +316,7 @@ class ReplayAlgorithm(Algorithm):
 
             self._columns[module_id] = columns_of(self, module_id)
             columns = int(self._columns[module_id].max()) + 1
-            self._check_agents(config, module, module_id, columns)
+            self._check_agents(config, module_id, columns)
             if not columns:
                 return
         prioritized = sequences = None
@@ -344,10 +346,9 @@ class ReplayAlgorithm(Algorithm):
             self._check_sequences(sequences, replay.max_steps)
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
 
-    def _check_agents(self, config: Any, module: RLModule, module_id: str, columns: int) -> None:
+    def _check_agents(self, config: Any, module_id: str, columns: int) -> None:
         """Raise ``ValueError`` if the module's replay buffer, which has ``columns`` columns, one per pair of env and
-        agent, cannot hold a rollout. Also raise if ``module`` is recurrent and a rollout has more than one step.
-        ``config`` holds the settings for this module."""
+        agent, cannot hold a rollout. ``config`` holds the settings for this module."""
         steps = config.get_rollout_fragment_length()
         if config.replay_capacity < (needed := steps * columns):
             raise config._invalid(
@@ -355,17 +356,11 @@ class ReplayAlgorithm(Algorithm):
                 f"at least {needed} for policy {module_id!r}, {steps} steps of {columns} agents in all envs",
                 "Make it larger.",
             )
-        if module.is_stateful() and steps > 1:
-            expected = f"1 for policy {module_id!r}, which has a memory, with several agents"
-            raise config._invalid("rollout_fragment_length", expected, "Set it to 1.")
 
     def _check_sequences(self, sequences: SequenceReplay, n_step: int) -> None:
-        """Raise ``ValueError`` unless rollouts fit the sequences, and the replay buffer will hold enough complete
-        sequences for a batch when learning starts."""
-        config, length, fragment = self.config, sequences.length, self.config.get_rollout_fragment_length()
-        if not sequences.fits(fragment):
-            expected = f"a divisor or a multiple of max_seq_len={length} (None is {fragment} here)"
-            raise config._invalid("rollout_fragment_length", expected, "Set one of these.")
+        """Raise ``ValueError`` unless the replay buffer will hold enough complete sequences for a batch when learning
+        starts."""
+        config, length = self.config, sequences.length
         count, slots = max(1, config.train_batch_size // length), config.num_envs
         needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))
         if config.num_steps_sampled_before_learning_starts < needed:
@@ -400,7 +395,15 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed |= state["steps_owed"] if several else {DEFAULT_MODULE_ID: state["steps_owed"]}
         if saved is None or not self.config.replay_in_checkpoints:
             return
-        together = 1 if several else self.config.num_envs_per_env_runner
         for module_id, replay in self.replays.items():
-            if not several or module_id in saved:
-                replay.set_state(saved[module_id] if several else saved, together=together)
+            if several and module_id not in saved:
+                continue
+            of_module = saved[module_id] if several else saved
+            if "format" in of_module["layout"]:
+                replay.set_state(of_module)
+            else:
+                logger.warning(
+                    "checkpoint: expected a replay buffer of format %d, got one of an earlier version. The run goes on "
+                    "with an empty one, and learns again once it holds num_steps_sampled_before_learning_starts steps.",
+                    FORMAT,
+                )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -16,11 +16,13 @@ import tree
 from gymnasium import Space
 
 from algorithms.replay.prioritized import PrioritizedReplay
-from algorithms.replay.sequences import SequenceReplay
 from catalog.checks import Bounds, check_value
 from catalog.errors import unknown
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
+
+if TYPE_CHECKING:
+    from algorithms.replay.sequences import SequenceReplay
 
 LARGE = 10**9
 """Size in bytes of buffers that are reported in a warning, which Python shows by default, not at info level."""
@@ -118,8 +120,8 @@ class ReplayLayout:
         capacity: Number of transitions, over all envs.
         num_envs: Number of columns of the ring.
         prioritized: Settings for drawing by priority; None for uniform draws.
-        rows: Number of rows of the ring, a multiple of ``row_unit``.
-        row_unit: Length of the sequences; 1 if samples are rows.
+        rows: Number of rows of the ring.
+        num_anchors: Number of recurrent states kept for each column at first; 0 if samples are rows.
         kept_rows: Number of rows that hold transitions.
         obs: How a row stores the leaves of an observation.
         actions: How a row stores the leaves of an action.
@@ -142,18 +144,21 @@ class ReplayLayout:
         self.actions = stored_leaves(sampled_space(action_space))
         self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
         self.kept_rows = -(-capacity // num_envs)
-        self.row_unit = unit = 1 if sequences is None else sequences.length
-        # One more row holds the newest observation, and others the older frames of the oldest stack. The number of rows
-        # is rounded up to whole sequences, so that anchors stay at multiples of their length when the ring wraps.
-        self.rows = -(-(self.kept_rows + max(leaf.num_frames for leaf in self.obs)) // unit) * unit
+        # One more row holds the newest observation, and others the older frames of the oldest stack.
+        self.rows = self.kept_rows + max(leaf.num_frames for leaf in self.obs)
         leaves = (*self.obs, *self.actions)
         bytes_of_step = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)
         bytes_of_step += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # int32 indices of the SparseRows
-        bytes_of_step += 8  # a float32 reward and four flags
-        places = self.rows * num_envs
-        samples = places // unit
+        bytes_of_step += 5  # a float32 reward and a byte of flags
+        samples = places = self.rows * num_envs
+        self.num_anchors = states = 0
+        self._spare_rows = self.rows - self.kept_rows
+        if sequences is not None:
+            self._spare_rows += 2 * sequences.length
+            self.num_anchors = self.kept_rows // sequences.length + 2  # one is incomplete, and one is cut off
+            samples = self.num_anchors * num_envs
+            states = samples * (sequences.state_bytes + 8)
         tree = 0 if prioritized is None else 64 * samples // 7  # float64: 8 + 1 + 1/8 + … bytes for each leaf
-        states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
         self.num_bytes = places * bytes_of_step + tree + states
 
     def check_memory(self) -> None:
@@ -168,8 +173,8 @@ class ReplayLayout:
             level, text = logging.WARNING, f"{size / 1e9:.1f} GB"
         logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, bytes_of_step)
         if size > (limit := memory_limit()):
-            rows = limit * self.rows // size // self.row_unit * self.row_unit
-            largest = max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
+            rows = limit * self.rows // size - self._spare_rows
+            largest = max(0, rows) * self.num_envs
             raise MemoryError(
                 f"a replay buffer of {steps} transitions: expected at most {limit:,} bytes, the "
                 f"memory available, got {size:,} bytes, {bytes_of_step} for each transition. Set "

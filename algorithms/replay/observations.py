@@ -179,8 +179,9 @@ class ObservationRows(TreeRows):
         num_envs: ``N``.
 
     Attributes:
-        finals: The true final observations of truncated steps, each at the place of its step. The next row may hold the
-            first observation of the next episode instead.
+        has_stacks: Whether a leaf stacks frames.
+        finals: The true final observations of steps that ended an episode, each at the place of its step. The next row
+            may hold the first observation of the next episode instead.
         older: The older frames of observations whose older frames are not in the rows before, such as the first of an
             episode, each at the place of its observation. The ring has only the newest frame of each observation.
     """
@@ -188,41 +189,29 @@ class ObservationRows(TreeRows):
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
         super().__init__(leaves, space, rows, num_envs)
         self._rows, self._num_envs = rows, num_envs
-        self._has_stacks = any(leaf.axis is not None for leaf in leaves)
+        self.has_stacks = any(leaf.axis is not None for leaf in leaves)
         self.finals = SparseRows(rows, num_envs, [(leaf.shape, leaf.dtype) for leaf in leaves])
         kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
-        self.older = SparseRows(rows, num_envs if self._has_stacks else 0, kinds)
+        self.older = SparseRows(rows, num_envs if self.has_stacks else 0, kinds)
         self._checked = np.zeros(num_envs, np.int64)
 
-    def begin_stacks(
-        self, head: int | np.ndarray, columns: Index, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray
-    ) -> None:
+    def begin_stacks(self, places: np.ndarray, obs: Arrays, at: tuple[np.ndarray, ...]) -> None:
         """Store the older frames of observations that begin a stack, because the row before is from a different
-        episode. Do nothing if observations stack no frames.
+        episode.
 
         Args:
-            head: Row of the first observation; an array ``[n]`` if it differs between envs.
-            columns: The envs.
-            obs: Leaves ``[T, n, ...]`` of the observations.
-            starts: bool ``[T, n]``: the row starts an episode.
-            cut_before: bool ``[n]``: the first row does not continue the row before it.
+            places: Places of the observations, ``[K]``.
+            obs: Leaves ``[T, n, ...]`` of the observations of a rollout.
+            at: Row and slot of these observations in the rollout, ``[K]`` each.
         """
-        if not self._has_stacks:
-            return
-        starts = starts.copy()
-        starts[0] |= cut_before
-        if np.count_nonzero(starts):
-            at = starts.nonzero()
-            numbers = np.arange(self._num_envs)[columns]
-            heads = np.broadcast_to(head, numbers.shape)
-            places = (heads[at[1]] + at[0]) % self._rows * self._num_envs + numbers[at[1]]
+        if len(places):
             stacks = zip(self.leaves, obs, strict=True)
             self.older.insert(places, [leaf.frames_of(values[at])[:, :-1] for leaf, values in stacks])
 
     def release(self, rows: Index, columns: Index) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        if self._has_stacks:
+        if self.has_stacks:
             self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
@@ -285,7 +274,7 @@ class ObservationRows(TreeRows):
         Raises:
             ValueError: If frames do not move on by one place.
         """
-        steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts)) if self._has_stacks else 0
+        steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts)) if self.has_stacks else 0
         if steps <= 0:
             return
         self._checked[columns] += steps
@@ -310,7 +299,7 @@ class ObservationRows(TreeRows):
         return {
             "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),
-            "older": self.older.get_state() if self._has_stacks else None,
+            "older": self.older.get_state() if self.has_stacks else None,
             "checked": from_numpy(self._checked),
         }
 
@@ -318,6 +307,6 @@ class ObservationRows(TreeRows):
         """Restore a state from :meth:`get_state`. The tables must be empty."""
         self.set_rows(state["columns"])
         self.finals.set_state(state["finals"])
-        if self._has_stacks:
+        if self.has_stacks:
             self.older.set_state(state["older"])
         self._checked[:] = state["checked"].numpy()

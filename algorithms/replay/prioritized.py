@@ -45,11 +45,13 @@ class Priorities:
     def insert(self, leaves: np.ndarray) -> None:
         """Make ``leaves`` (int64 ``[B]``) drawable, with the greatest priority so far of any leaf, which is at least
         1."""
-        self._tree.set(leaves, self._greatest)
+        if len(leaves):
+            self._tree.set(leaves, self._greatest)
 
     def remove(self, leaves: np.ndarray) -> None:
         """Stop drawing ``leaves`` (int64 ``[B]``)."""
-        self._tree.set(leaves, 0.0)
+        if len(leaves):
+            self._tree.set(leaves, 0.0)
 
     def sample(self, num: int, beta: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw ``num`` leaves, one from each of ``num`` equal parts of the cumulative sum of the priorities.
@@ -114,14 +116,14 @@ class Priorities:
         self._tree.set(leaves, priorities)
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 
-    def copy_from(self, other: Priorities, theirs: np.ndarray, leaves: np.ndarray) -> None:
-        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to this object's ``leaves`` ``[B]``."""
-        self._tree.set(leaves, other._tree.get(theirs))
-        self._greatest = other._greatest
+    def get_state(self, leaves: np.ndarray | None = None) -> dict[str, Any]:
+        """Return the priorities up to the last drawable leaf, and the greatest priority so far.
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the priorities up to the last drawable leaf, and the greatest priority so far."""
-        values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
+        Args:
+            leaves: All leaves, int64, in the order in which to return their priorities; None keeps their own order.
+        """
+        order = np.arange(self._tree.num_leaves) if leaves is None else leaves
+        values = np.trim_zeros(self._tree.get(order), "b")
         return {"values": from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,31 +1,34 @@
 """Sample sequences from a replay buffer, for recurrent modules (R2D2, Kapturowski et al. 2019).
 
-A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the sequence length, and whose
-recurrent state is stored. A sequence has ``burn_in`` rows that only warm up the state, followed by ``length`` rows that
-are trained on, and by the rows that their n-step windows reach. A module runs over all rows of a sequence, and zeroes
-its state where an episode starts. The observation after a row must therefore be in the next row. After a truncated
-step, an extra row is inserted for the true final observation.
+A sequence begins at an *anchor*: a row whose recurrent state is stored. It has ``burn_in`` rows that only warm up the
+state, followed by ``length`` rows that are trained on, and by the rows that their n-step windows reach. A module runs
+over all rows of a sequence, and zeroes its state where an episode starts. The observation after a row must therefore be
+in the next row. After a truncated step, an extra row is inserted for the true final observation.
+
+Env runners record a state at the start of each rollout and after every ``length`` rows of it. Not all of these become
+anchors: an anchor is followed by the last recorded state that lies at most ``length`` rows after it. So every row
+is trained on, whatever the length of the rollouts, and if that divides the sequence length, sequences do not overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import tree
 from torch import Tensor, from_numpy
 
-from algorithms.replay.candidates import Candidates
+from algorithms.replay.draws import ColumnIndex, Draws
+from algorithms.replay.layout import ReplayLayout
+from algorithms.replay.ring import CUT, START, TERMINATED, Ring
+from algorithms.replay.windows import Windows
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-
-if TYPE_CHECKING:
-    from algorithms.replay.buffer import ReplayBuffer
-    from algorithms.replay.layout import ReplayLayout
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,37 +57,39 @@ class SequenceReplay:
         """Return the number of rows that must be written from an anchor on before its sequence can be sampled."""
         return self.burn_in + self.length + n_step - 1
 
-    def fits(self, steps: int) -> bool:
-        """Return whether rollouts of ``steps`` rows can be cut into sequences: whether ``steps`` is a divisor or a
-        multiple of their length."""
-        return not (steps % self.length and self.length % steps)
-
     @property
     def state_bytes(self) -> int:
         """Bytes of one recurrent state."""
         return sum(x.numel() * x.element_size() for x in tree.flatten(self.initial_state))
 
 
-class Anchors(Candidates):
-    """Stores recurrent states at the anchors of a ring ``[R, N]``, the rows where sequences begin, and draws anchors.
+class Anchors:
+    """Keeps the anchors of a ring with ``N`` columns, and draws them.
 
-    Anchor ``i`` is row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds its burn-in,
-    the ``length`` rows after it and their n-step windows, and at least one of the ``length`` rows can be trained on.
+    The anchors of a column are numbered in order of time, and anchor ``i`` is kept in row ``i % A`` of a ring of their
+    own, ``[A, N]``. It can be drawn as long as the ring of transitions holds its burn-in, the ``length`` rows after it
+    and their n-step windows.
 
     Args:
         settings: Length, burn-in and initial state of the sequences.
         layout: Layout of the ring, including the settings of prioritized draws.
         n_step: Number of steps in the longest n-step window.
 
+    Attributes:
+        draws: Which anchors can be drawn.
+        rows: int64 ``[A, N]``: the number of transitions that were written to the column before each anchor.
+
     Raises:
         ValueError: If the ring is too short to hold a complete sequence at all times once it is full.
     """
 
+    draws: Draws
+    rows: np.ndarray
+
     def __init__(self, settings: SequenceReplay, layout: ReplayLayout, n_step: int) -> None:
         num_envs, kept_rows = layout.num_envs, layout.kept_rows
-        super().__init__(layout.rows // settings.length, num_envs, layout.prioritized)
-        self.settings = settings
-        self._rows, self._kept_rows, self._num_envs = layout.rows, kept_rows, num_envs
+        self.settings, self._kept_rows, self._num_envs = settings, kept_rows, num_envs
+        self._prioritized = layout.prioritized
         self._reach = settings.reach(n_step)
         needed = self._reach + settings.length - 1
         if kept_rows < needed:
@@ -94,41 +99,21 @@ class Anchors(Candidates):
                 f"got {kept_rows} of each. Raise the capacity, or lower the burn-in, the length or "
                 "the number of envs."
             )
-        self._written = np.zeros(num_envs, np.int64)
         self._initial = [x.detach().cpu() for x in tree.flatten(settings.initial_state)]
-        self._states = [x.new_zeros(*self.sampleable.shape, *x.shape) for x in self._initial]
+        self._num = np.zeros(num_envs, np.int64)  # of anchors there ever were
+        self._newest = np.full(num_envs, -settings.length)  # row of the newest one
+        self._allocate(layout.num_anchors)
 
-    def read_states(self, rollout: Rollout, head: int) -> list[Tensor] | None:
-        """Return the recurrent states at the anchors in ``rollout``, one tensor ``[anchors, n, ...]`` per leaf.
+    def _allocate(self, size: int) -> None:
+        """Allocate ``size`` anchors for each column."""
+        self.rows = np.zeros((size, self._num_envs), np.int64)
+        self._states = [x.new_zeros(size, self._num_envs, *x.shape) for x in self._initial]
+        self.draws = Draws(size, self._num_envs, self._prioritized)
 
-        Args:
-            rollout: The rollout to write from row ``head`` on. If its ``state_in`` is None, return the initial state
-                for each anchor.
-            head: Ring row of the rollout's first step.
-
-        Returns:
-            The leaves of the states, or None if the rollout contains no anchor.
-
-        Raises:
-            ValueError: If an anchor lies where env runners record no state, that is, not in row 0, L, 2L, … of the
-                rollout. Also if the shapes of the states do not fit the buffer.
-        """
+    def read_states(self, rollout: Rollout) -> list[Tensor]:
+        """Return the recurrent states recorded in a rollout ``[T, n]``, one tensor ``[ceil(T / L), n, ...]`` per leaf:
+        the initial state if its ``state_in`` is None. Raise ``ValueError`` if their shapes do not fit."""
         (steps, slots), length = rollout.shape, self.settings.length
-        first = -head % length
-        # Runners record states before rows 0, L, 2L, … of a rollout, so anchors must fall on these.
-        if not self.settings.fits(steps):
-            raise ValueError(
-                f"rollout_fragment_length: expected a divisor or a multiple of the sequence length {length}, got "
-                f"{steps} steps. Set one that divides max_seq_len, or a multiple of it."
-            )
-        if 0 < first < steps:
-            raise ValueError(
-                f"rollout_fragment_length: expected rollouts that begin where a sequence of {length} steps begins, or "
-                f"end before the next one, got {steps} steps from row {head} on. Sample rollouts of one length into a "
-                "buffer: keep the rollout_fragment_length of the checkpoint, or set replay_in_checkpoints=False."
-            )
-        if first:
-            return None
         count = -(-steps // length)
         if rollout.state_in is None:
             return [x.expand(count, slots, *x.shape) for x in self._initial]
@@ -143,115 +128,68 @@ class Anchors(Candidates):
             )
         return states
 
-    def advance(
-        self, head: int, steps: int, columns: slice, states: Sequence[Tensor] | None, trained: np.ndarray
-    ) -> None:
-        """Update the anchors after rows were written. Store ``states``, make the anchors of newly complete sequences
-        drawable, and stop drawing anchors whose rows were overwritten.
+    def add(self, states: Sequence[Tensor], numbers: np.ndarray, columns: ColumnIndex) -> None:
+        """Choose anchors among the states recorded in a rollout, make those of complete sequences drawable, and stop
+        drawing those whose rows were overwritten.
 
         Args:
-            head: First row that was written.
-            steps: Number of rows that were written.
-            columns: The columns (envs) that were written.
-            states: The result of :meth:`read_states` for the rollout; None if no anchor is in these rows.
-            trained: bool ``[R, N]``: the rows that can be trained on.
+            states: The result of :meth:`read_states`.
+            numbers: The result of :meth:`Ring.numbers`, ``[T + 1, n]``.
+            columns: The column of each slot.
         """
-        length, after = self.settings.length, head + steps
-        if states is not None:
-            rows = np.arange(head, after, length) // length % len(self.sampleable)
-            for kept, new in zip(self._states, states, strict=True):
-                kept[from_numpy(rows), columns] = new
-        # Row numbers go beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
-        # anchors that became incomplete or complete with these rows, so none is offered twice.
-        gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
-        self.withdraw(gone.start, len(gone), columns)
-        written = min(int(self._written[columns.start]) + steps, self._kept_rows)
-        self._written[columns] = written
-        begin = max(head + 1 - self._reach, after - written)
-        complete = self._anchors_between(begin, after + 1 - self._reach)
-        if complete:
-            first = np.array(complete)[:, None] * length + self.settings.burn_in
-            places = (first + np.arange(length)) % self._rows
-            self.offer(complete.start, columns, np.logical_or.reduce(trained[places, columns], 1))
+        length, all_columns = self.settings.length, np.arange(self._num_envs)[columns]
+        # A state was recorded before the first transition at or after its row. The next one is at the next rollout.
+        recorded = np.concatenate([numbers[:-1:length], numbers[-1:]])
+        for i, (row, next_row) in enumerate(pairwise(recorded)):
+            due = (next_row > row) & (next_row - self._newest[all_columns] > length)
+            slots = np.flatnonzero(due)
+            if len(slots):
+                self._begin(all_columns[slots], row[slots], [x[i, slots] for x in states])
+            self._settle(columns, next_row)
 
-    def read_states_at(self, rollout: Rollout, rows: np.ndarray, steps: np.ndarray, slots: np.ndarray) -> list[Tensor]:
-        """Return the recurrent states at the anchors among ``rows``, one tensor ``[anchors, ...]`` per leaf.
-
-        Args:
-            rollout: A rollout for :meth:`ReplayBuffer.add_apart`. If its ``state_in`` is None, return the initial state
-                for each anchor.
-            rows: Ring row ``[K]`` to which each valid row of the rollout is written.
-            steps, slots: Row and slot ``[K]`` of each valid row in the rollout.
-
-        Raises:
-            ValueError: If an anchor lies where env runners record no state; see :meth:`read_states`.
-        """
-        length, due = self.settings.length, rows % self.settings.length == 0
-        steps, slots = steps[due], slots[due]
-        if np.count_nonzero(steps % length):
-            raise ValueError(
-                "rollout_fragment_length: expected 1 for sequences of slots that advance apart, so that the state "
-                f"before each row is known, got {len(rollout.valid)} steps."
-            )
-        if rollout.state_in is None:
-            return [x.expand(len(steps), *x.shape) for x in self._initial]
-        return [x[steps // length, slots] for x in tree.flatten(rollout.state_in)]
-
-    def advance_at(
-        self,
-        rows: np.ndarray,
-        where: np.ndarray,
-        after: np.ndarray,
-        columns: np.ndarray,
-        lengths: np.ndarray,
-        states: Sequence[Tensor],
-        trained: np.ndarray,
-    ) -> None:
-        """Update the anchors as :meth:`advance` does, after rows were written in columns that advance apart.
-
-        The numbers in ``rows`` and ``after`` continue past the ring's end: ``R`` is row 0 of the ring, ``R + 1`` is
-        row 1, and so on.
-
-        Args:
-            rows, where: Row and column of each row that was written, ``[K]``.
-            after: For each row that was written, the row after the last row written in its column, ``[K]``.
-            columns, lengths: The columns, and the number of rows written in each, ``[n]``.
-            states: The result of :meth:`read_states_at`.
-            trained: bool ``[R, N]``: the rows that can be trained on.
-        """
-        length = self.settings.length
-
-        def anchors_of(rows: np.ndarray, which: np.ndarray) -> np.ndarray:
-            return rows[which] // length % len(self.sampleable) * self._num_envs + where[which]
-
-        anchors = from_numpy(anchors_of(rows, rows % length == 0))
+    def _begin(self, columns: np.ndarray, rows: np.ndarray, states: Sequence[Tensor]) -> None:
+        """Add an anchor to each of ``columns`` ``[k]``, at ``rows`` ``[k]`` and with ``states`` ``[k, ...]``."""
+        if (self._num - self.draws.begin)[columns].max() >= len(self.rows):
+            self._grow()
+        where = self._num[columns] % len(self.rows)
+        self.rows[where, columns] = rows
         for kept, new in zip(self._states, states, strict=True):
-            kept.flatten(0, 1)[anchors] = new
-        # Each row takes the place of one a whole ring before it, so the sequence that began there is lost.
-        overwritten = rows - self._kept_rows
-        self.withdraw_at(anchors_of(overwritten, overwritten % length == 0))
-        self._written[columns] = np.minimum(self._written[columns] + lengths, self._kept_rows)
-        # A row completes the sequence that began ``reach - 1`` rows before it, if that row is still in the ring.
-        begin = rows + 1 - self._reach
-        complete = (begin % length == 0) & (begin >= after - self._written[where])
-        places = (begin[complete][:, None] + self.settings.burn_in + np.arange(length)) % self._rows
-        complete[complete] = trained[places, where[complete][:, None]].any(1)
-        self.offer_at(anchors_of(begin, complete))
+            kept[from_numpy(where), from_numpy(columns)] = new
+        self._num[columns] += 1
+        self._newest[columns] = rows
 
-    def _anchors_between(self, begin: int, end: int) -> range:
-        """Return the indices ``row // length`` of the anchor rows from row ``begin`` to before row ``end``."""
-        length = self.settings.length
-        return range(-(-begin // length), -(-end // length))
+    def _grow(self) -> None:
+        """Make room for twice as many anchors. Rollouts may be such that those of each column lie closer than usual."""
+        draws, rows, states = self.draws, self.rows, self._states
+        # The oldest anchor of each column becomes anchor 0.
+        order = (draws.begin + np.arange(len(rows))[:, None]) % len(rows) * self._num_envs + np.arange(self._num_envs)
+        self._allocate(2 * len(rows))
+        self.rows[: len(rows)] = rows.take(order)
+        for kept, before in zip(self._states, states, strict=True):
+            kept[: len(rows)] = before.flatten(0, 1)[from_numpy(order)]
+        self.draws.end[:] = draws.end - draws.begin
+        self._num -= draws.begin
+        if self.draws.priorities is not None and draws.priorities is not None:
+            self.draws.priorities.set_state(draws.priorities.get_state(order.reshape(-1)))
 
-    def clear(self) -> None:
-        """Forget all rows that were written, so that no anchor can be drawn."""
-        self._written[:] = 0
-        self.withdraw(0, len(self.sampleable), slice(0, self._num_envs))
+    def _settle(self, columns: ColumnIndex, written: np.ndarray) -> None:
+        """Update which anchors of ``columns`` can be drawn, after ``written`` ``[n]`` transitions of each."""
+        end = self._first_from(written - self._reach + 1, self.draws.end[columns], columns)
+        begin = self._first_from(written - self._kept_rows, self.draws.begin[columns], columns)
+        self.draws.move(columns, begin, end)
 
-    def places(self, anchors: np.ndarray) -> np.ndarray:
-        """Return the places of ``anchors`` ``[B]`` in the ring, int64 ``[B]``."""
-        rows, columns = np.divmod(anchors, self._num_envs)
-        return rows * (self.settings.length * self._num_envs) + columns
+    def _first_from(self, rows: np.ndarray, numbers: np.ndarray, columns: ColumnIndex) -> np.ndarray:
+        """Return the number of the first anchor at or after ``rows`` ``[n]``. It is at least ``numbers`` ``[n]``."""
+        which = np.arange(self._num_envs)[columns]
+        while True:
+            comes_before = (numbers < self._num[which]) & (self.rows[numbers % len(self.rows), which] < rows)
+            if not comes_before.any():
+                return numbers
+            numbers = numbers + comes_before
+
+    def places(self, anchors: np.ndarray, ring: Ring) -> np.ndarray:
+        """Return the places of the rows of ``anchors`` ``[B]`` in ``ring``, int64 ``[B]``."""
+        return self.rows.take(anchors) % ring.rows * self._num_envs + anchors % self._num_envs
 
     def states(self, anchors: np.ndarray) -> Tree:
         """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
@@ -267,35 +205,43 @@ class Anchors(Candidates):
             f"with {settings.state_bytes} bytes of state"
         )
 
-    def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the recurrent states of the anchors in the first ``rows`` rows of the ring, and whether each can be
-        drawn. The tensors share the memory of this object."""
-        used = -(-rows // self.settings.length)
+    def get_state(self) -> dict[str, Any]:
+        """Return the anchors, as tensors that share the memory of this object."""
+        used = min(len(self.rows), int(self._num.max()))
+        arrays = {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
         return {
+            "size": len(self.rows),
+            "rows": from_numpy(self.rows[:used]),
             "states": [kept[:used] for kept in self._states],
-            "sampleable": from_numpy(self.sampleable[:used]),
-            "written": from_numpy(self._written),
+            **{name: from_numpy(array) for name, array in arrays.items()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. The caller must call :meth:`clear` first."""
+        """Restore a state from :meth:`get_state`. Priorities begin anew."""
+        self._allocate(state["size"])
+        self.rows[: len(state["rows"])] = state["rows"].numpy()
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
-        self.offer(0, slice(0, self._num_envs), state["sampleable"].numpy())
-        self._written[:] = state["written"].numpy()
+        arrays = {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
+        for name, array in arrays.items():
+            array[:] = state[name].numpy()
 
 
-def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[Batch, np.ndarray]:
+def gather_sequences(
+    ring: Ring, windows: Windows, anchors: Anchors, drawn: np.ndarray, rng: np.random.Generator
+) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
     The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the rows
-    inserted for true final observations, as many as any of the sequences needs. The ``V`` valid rows, which are trained
-    on, are those of the ``L`` rows that are sampleable. Index ``t·B + b`` means row ``t`` of sequence ``b``.
+    inserted for true final observations, as many as any of the sequences needs. The ``V = L·B`` valid rows, which are
+    trained on, are the ``L`` rows of each. Index ``t·B + b`` means row ``t`` of sequence ``b``.
 
     Args:
-        ring: The buffer to read.
-        anchors: The anchors of the buffer.
-        drawn: Indices of anchors, int64.
+        ring: The ring to read.
+        windows: The n-step windows.
+        anchors: The anchors of the ring.
+        drawn: Places of anchors, int64.
+        rng: Random stream of the numbers of steps of windows.
 
     Returns:
         A dict of columns, and the sequence in ``[0, B)`` of each valid row, int64 ``[V]``. The columns are
@@ -308,10 +254,10 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
-    span = np.arange(settings.reach(ring.max_steps) + 1)[:, None] * ring.num_envs
-    places = (anchors.places(drawn) + span) % (ring.rows * ring.num_envs)
+    span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
+    places = (anchors.places(drawn, ring) + span) % ring.num_places
     before, places = places[: settings.burn_in], places[settings.burn_in :]
-    truncated = ring.has_final(places)
+    truncated = ring.has(CUT, places) & ~ring.has(TERMINATED, places)
     truncated[-1] = False  # the last row is only there for its observation, no window crosses its step
     spread, positions, inserted = _with_finals(places, truncated)
     shape, spread = spread.shape, spread.reshape(-1)
@@ -326,18 +272,18 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         column[rows] = values
         return from_numpy(column.reshape(*shape, *values.shape[1:]))
 
-    trained = np.flatnonzero(ring.sampleable.take(places[: settings.length]))
+    trained = np.arange(settings.length * batch_size)
     trained_places, rows = places.take(trained), positions.take(trained)
-    _, steps, rewards, discounts = ring.windows(trained_places)
+    _, steps, rewards, discounts = windows.take(ring, trained_places, rng)
     # one row after the window's last step, which is an inserted row if that step was truncated
     following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
-    starts = ring.starts.take(places[:-1].reshape(-1))
+    starts = ring.has(START, places[:-1].reshape(-1))
     batch = {
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
         Columns.STATE_IN: anchors.states(drawn),
-        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(trained_places)),
+        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions_at(trained_places)),
         Columns.REWARDS: lay_out(rows, rewards),
         Columns.DISCOUNTS: lay_out(rows, discounts),
         Columns.VALID_ROWS: from_numpy(rows),
@@ -347,7 +293,7 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         obs = ring.observations(before.reshape(-1))
         batch[Columns.BURN_IN] = {
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
-            Columns.STARTS: from_numpy(ring.starts.take(before)),
+            Columns.STARTS: from_numpy(ring.has(START, before)),
         }
     return batch, rows % batch_size
 

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay, replay_bytes
-from algorithms.replay import buffer as buffer_module
 from algorithms.replay import layout as layout_module
+from algorithms.replay import ring as ring_module
+from algorithms.replay.ring import CUT
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Episode, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
@@ -45,12 +46,11 @@ def make(stream: Stream, capacity: int, seed: int = 0, **settings: Any) -> Repla
 
 def where_stored(buffer: ReplayBuffer, stream: Stream, env: int, first_slot: int = 0) -> dict[int, int]:
     """Place → number of the step, of all rows that the buffer should offer of this env."""
-    steps = stream.steps[env]
+    numbers = [i for i, step in enumerate(stream.steps[env]) if step.valid]
     rows = {}
-    for back in range(1, min(buffer.kept_rows, len(steps)) + 1):
+    for back in range(1, min(buffer.kept_rows, len(numbers)) + 1):
         row = (int(buffer.heads[first_slot + env]) - back) % buffer.rows
-        if steps[-back].valid:
-            rows[row * buffer.num_envs + first_slot + env] = len(steps) - back
+        rows[row * buffer.num_envs + first_slot + env] = numbers[-back]
     return rows
 
 
@@ -452,13 +452,13 @@ def test_a_restored_buffer_is_like_one_that_never_stopped(rounds: int, before: i
     for _ in range(rounds):
         buffer.add(stream.rollout(4, 0.1))
     other.set_state(buffer.get_state())
-    assert other.cuts[4 * rounds :].all()
+    assert (other.ring.flags[4 * rounds :] & CUT).all()
     for _ in range(3):
         rollout = stream.rollout(4, 0.1)
         buffer.add(rollout)
         other.add(rollout)
         one, two = buffer.get_state(), other.get_state()
-        for name in ("obs", "heads", "rows_in_use", "sampleable", "rng"):
+        for name in ("obs", "flags", "written", "rng"):
             assert differences({name: one[name]}, {name: two[name]}) == []
 
 
@@ -495,13 +495,13 @@ def test_bytes_are_those_of_the_arrays(axis: int | None) -> None:
     stream = Stream(0, 4, frames=2, axis=axis)
     arguments: dict[str, Any] = {"capacity": 403, "num_envs": 4, "frame_stack_axis": axis}
     buffer = make(stream, 403)
-    index = [buffer._obs.finals.index, buffer._obs.older.index]
-    flags = [buffer.terminateds, buffer.starts, buffer.sampleable, buffer.cuts]
-    arrays = [*buffer._obs.arrays, *buffer._actions.arrays, buffer.rewards, *flags, *index]
+    ring = buffer.ring
+    index = [ring.obs.finals.index, ring.obs.older.index]
+    arrays = [*ring.obs.arrays, *ring.actions.arrays, ring.rewards, ring.flags, *index]
     assert buffer.num_bytes == replay_bytes(stream.space, stream.action_space, **arguments)
     assert buffer.num_bytes == sum(array.nbytes for array in arrays)
     buffer.add(stream.rollout(100))
-    tables = buffer._obs.finals.tables + buffer._obs.older.tables
+    tables = ring.obs.finals.tables + ring.obs.older.tables
     assert buffer.num_bytes == sum(array.nbytes for array in [*arrays, *tables])
 
 
@@ -511,7 +511,7 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
     held = []
     for _ in range(4):
         buffer.add(stream.rollout(5))
-    assert len(buffer._obs.older) == sum(step.start for steps in stream.steps for step in steps)
+    assert len(buffer.ring.obs.older) == sum(step.start for steps in stream.steps for step in steps)
     for _ in range(100):
         buffer.add(stream.rollout(5, 0.1))
         held.append(buffer.num_bytes)
@@ -580,7 +580,7 @@ def test_the_bytes_are_told_before_they_are_allocated(
         raise RuntimeError("allocated")
 
     monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**18)
-    monkeypatch.setattr(buffer_module, "ObservationRows", stop)
+    monkeypatch.setattr(ring_module, "ObservationRows", stop)
     with caplog.at_level(logging.INFO, "algorithms.replay"), pytest.raises(RuntimeError, match="allocated"):
         ReplayBuffer(
             ATARI, spaces.Discrete(3), capacity=capacity, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0)

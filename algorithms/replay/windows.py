@@ -1,0 +1,63 @@
+"""Windows of n steps, whose rewards are summed before the value of the observation after them."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import from_numpy
+
+from algorithms.replay.ring import CUT, TERMINATED, Ring
+from rlmodule.data.columns import Batch, Columns
+
+
+class Windows:
+    """Takes n-step windows from a ring.
+
+    Args:
+        least, most: The least and the greatest number of steps of a window. If they differ, a number is drawn for each.
+        gamma: Discount per step.
+    """
+
+    def __init__(self, least: int, most: int, gamma: float) -> None:
+        self.least, self.most = least, most
+        self._powers = np.power(float(gamma), np.arange(most + 1)).astype(np.float32)
+        self._offsets = np.arange(most)
+
+    def take(
+        self, ring: Ring, places: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the windows that begin at ``places`` ``[B]``. A window has fewer steps if its episode ends or the
+        newest row is reached.
+
+        Returns:
+            Four arrays ``[B]``: the place of each window's last row and its number of steps, int64; the discounted sum
+            of its rewards, and the discount of the value of the observation after it, float32.
+        """
+        most = self.most
+        if most == 1:
+            last, steps, power = places, np.ones_like(places), self._powers[1]
+            rewards = ring.rewards.take(places)
+        else:
+            window = (places[:, None] + self._offsets * ring.num_columns) % ring.num_places
+            if self.least < most:
+                most = rng.integers(self.least, most + 1, len(places))
+            cuts = ring.has(CUT, window)
+            cuts[:, -1] = True  # so that argmax finds one in every window
+            steps = np.minimum(np.minimum(ring.steps_after(places), cuts.argmax(1)) + 1, most)
+            last = (places + (steps - 1) * ring.num_columns) % ring.num_places
+            rewards = ring.rewards.take(window)
+            rewards *= self._powers[:-1]
+            rewards *= self._offsets < steps[:, None]
+            rewards, power = rewards.sum(1), self._powers.take(steps)
+        going = ~ring.has(TERMINATED, last)
+        return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
+
+    def gather(self, ring: Ring, places: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return the transitions whose windows begin at ``places`` ``[B]``; see :meth:`ReplayBuffer.gather_rows`."""
+        last, _, rewards, discounts = self.take(ring, places, rng)
+        return {
+            Columns.OBS: ring.observations(places),
+            Columns.ACTIONS: ring.actions_at(places),
+            Columns.REWARDS: from_numpy(rewards),
+            Columns.NEXT_OBS: ring.following_observations(last),
+            Columns.DISCOUNTS: from_numpy(discounts),
+        }
