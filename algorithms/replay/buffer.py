@@ -24,6 +24,8 @@ from rlmodule.data.rollout import Rollout
 FORMAT = 2
 """Format of the states of buffers. States of format 1 did not name theirs."""
 
+_ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class ReplaySample:
@@ -97,13 +99,13 @@ class ReplayBuffer:
         self.ring = Ring(layout, observation_space, action_space)
         self._windows = Windows(least, most, gamma)
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
-        self._transitions = Draws(self.rows, num_envs, prioritized if sequences is None else None)
+        self._begin_draws()
         self._rng = np.random.default_rng(seed)
 
     @property
     def _drawn(self) -> Draws:
         """What is drawn: transitions or anchors."""
-        return self._transitions if self._anchors is None else self._anchors.draws
+        return self._transitions_now() if self._anchors is None else self._anchors.draws
 
     @property
     def priorities(self) -> Priorities | None:
@@ -112,7 +114,7 @@ class ReplayBuffer:
     @property
     def num_transitions(self) -> int:
         """Number of transitions stored."""
-        return self._transitions.num
+        return self._transitions_now().num
 
     @property
     def num_drawable(self) -> int:
@@ -135,7 +137,7 @@ class ReplayBuffer:
         """bool ``[R, N]``: the row holds one of the newest ``kept_rows`` transitions, so that a window may begin there.
         A new array."""
         steps_after = self.ring.steps_after(np.arange(self.ring.num_places)).reshape(self.rows, self.num_envs)
-        return steps_after < self._transitions.end - self._transitions.begin
+        return steps_after < np.minimum(self.ring.written, self.kept_rows)
 
     @property
     def heads(self) -> np.ndarray:
@@ -160,7 +162,7 @@ class ReplayBuffer:
         """
         columns = first_slot
         if not isinstance(columns, np.ndarray):
-            columns = slice(columns, columns + rollout.shape[1])
+            columns = slice(columns, columns + rollout.columns[Columns.VALID].shape[1])
         ring, anchors = self.ring, self._anchors
         if anchors is None:
             ring.add(rollout, columns)
@@ -169,8 +171,21 @@ class ReplayBuffer:
             numbers = ring.numbers(rollout.valid.numpy(), columns)
             ring.add(rollout, columns)
             anchors.add(states, numbers, columns)
-        written = ring.written[columns]
-        self._transitions.move(columns, np.maximum(written - self.kept_rows, 0), written)
+        self._is_behind = True
+
+    def _begin_draws(self) -> None:
+        """Forget which transitions can be drawn, so that :meth:`_transitions_now` finds them all."""
+        prioritized = self._layout.prioritized if self._anchors is None else None
+        self._transitions = Draws(self.rows, self.num_envs, prioritized)
+        self._is_behind = True
+
+    def _transitions_now(self) -> Draws:
+        """Return the transitions that can be drawn. Takes note of those that were added since the last call."""
+        if self._is_behind:
+            self._is_behind = False
+            written = self.ring.written
+            self._transitions.move(_ALL, np.maximum(written - self.kept_rows, 0), written)
+        return self._transitions
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
         """Draw rows, or sequences of ``L`` steps, with replacement.
@@ -291,12 +306,7 @@ class ReplayBuffer:
             )
         self.ring.set_state(state)
         self._rng.bit_generator.state = state["rng"]
-        written = self.ring.written
-        # Priorities are set below; those of entries that are drawable now stay, so clear them first.
-        self._transitions = Draws(
-            self.rows, self.num_envs, None if self.priorities is None else self._layout.prioritized
-        )
-        self._transitions.move(slice(0, self.num_envs), np.maximum(written - self.kept_rows, 0), written)
+        self._begin_draws()
         if self._anchors is not None:
             self._anchors.set_state(state["sequences"])
         if self.priorities is not None:

@@ -25,9 +25,10 @@ from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 
-START, TERMINATED, CUT = 1, 2, 4
-"""Flags of a row: it is the first of an episode; its step ended the episode by termination; its episode ends here, or
-the row after it belongs to another one."""
+START, TRUNCATED, TERMINATED = 1, 2, 4
+"""Flags of a row: it is the first of an episode; its step truncated the episode; its step terminated the episode."""
+CUT = TRUNCATED | TERMINATED
+"""No n-step window goes on after a row with one of these flags."""
 
 
 class _Rows(NamedTuple):
@@ -38,7 +39,6 @@ class _Rows(NamedTuple):
     actions: list[np.ndarray]
     rewards: np.ndarray
     starts: np.ndarray
-    ends: np.ndarray
     flags: np.ndarray
     last_obs: list[np.ndarray]
     finals: list[np.ndarray]
@@ -57,7 +57,8 @@ class Ring:
         num_columns: ``N``.
         written: int64 ``[N]``: the number of transitions that were ever written to each column. The next one goes to
             row ``written % R``, which already holds the observation.
-        flags: uint8 ``[R, N]``: :data:`START`, :data:`TERMINATED` and :data:`CUT`. Rows not written yet have ``CUT``.
+        flags: uint8 ``[R, N]``: sums of :data:`START`, :data:`TRUNCATED` and :data:`TERMINATED`. Rows not written yet
+            are marked as truncated.
         rewards: float32 ``[R, N]``.
         obs, actions: The observations and actions.
     """
@@ -68,7 +69,7 @@ class Ring:
         self.obs = ObservationRows(layout.obs, observation_space, *shape)
         self.actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
         self.rewards = np.zeros(shape, np.float32)
-        self.flags = np.full(shape, CUT, np.uint8)
+        self.flags = np.full(shape, TRUNCATED, np.uint8)
         self.written = np.zeros(layout.num_envs, np.int64)
 
     # ------------------------------------------------------------------------------------------------ writing
@@ -83,12 +84,12 @@ class Ring:
             ValueError: If the rollout is too long, a column does not exist, or the data do not fit. The ring is then
                 unchanged.
         """
-        valid = rollout.valid.numpy()
+        valid = rollout.columns[Columns.VALID].numpy()
         steps = len(valid)
         self._check_fit(columns, steps)
-        data = self._read(rollout)  # everything that can be refused is read before the first write
-        all_valid = np.count_nonzero(valid) == valid.size
-        self.obs.check_stacks(columns, data.obs, data.last_obs, data.ends if all_valid else data.ends | ~valid)
+        data = self._read(rollout, valid.shape)  # everything that can be refused is read before the first write
+        if self.obs.has_stacks:
+            self.obs.check_stacks(columns, data.obs, data.last_obs, ~valid | (data.flags & CUT > 0))
         if not valid.size:
             return
         heads = self.written[columns]
@@ -97,7 +98,8 @@ class Ring:
         # `slots` the rollout: its rows, and the slots that have a valid one.
         head: int | np.ndarray
         rows: Index
-        into, first, lengths, part, slots = columns, 0, steps, slice(None), slice(None)
+        into, first, lengths, part, slots = columns, 0, steps, _ALL, _ALL
+        all_valid = np.count_nonzero(valid) == valid.size
         if all_valid and isinstance(columns, slice) and row + steps < self.rows and _are_equal(heads):
             head, rows, next_rows = row, slice(row, row + steps), slice(row + 1, row + steps + 1)
             acting = columns
@@ -110,7 +112,7 @@ class Ring:
             next_rows = (rows + 1) % self.rows
             head, first, lengths = heads[slots] % self.rows, valid.argmax(0)[slots], valid.sum(0)[slots]
             acting = np.arange(self.num_columns)[columns][slots]
-        cut_before = self._close(head, acting, data.starts[first, slots])
+        self._close(head, acting, data.starts[first, slots])
         self.obs.release(next_rows, into)
         self.obs.write(rows, into, data.obs, part)
         self.actions.write(rows, into, data.actions, part)
@@ -122,7 +124,7 @@ class Ring:
             self.obs.finals.insert(places, data.finals)
         if self.obs.has_stacks:
             begins = data.starts & valid
-            begins[first, slots] |= cut_before
+            begins[first, slots] |= self.flags[(head - 1) % self.rows, acting] & CUT > 0
             at = begins.nonzero()
             self.obs.begin_stacks(self._places(valid, columns, *at), data.obs, at)
         self.written[acting] += lengths
@@ -138,21 +140,18 @@ class Ring:
         rows = self.numbers(valid, columns)[row, slot] % self.rows
         return rows * self.num_columns + np.arange(self.num_columns)[columns][slot]
 
-    def _close(self, head: int | np.ndarray, columns: ColumnIndex, begins: np.ndarray) -> np.ndarray:
-        """Return whether the episode of the newest row of each column is over, bool ``[n]``.
-
-        If a new episode ``begins`` though the last one did not end, the last one was truncated. The observation that is
-        still in row ``head`` is its true final one.
-        """
+    def _close(self, head: int | np.ndarray, columns: ColumnIndex, begins: np.ndarray) -> None:
+        """Mark the newest row of a column as truncated if a new episode ``begins``, bool ``[n]``, though the last one
+        did not end. The observation that is still in row ``head`` is the true final one of the last episode."""
+        if not np.count_nonzero(begins):
+            return
         newest = (head - 1) % self.rows
-        is_over = self.flags[newest, columns] & CUT > 0
-        broken = begins > is_over
+        broken = begins & (self.flags[newest, columns] & CUT == 0)
         if np.count_nonzero(broken):
             numbers = np.arange(self.num_columns)[columns]
             finals = self.obs.take((head * self.num_columns + numbers)[broken])
             self.obs.finals.insert((newest * self.num_columns + numbers)[broken], finals)
-            self.flags[newest, columns] |= broken * np.uint8(CUT)
-        return is_over | broken
+            self.flags[newest, columns] |= broken * np.uint8(TRUNCATED)
 
     def _check_fit(self, columns: ColumnIndex, steps: int) -> None:
         """Raise ``ValueError`` if a column does not exist, or a rollout of ``steps`` rows is too long."""
@@ -170,9 +169,9 @@ class Ring:
             return
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
-    def _read(self, rollout: Rollout) -> _Rows:
-        """Return the contents of a rollout. Raise ``ValueError`` if they do not fit the spaces."""
-        stored, shape = rollout.columns, rollout.shape
+    def _read(self, rollout: Rollout, shape: tuple[int, ...]) -> _Rows:
+        """Return the contents of a rollout of ``shape`` ``[T, n]``. Raise ``ValueError`` if they do not fit."""
+        stored = rollout.columns
         if Columns.STARTS not in stored:
             raise ValueError(
                 f"Rollout: expected the column 'starts', got {', '.join(stored)}. Say which rows "
@@ -182,24 +181,26 @@ class Ring:
         last_obs = self.obs.read("Rollout.last_obs", rollout.last_obs, shape[1:])
         actions = self.actions.read("Rollout['actions']", stored[Columns.ACTIONS], shape)
         terminateds, truncateds, rewards, starts = [stored[name].numpy() for name in _NUMBERS]
-        ends: np.ndarray = np.bitwise_or(terminateds, truncateds)
-        flags = starts * np.uint8(START) | terminateds * np.uint8(TERMINATED) | ends * np.uint8(CUT)
-        finals = self._read_finals(rollout, ends, terminateds)
-        return _Rows(obs, actions, rewards, starts, ends, flags, last_obs, finals)
+        # The sum of the two is 0, TRUNCATED or TERMINATED, halved: a step that does both terminates.
+        ends = terminateds.view(np.uint8) + np.bitwise_or(terminateds, truncateds)
+        flags = starts.view(np.uint8) + (ends + ends)
+        finals = self._read_finals(rollout, flags)
+        return _Rows(obs, actions, rewards, starts, flags, last_obs, finals)
 
-    def _read_finals(self, rollout: Rollout, ends: np.ndarray, terminateds: np.ndarray) -> list[np.ndarray]:
+    def _read_finals(self, rollout: Rollout, flags: np.ndarray) -> list[np.ndarray]:
         """Return the leaves ``[K, ...]`` of the true final observations. Raise ``ValueError`` unless the rollout lists
         those of all truncated steps, and no others but those of terminated ones."""
-        truncated = ends > terminateds
-        index = rollout.final_index.numpy()
-        at = tuple(index.T)
-        num = np.count_nonzero(truncated)
-        if not len(index) == np.count_nonzero(ends[at]) or np.count_nonzero(truncated[at]) != num:
+        num = np.count_nonzero(flags & TRUNCATED)
+        num_listed = rollout.final_index.shape[0]
+        if not num_listed and not num:
+            return []
+        listed = flags[tuple(rollout.final_index.numpy().T)]
+        if np.count_nonzero(listed & CUT) < num_listed or np.count_nonzero(listed & TRUNCATED) != num:
             raise ValueError(
                 f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
-                f"{len(index)} rows. List each truncated step once, and its true final observation in final_obs."
+                f"{num_listed} rows. List each truncated step once, and its true final observation in final_obs."
             )
-        return self.obs.read("Rollout.final_obs", rollout.final_obs, (len(index),)) if len(index) else []
+        return self.obs.read("Rollout.final_obs", rollout.final_obs, (num_listed,))
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -254,7 +255,7 @@ class Ring:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` of a ring of the same layout."""
-        self.flags[:] = CUT
+        self.flags[:] = TRUNCATED
         self.obs.release(slice(None), slice(None))
         self.obs.set_state(state["obs"])
         self.actions.set_rows(state["actions"])
@@ -269,4 +270,5 @@ def _are_equal(numbers: np.ndarray) -> bool:
     return as_list.count(as_list[0]) == len(as_list)
 
 
+_ALL = slice(None)
 _NUMBERS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.REWARDS, Columns.STARTS)

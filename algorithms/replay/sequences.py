@@ -23,7 +23,7 @@ from torch import Tensor, from_numpy
 
 from algorithms.replay.draws import ColumnIndex, Draws
 from algorithms.replay.layout import ReplayLayout
-from algorithms.replay.ring import CUT, START, TERMINATED, Ring
+from algorithms.replay.ring import START, TRUNCATED, Ring
 from algorithms.replay.windows import Windows
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
@@ -257,7 +257,7 @@ def gather_sequences(
     span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
     places = (anchors.places(drawn, ring) + span) % ring.num_places
     before, places = places[: settings.burn_in], places[settings.burn_in :]
-    truncated = ring.has(CUT, places) & ~ring.has(TERMINATED, places)
+    truncated = ring.has(TRUNCATED, places)
     truncated[-1] = False  # the last row is only there for its observation, no window crosses its step
     spread, positions, inserted = _with_finals(places, truncated)
     shape, spread = spread.shape, spread.reshape(-1)

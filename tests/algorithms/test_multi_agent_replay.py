@@ -259,6 +259,16 @@ def test_a_policy_learns_from_fewer_sequences_than_a_batch_has() -> None:
         assert [*algo.train()["learners"]] == ["agent"]
 
 
+@pytest.mark.parametrize("fragment", [1, 3, 4, 7])
+def test_agents_with_memory_are_sampled_in_fragments_of_any_length(fragment: int) -> None:
+    nets = {"fcnet_hiddens": [8], "use_gru": True, "lstm_cell_size": 4, "max_seq_len": 4}
+    with tags(rollout_fragment_length=fragment, model_config=nets, burn_in_len=2).build() as algo:
+        algo.train()
+        assert {*algo.train()["learners"]} == {"pair", "late"}
+        for replay in algo.replays.values():
+            assert replay.num_drawable >= replay.num_transitions - 12 * replay.num_envs
+
+
 def test_a_policy_waits_for_its_steps_though_the_columns_it_uses_are_full() -> None:
     """Agent 1 could act with "pair", so agent "b" has half of its 64 places, but never does."""
     specs = {"pair": acting_as("b"), "late": acting_as("late"), "spare": acting_as(1)}
@@ -286,10 +296,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a small buffer": (
         lambda: tags(replay_capacity=32, rollout_fragment_length=12).build(),
         r"replay_capacity: expected at least 48 for policy 'pair', 12 steps of 4 agents in all envs, got 32",
-    ),
-    "memory": (
-        lambda: tags(rollout_fragment_length=4, model_config={"use_gru": True, "max_seq_len": 4}).build(),
-        "rollout_fragment_length: expected 1 for policy 'pair', which has a memory, with several agents, got 4",
     ),
     "no policies": (lambda: tiny(Tags).build(), r"needs \.multi_agent\(policies='shared'\)"),
 }
@@ -414,9 +420,9 @@ def test_a_policy_that_took_the_id_of_another_is_resumed_with_its_own_buffer(tmp
 
 def test_a_policy_whose_buffer_cannot_be_is_not_added() -> None:
     run: Any = tiny(CartPoles, env_config={"num_agents": 2}, policies=["main"], rollout_fragment_length=4)
-    memory = RLModuleSpec(model_config={"fcnet_hiddens": [8], "use_gru": True, "max_seq_len": 4})
+    memory = RLModuleSpec(model_config={"fcnet_hiddens": [8], "use_gru": True, "max_seq_len": 40})
     with run.multi_agent(policy_mapping_fn=newest_for_the_second).build() as algo:
-        with pytest.raises(ValueError, match="rollout_fragment_length: expected 1 for policy 'second', which has a m"):
+        with pytest.raises(ValueError, match=r"ReplayBuffer\(capacity\): expected at least 79 steps of each of 4 envs"):
             algo.add_policy("second", spec=memory, train=True)
         assert [*algo.policies] == [*algo.learner_group.module] == ["main"]
         assert [*algo.train()["learners"]] == ["main"]

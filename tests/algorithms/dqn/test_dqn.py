@@ -13,7 +13,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQN, DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPOCatalog
 from rlmodule import ExplorationAPI, QNetAPI, RLModule, RLModuleSpec
-from rlmodule.testing.data import differences
+from rlmodule.testing.data import clone, differences
 from tests.algorithms.dqn.conftest import tiny
 
 PARTS: dict[str, dict[str, Any]] = {
@@ -41,6 +41,10 @@ PARTS: dict[str, dict[str, Any]] = {
     "attention with burn-in": {
         "model_config": {"fcnet_hiddens": [8], "use_attention": True, "attention_memory": 5, "max_seq_len": 4},
         "burn_in_len": 3, "n_step": 2,
+    },
+    "LSTM in fragments": {
+        "model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4},
+        "rollout_fragment_length": 3, "prioritized_replay": True,
     },
     "fragments": {"rollout_fragment_length": 4, "training_intensity": 2.0},
     "dropout": {"model_config": {"fcnet_dropout": 0.2}},
@@ -245,60 +249,28 @@ def test_a_recurrent_net_needs_enough_before_it_learns() -> None:
         assert algorithm.train()["learners"]["default_policy"]["qf_loss"] >= 0
 
 
-def test_a_checkpoint_goes_on_with_another_replay(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"prioritized_replay": True}, "expected prioritized True, got prioritized False"),
+        ({"replay_capacity": 512}, "expected capacity 512, got capacity 256"),
+        ({"num_envs_per_env_runner": 4}, "expected num_envs 4, got num_envs 2"),
+    ],
+)
+def test_a_checkpoint_goes_on_with_another_replay_if_that_begins_empty(
+    change: dict[str, Any], text: str, tmp_path: Path
+) -> None:
     with tiny().build() as algorithm:
         algorithm.train()
         algorithm.save(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"state of a replay buffer: .*replay_in_checkpoints=False"):
-        Algorithm.from_checkpoint(tmp_path / "c", prioritized_replay=True)
-    with Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512) as larger:
-        assert isinstance(larger, DQN)
-        assert (larger.env_steps, larger.replay.num_transitions, larger.replay.kept_rows) == (64, 64, 256)
-    with Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512, replay_in_checkpoints=False) as other:
+        weights = clone(state_of(algorithm)["learners"])
+    with pytest.raises(ValueError, match=rf"state of a replay buffer: {text}\..*replay_in_checkpoints=False"):
+        Algorithm.from_checkpoint(tmp_path / "c", **change)
+    with Algorithm.from_checkpoint(tmp_path / "c", **change, replay_in_checkpoints=False) as other:
         assert isinstance(other, DQN)
         assert (other.env_steps, other.replay.num_transitions) == (64, 0)
+        assert differences(state_of(other)["learners"], weights) == []
         other.train()
-
-
-@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 3)])
-@pytest.mark.parametrize("name", ["plain", "rainbow"])
-def test_a_run_goes_on_with_another_number_of_envs(name: str, before: int, after: int, tmp_path: Path) -> None:
-    with tiny(num_envs_per_env_runner=before, **PARTS[name]).build() as algorithm:
-        algorithm.train()
-        assert isinstance(algorithm, DQN)
-        steps, kept = algorithm.env_steps, algorithm.replay.num_transitions
-        algorithm.save(tmp_path / "c")
-    weights = []
-    for _ in range(2):
-        with Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=after) as other:
-            assert isinstance(other, DQN)
-            assert other.env_steps == steps
-            assert kept - after < other.replay.num_transitions <= kept
-            result = other.train()
-            assert result["learners"]["default_policy"]["num_updates_skipped"] == 0
-            weights.append(state_of(other)["learners"]["module"])
-    assert differences(*weights) == []
-
-
-def test_envs_that_come_together_may_have_been_apart(tmp_path: Path) -> None:
-    with tiny(num_envs_per_env_runner=2).build() as algorithm:
-        algorithm.train()
-        assert isinstance(algorithm, DQN)
-        algorithm.replay.heads[1] -= 1  # as after a runner of its own lost a step
-        algorithm.save(tmp_path / "c")
-    with Algorithm.from_checkpoint(tmp_path / "c") as other:
-        assert isinstance(other, DQN)
-        assert other.replay.num_transitions > 0
-        other.train()
-
-
-def test_sequences_need_as_many_envs_as_there_were(tmp_path: Path) -> None:
-    with tiny(**PARTS["LSTM"]).build() as algorithm:
-        algorithm.train()
-        algorithm.save(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"expected .*num_envs 4, got .*num_envs 2.*replay_in_checkpoints=False"):
-        Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=4)
-    Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=4, replay_in_checkpoints=False).stop()
 
 
 def test_epsilon_and_beta_are_reported() -> None:

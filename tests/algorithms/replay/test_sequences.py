@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, ReplaySample, SequenceReplay, replay_bytes
+from algorithms.replay.ring import START
 from algorithms.replay.sequences import Anchors
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
@@ -41,6 +42,18 @@ def buffer_for(stream: Stream, *, length: int, burn: int = 0, **options: Any) ->
 def anchors_of(buffer: ReplayBuffer) -> Anchors:
     assert buffer._anchors is not None
     return buffer._anchors
+
+
+def places_of(buffer: ReplayBuffer, sample: ReplaySample) -> np.ndarray:
+    """Place of the row in which each sequence begins."""
+    return anchors_of(buffer).places(sample.indices, buffer.ring)
+
+
+def drawable(anchors: Anchors) -> np.ndarray:
+    """Places of the anchors that can be drawn."""
+    size, draws = len(anchors.rows), anchors.draws
+    numbers = [(n % size, env) for env in range(len(draws.end)) for n in range(draws.begin[env], draws.end[env])]
+    return np.array(sorted(row * len(draws.end) + env for row, env in numbers), np.int64)
 
 
 def with_numbered_states(rollout: Rollout, first_row: int, length: int) -> Rollout:
@@ -97,7 +110,7 @@ def sequence_from(buffer: ReplayBuffer, row: int) -> dict[str, Any]:
     """The only sequence that begins at ``row``."""
     for _ in range(200):
         sample = buffer.sample(1)
-        if anchors_of(buffer).places(sample.indices).tolist() == [row]:
+        if places_of(buffer, sample).tolist() == [row]:
             return sample.batch
     raise AssertionError(f"no sequence at {row} in 200 draws")
 
@@ -139,7 +152,7 @@ def test_rows_of_a_burn_in_come_before_and_have_the_state() -> None:
 def test_sequences_with_fewer_inserted_rows_repeat_their_last_row() -> None:
     buffer = by_hand(sequences=SequenceReplay(length=2, initial_state=STATE))
     sample = buffer.sample(4)
-    while anchors_of(buffer).places(sample.indices).tolist() != [2, 4]:
+    while places_of(buffer, sample).tolist() != [2, 4]:
         sample = buffer.sample(4)
     batch = sample.batch
     assert batch[Columns.OBS][..., 0].tolist() == [[2, 4], [99, 5], [3, 6], [4, 7], [5, 7]]
@@ -155,10 +168,10 @@ def test_sequences_with_fewer_inserted_rows_repeat_their_last_row() -> None:
 def test_priorities_of_sequences_mix_the_greatest_and_the_mean_error() -> None:
     options = PrioritizedReplay(alpha=1.0, eps=1e-9)
     buffer = by_hand(sequences=SequenceReplay(length=2, initial_state=STATE), prioritized=options)
-    assert shares_of(buffer) == [1, 1, 1, 0, 0]
+    assert shares_of(buffer) == [1, 1, 1, 0, 0, 0]
     sample = ReplaySample({}, np.array([2, 0]), np.array([0, 1, 0, 1]))
     buffer.update_priorities(sample, torch.tensor([1.0, -4, 3, 2], requires_grad=True))
-    assert shares_of(buffer) == pytest.approx([0.9 * 4 + 0.1 * 3, 1, 0.9 * 3 + 0.1 * 2, 0, 0])
+    assert shares_of(buffer) == pytest.approx([0.9 * 4 + 0.1 * 3, 1, 0.9 * 3 + 0.1 * 2, 0, 0, 0])
     drawn = buffer.sample(6, beta=1.0)
     weights = drawn.batch[Columns.WEIGHTS]
     shares = np.array([3.9, 1, 2.9])[drawn.indices]
@@ -172,7 +185,7 @@ def test_priorities_of_sequences_mix_the_greatest_and_the_mean_error() -> None:
 
 def shares_of(buffer: ReplayBuffer) -> list[float]:
     assert buffer.priorities is not None
-    return buffer.priorities._tree.get(np.arange(anchors_of(buffer).sampleable.size)).tolist()
+    return buffer.priorities._tree.get(np.arange(anchors_of(buffer).rows.size)).tolist()
 
 
 # --- against single envs ---------------------------------------------------------------------------------------------
@@ -185,29 +198,47 @@ class Walk:
         self.buffer, self.anchors, self.n_step = buffer, anchors_of(buffer), n_step
         self.settings = self.anchors.settings
         self.envs = [(stream, n) for stream in streams for n in range(stream.num_envs)]
+        self.recorded: list[list[int]] = [[] for _ in self.envs]
+
+    def note(self, env: int, first_row: int, num_rows: int) -> None:
+        """A rollout recorded states of ``env`` in every ``length``-th of these rows."""
+        self.recorded[env] += range(first_row, first_row + num_rows, self.settings.length)
+
+    def rows(self, env: int) -> list[int]:
+        """The rows that are transitions."""
+        stream, n = self.envs[env]
+        return [row for row, step in enumerate(stream.steps[n]) if step.valid]
 
     def steps(self, env: int) -> list[Step]:
         stream, n = self.envs[env]
-        return stream.steps[n]
+        return [step for step in stream.steps[n] if step.valid]
 
-    def observation(self, env: int, row: int) -> np.ndarray:
-        stream, n = self.envs[env]
-        steps = stream.steps[n]
-        return stream.observe(steps[row].stack if row < len(steps) else stream._stacks[n])
+    def observation(self, env: int, number: int) -> np.ndarray:
+        stream, _ = self.envs[env]
+        steps = self.steps(env)
+        return stream.observe(steps[number].stack if number < len(steps) else steps[-1].following)
 
-    def sampleable(self) -> dict[int, tuple[int, int]]:
-        """Number of the anchor → env and row since the beginning."""
+    def sampleable(self) -> dict[tuple[int, int], int]:
+        """Env and number of the first transition of each sequence → the row whose state was recorded."""
         found = {}
         length, burn = self.settings.length, self.settings.burn_in
         reach = burn + length + self.n_step[1] - 1
-        for env in range(len(self.envs)):
-            steps = self.steps(env)
-            oldest = max(0, len(steps) - self.buffer.kept_rows)
-            for row in range(0, len(steps), length):
-                trained = steps[row + burn : row + burn + length]
-                if row >= oldest and row + reach <= len(steps) and any(step.valid for step in trained):
-                    found[row % self.buffer.rows // length * len(self.envs) + env] = (env, row)
+        for env, recorded in enumerate(self.recorded):
+            rows = self.rows(env)
+            numbers = [sum(row < begin for row in rows) for begin in recorded]
+            last = -length
+            for begin, number, following in zip(recorded, numbers, [*numbers[1:], len(rows)], strict=True):
+                if following == number or following - last <= length:
+                    continue
+                last = number
+                if number >= len(rows) - self.buffer.kept_rows and number + reach <= len(rows):
+                    found[env, number] = begin
         return found
+
+    def begins(self, anchors: np.ndarray) -> list[tuple[int, int]]:
+        """Env and number of the first transition of each sequence."""
+        numbers = self.anchors.rows.take(anchors).tolist()
+        return [*zip((anchors % len(self.envs)).tolist(), numbers, strict=True)]
 
     def check(self, sample: ReplaySample) -> None:
         there, batch = self.sampleable(), sample.batch
@@ -218,8 +249,12 @@ class Walk:
         following = dict(zip(valid_rows.tolist(), next_rows.tolist(), strict=True))
         assert len(following) == len(valid_rows)
         lengths = []
-        for b, anchor in enumerate(sample.indices.tolist()):
-            env, row = there[anchor]
+        for b, (env, row) in enumerate(self.begins(sample.indices)):
+            assert batch[Columns.STATE_IN]["more"][0][b] == 1000 * env + there[env, row]
+            assert batch[Columns.STATE_IN]["h"][b].tolist() == [
+                1000 * env + there[env, row],
+                -1000 * env - there[env, row],
+            ]
             lengths.append(self.check_one(batch, b, env, row, following))
         assert max(lengths) == shape[0]
         assert not following  # nothing else is trained
@@ -230,8 +265,6 @@ class Walk:
     def check_one(self, batch: dict[str, Any], b: int, env: int, row: int, following: dict[int, int]) -> int:
         steps, (length, burn) = self.steps(env), (self.settings.length, self.settings.burn_in)
         first, num = row + burn, batch[Columns.STARTS].shape[1]
-        assert batch[Columns.STATE_IN]["more"][0][b] == 1000 * env + row
-        assert batch[Columns.STATE_IN]["h"][b].tolist() == [1000 * env + row, -1000 * env - row]
         for t in range(burn):
             np.testing.assert_array_equal(batch[Columns.BURN_IN][Columns.OBS][t, b], self.observation(env, row + t))
             assert batch[Columns.BURN_IN][Columns.STARTS][t, b] == steps[row + t].start
@@ -241,10 +274,10 @@ class Walk:
             if i < len(steps) or not steps[i - 1].ended:  # else nothing reaches there, and older frames are not known
                 np.testing.assert_array_equal(obs[place], self.observation(env, i))
             assert starts[place] == (i < last and steps[i].start)
-            if i < first + length and steps[i].valid:
+            if i < first + length:
                 self.check_row(batch, place * num + b, following.pop(place * num + b), env, i)
             place += 1
-            if i < last and steps[i].valid and steps[i].ended and not steps[i].terminated:
+            if i < last and steps[i].ended and not steps[i].terminated:
                 stream, _ = self.envs[env]
                 np.testing.assert_array_equal(obs[place], stream.observe(steps[i].following))
                 assert not starts[place]
@@ -255,12 +288,13 @@ class Walk:
 
     def check_row(self, batch: dict[str, Any], place: int, next_place: int, env: int, i: int) -> None:
         stream, n = self.envs[env]
+        row = self.rows(env)[i]
         found = {name: batch[name].flatten(0, 1)[place].item() for name in (Columns.REWARDS, Columns.DISCOUNTS)}
         next_obs = batch[Columns.OBS].flatten(0, 1)[next_place].numpy()
-        assert batch[Columns.ACTIONS].flatten()[place] == stream.steps[n][i].action
+        assert batch[Columns.ACTIONS].flatten()[place] == stream.steps[n][row].action
         matches = []
         for n_step in range(self.n_step[0], self.n_step[1] + 1):
-            reward, stack, discount, _ = stream.window(n, i, n_step, GAMMA)
+            reward, stack, discount, _ = stream.window(n, row, n_step, GAMMA)
             matches.append(
                 np.isclose(found[Columns.REWARDS], reward, rtol=1e-5, atol=1e-6)
                 and np.isclose(found[Columns.DISCOUNTS], discount)
@@ -275,7 +309,7 @@ def cases(draw: Any) -> dict[str, Any]:
     burn = draw(st.integers(0, 7))
     low = draw(st.integers(1, 3))
     n_step = (low, draw(st.integers(low, 4)))
-    fragments = [d for d in range(1, length + 1) if length % d == 0] + [2 * length, 5 * length]
+    fragments = [*range(1, length + 3), 2 * length, 2 * length + 3, 5 * length]
     num_envs = draw(st.integers(1, 3))
     least = burn + length + n_step[1] - 1 + length - 1
     return {
@@ -309,7 +343,7 @@ def test_every_sequence_is_what_its_env_went_through(case: dict[str, Any]) -> No
         prioritized=case["prioritized"],
     )
     if fragment >= buffer.rows:
-        fragment = buffer.rows - length
+        fragment = buffer.rows - 1
     walk = Walk(buffer, streams, case["n_step"])
     rng = np.random.default_rng(case["seed"])
     adds = 3 * buffer.rows // fragment + 2
@@ -325,16 +359,18 @@ def test_every_sequence_is_what_its_env_went_through(case: dict[str, Any]) -> No
             sign = torch.tensor([1.0, -1])
             rollout.state_in = {"h": numbers["h"] + offset * sign, "more": (numbers["more"][0] + offset,)}
             buffer.add(rollout, k * case["num_envs"])
+            for n in range(stream.num_envs):
+                walk.note(k * case["num_envs"] + n, first_row, fragment)
         if rng.random() < 0.3 or i == adds - 1:
             check_all(buffer, walk)
 
 
 def check_all(buffer: ReplayBuffer, walk: Walk) -> None:
-    there = walk.sampleable()
-    assert np.flatnonzero(walk.anchors.sampleable).tolist() == sorted(there)
-    assert walk.anchors.num == len(there)
+    there, places = walk.sampleable(), drawable(walk.anchors)
+    assert sorted(walk.begins(places)) == sorted(there)
+    assert walk.anchors.draws.num == len(there)
     if buffer.priorities is not None:
-        assert np.flatnonzero(shares_of(buffer)).tolist() == sorted(there)
+        assert np.flatnonzero(shares_of(buffer)).tolist() == places.tolist()
     if there:
         sample = buffer.sample(min(5, len(there)) * walk.settings.length)
         walk.check(sample)
@@ -358,10 +394,11 @@ def filled(**options: Any) -> tuple[ReplayBuffer, Stream]:
 
 def test_uniform_draws_are_uniform_over_sequences() -> None:
     buffer, _ = filled()
-    counts = np.zeros(anchors_of(buffer).sampleable.size)
+    counts = np.zeros(anchors_of(buffer).rows.size)
     for _ in range(300):
         np.add.at(counts, buffer.sample(40).indices, 1)
-    there = anchors_of(buffer).sampleable.reshape(-1)
+    there = np.zeros(len(counts), bool)
+    there[drawable(anchors_of(buffer))] = True
     assert not counts[~there].any()
     expected = 3000 / there.sum()
     assert ((counts[there] - expected) ** 2 / expected).sum() < 60  # 99.9 % with some 20 degrees of freedom: 45
@@ -433,15 +470,23 @@ def test_a_burn_in_comes_to_the_states_that_were_recorded(mode: AutoresetMode, f
     )
     for _ in range(64 // fragment):
         buffer.add(runner.sample(fragment))
-    for _ in range(10):
+    anchors, num_compared = anchors_of(buffer), 0
+    for _ in range(30):
         sample = buffer.sample(20)
         rest = burn_in(module, sample.batch)
-        after = anchors_of(buffer).states((sample.indices + 3) % anchors_of(buffer).sampleable.size)
+        following = (sample.indices + 3) % anchors.rows.size  # the next anchor of the same env
+        # anchors lie closer where rows between them only reset an env, and the state before a start does not matter
+        is_after = anchors.rows.take(following) == anchors.rows.take(sample.indices) + 4
+        is_after &= ~buffer.ring.has(START, anchors.places(following, buffer.ring))
+        num_compared += int(is_after.sum())
         tree.map_structure(
-            lambda a, b: torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5), rest[Columns.STATE_IN], after
+            lambda a, b, which=is_after: torch.testing.assert_close(a[which], b[which], rtol=1e-5, atol=1e-5),
+            rest[Columns.STATE_IN],
+            anchors.states(following),
         )
         out = module.forward_train(rest)
         assert out[Columns.EMBEDDINGS].shape[:2] == rest[Columns.STARTS].shape
+    assert num_compared > 5
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -467,21 +512,6 @@ def test_a_ring_too_small_for_a_sequence_is_explained() -> None:
     buffer_for(stream, length=4, burn=4, capacity=26, n_step=3)
     with pytest.raises(ValueError, match=text):
         buffer_for(stream, length=4, burn=4, capacity=24, n_step=3)
-
-
-@pytest.mark.parametrize("steps", [[3], [6], [7], [2, 4], [1, 2, 2]])
-def test_fragments_that_do_not_fit_sequences_are_explained(steps: list[int]) -> None:
-    stream = Stream(0, 2)
-    buffer = buffer_for(stream, length=4, capacity=40)
-    for count in steps[:-1]:
-        buffer.add(stream.rollout(count))
-    before = buffer.get_state()
-    with pytest.raises(
-        ValueError,
-        match=r"rollout_fragment_length: expected (a divisor or .* 4|rollouts that begin where .* 4)",
-    ):
-        buffer.add(stream.rollout(steps[-1]))
-    assert buffer.get_state()["heads"].tolist() == before["heads"].tolist()
 
 
 def test_states_of_another_shape_are_explained() -> None:

@@ -95,10 +95,6 @@ def test_net_settings_reach_the_nets() -> None:
         ({"burn_in_len": 3}, r"burn_in_len: expected 0"),
         ({"target_entropy": 5.0}, r"target_entropy: expected less than 0\.693"),
         ({"target_entropy": 0.5, "alpha_lr": 0.0}, r"target_entropy: expected 'auto' with alpha_lr=0"),
-        (
-            {"model_config": {"use_lstm": True, "max_seq_len": 10}, "rollout_fragment_length": 4},
-            r"rollout_fragment_length: expected a divisor or a multiple of max_seq_len=10",
-        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
