@@ -48,19 +48,19 @@ class TreeRows:
         self._template = allocate_observations(space, 0)
 
     def read(self, name: str, column: Tree, leading: tuple[int, ...]) -> list[np.ndarray]:
-        """Return the leaves of a rollout's column as arrays ``[*leading, *leaf.shape]``.
+        """Return the leaves of a rollout's column, arrays ``[*leading, *leaf.shape]``.
 
         Args:
             name: The column's name in errors.
-            column: A tree of tensors on the CPU.
-            leading: The expected leading dimensions of each tensor.
+            column: A tree of arrays.
+            leading: The expected leading dimensions of each array.
 
         Raises:
             ValueError: If the structure, a shape or a dtype differs from the space.
         """
         remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
-        if isinstance(column, Tensor) and isinstance(self._template, np.ndarray):
-            arrays = [column.numpy()]
+        if isinstance(column, np.ndarray) and isinstance(self._template, np.ndarray):
+            arrays = [column]
         else:
             try:
                 tree.assert_same_structure(self._template, column, check_types=False)
@@ -68,7 +68,7 @@ class TreeRows:
                 expected = f"a tree of {', '.join(leaf.path for leaf in self.leaves)}"
                 message = f"{name}: expected {expected}, got another structure ({error}). {remedy}"
                 raise ValueError(message) from error
-            arrays = [x.numpy() for x in tree.flatten(column)]
+            arrays = tree.flatten(column)
         for leaf, array in zip(self.leaves, arrays, strict=True):
             fits = array.dtype == leaf.dtype or np.can_cast(array.dtype, leaf.dtype, "same_kind")
             if array.shape != leading + leaf.shape or not fits:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
-from torch import from_numpy
+from torch import Tensor, from_numpy
 
 from algorithms.replay.draws import ColumnIndex
 from algorithms.replay.layout import ReplayLayout
@@ -23,7 +23,7 @@ from algorithms.replay.observations import Index, ObservationRows, TreeRows
 from catalog.base import Tree
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import Rollout
+from rlmodule.data.rollout import Rollout, map_leaves
 
 START, TRUNCATED, TERMINATED = 1, 2, 4
 """Flags of a row: it is the first of an episode; its step truncated the episode; its step terminated the episode."""
@@ -84,7 +84,7 @@ class Ring:
             ValueError: If the rollout is too long, a column does not exist, or the data do not fit. The ring is then
                 unchanged.
         """
-        valid = rollout.columns[Columns.VALID].numpy()
+        valid: Any = rollout.numpy(Columns.VALID)
         steps = len(valid)
         self._check_fit(columns, steps)
         data = self._read(rollout, valid.shape)  # everything that can be refused is read before the first write
@@ -171,16 +171,16 @@ class Ring:
 
     def _read(self, rollout: Rollout, shape: tuple[int, ...]) -> _Rows:
         """Return the contents of a rollout of ``shape`` ``[T, n]``. Raise ``ValueError`` if they do not fit."""
-        stored = rollout.columns
-        if Columns.STARTS not in stored:
+        if Columns.STARTS not in rollout:
             raise ValueError(
-                f"Rollout: expected the column 'starts', got {', '.join(stored)}. Say which rows "
+                f"Rollout: expected the column 'starts', got {', '.join(rollout.columns)}. Say which rows "
                 "are the first of an episode."
             )
-        obs = self.obs.read("Rollout['obs']", stored[Columns.OBS], shape)
-        last_obs = self.obs.read("Rollout.last_obs", rollout.last_obs, shape[1:])
-        actions = self.actions.read("Rollout['actions']", stored[Columns.ACTIONS], shape)
-        terminateds, truncateds, rewards, starts = [stored[name].numpy() for name in _NUMBERS]
+        obs = self.obs.read("Rollout['obs']", rollout.numpy(Columns.OBS), shape)
+        last_obs = self.obs.read("Rollout.last_obs", rollout.numpy("last_obs"), shape[1:])
+        actions = self.actions.read("Rollout['actions']", rollout.numpy(Columns.ACTIONS), shape)
+        numbers: list[Any] = [rollout.numpy(name) for name in _NUMBERS]
+        terminateds, truncateds, rewards, starts = numbers
         # The sum of the two is 0, TRUNCATED or TERMINATED, halved: a step that does both terminates.
         ends = terminateds.view(np.uint8) + np.bitwise_or(terminateds, truncateds)
         flags = starts.view(np.uint8) + (ends + ends)
@@ -200,7 +200,8 @@ class Ring:
                 f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
                 f"{num_listed} rows. List each truncated step once, and its true final observation in final_obs."
             )
-        return self.obs.read("Rollout.final_obs", rollout.final_obs, (num_listed,))
+        finals = map_leaves(Tensor.numpy, rollout.final_obs)
+        return self.obs.read("Rollout.final_obs", finals, (num_listed,))
 
     # ------------------------------------------------------------------------------------------------ reading
 

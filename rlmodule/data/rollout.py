@@ -55,6 +55,9 @@ class Rollout:
     policy_version: int = 0
     first_env_index: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
+    views: dict[str, tuple[Tree, Tree]] = field(default_factory=dict, init=False, repr=False)
+    """Columns and the NumPy arrays that :meth:`numpy` made of them. Rollouts that use the same memory, one after
+    another, may share this dict."""
 
     def __getitem__(self, name: str) -> Tree:
         """Return the column ``name``."""
@@ -91,6 +94,15 @@ class Rollout:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
         return dataclasses.replace(self, **{name: moved(getattr(self, name), device) for name in names})
+
+    def numpy(self, name: str) -> Tree:
+        """Return the column ``name``, or ``"last_obs"``, as NumPy arrays that share its memory. The rollout must be on
+        the CPU. Arrays are made once for each column, since that takes torch longer than reading them."""
+        column = self.last_obs if name == "last_obs" else self.columns[name]
+        view = self.views.get(name)
+        if view is None or view[0] is not column:
+            self.views[name] = view = column, map_leaves(Tensor.numpy, column)
+        return view[1]
 
     @property
     def valid(self) -> Tensor:

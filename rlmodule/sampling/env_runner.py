@@ -404,7 +404,7 @@ class EnvRunner(Accounts):
                     dist = module.action_dist_cls.from_logits(dist_inputs)
                     columns[Columns.ACTION_LOGP] = dist.logp(columns[Columns.ACTIONS])
         self._steps += num_steps
-        return Rollout(
+        rollout = Rollout(
             columns=columns,
             last_obs=data.seen[num_steps],
             final_index=final_index,
@@ -413,6 +413,8 @@ class EnvRunner(Accounts):
             first_env_index=self._first,
             stats=stats,
         )
+        rollout.views = data.views
+        return rollout
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
         """Return ``found``, the row and slot of the last step of each episode ``[K, 2]``, as a tensor, and the true

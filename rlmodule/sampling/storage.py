@@ -60,6 +60,7 @@ class RolloutStorage:
         state_in: States of a recurrent module before rows ``0, L, 2L, …``, where ``L`` is the length of training
             sequences.
         filled: Number of complete rows.
+        views: The ``views`` of rollouts of these rows.
     """
 
     module: RLModule
@@ -84,6 +85,7 @@ class RolloutStorage:
     faults: list[tuple[int, int]] = field(init=False)
     state_in: Tree | None = None
     filled: int = field(init=False)
+    views: dict[str, tuple[Tree, Tree]] = field(default_factory=dict)
 
     @classmethod
     def allocate(

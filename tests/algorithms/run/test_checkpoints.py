@@ -44,15 +44,19 @@ def dqn(**settings: Any) -> DQN:
 @pytest.mark.parametrize(
     ("name", "actions", "total"), [("ppo-2", [1, 0, 0, 1], 2.722435601092002), ("dqn-2", [1] * 4, -3.4508681781589985)]
 )
-def test_a_golden_checkpoint_loads_and_goes_on(name: str, actions: list[int], total: float) -> None:
-    """If this fails, raise the format and write a converter: there are checkpoints like this one on disks."""
+def test_a_golden_checkpoint_loads_and_goes_on(
+    name: str, actions: list[int], total: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If this fails, raise the format and write a converter: there are checkpoints like this one on disks. A replay
+    buffer of an earlier format is not converted, and the run goes on with an empty one."""
     with Algorithm.from_checkpoint(GOLDEN / name) as algorithm:
         assert [algorithm.policy.act(np.float32(row))[0] for row in np.eye(4)] == actions
         weights = sum(float(weight.detach().double().sum()) for weight in algorithm.get_module().parameters())
         assert weights == pytest.approx(total, abs=1e-12)
         assert algorithm.train()["training_iteration"] == 3
         if isinstance(algorithm, DQN):
-            assert algorithm.replay.num_transitions == 20
+            assert algorithm.replay.num_transitions == 8
+            assert "expected a replay buffer of format 2, got one of an earlier version" in caplog.text
 
 
 # --- which are kept ---------------------------------------------------------------------------------------------------
