@@ -277,7 +277,7 @@ class ReplayBuffer:
         """Return the properties that two buffers must share before one can load the state of the other."""
         return {
             "format": FORMAT,
-            "capacity": self.kept_rows * self.num_envs,
+            "capacity": self._layout.capacity,
             "num_envs": self.num_envs,
             "observations": ", ".join(map(str, self._layout.obs)),
             "actions": ", ".join(map(str, self._layout.actions)),

@@ -447,11 +447,14 @@ def test_a_shared_policy_continues_with_another_number_of_agents(tmp_path: Path)
     with run.build() as algo:
         for _ in range(2):
             algo.train()
-        path, stored = algo.save(tmp_path / "ck"), algo.replay.num_transitions
-    with Algorithm.from_checkpoint(path, env=CartPoles, env_config={"num_agents": 3}) as more:
+        path, weights = algo.save(tmp_path / "ck"), clone(algo.get_module().get_state())
+    more_agents: dict[str, Any] = {"env": CartPoles, "env_config": {"num_agents": 3}}
+    with pytest.raises(ValueError, match=r"expected num_envs 6, got num_envs 4\..*replay_in_checkpoints=False"):
+        Algorithm.from_checkpoint(path, **more_agents)
+    with Algorithm.from_checkpoint(path, **more_agents, replay_in_checkpoints=False) as more:
         assert isinstance(more, DQN)
-        assert stored - 6 < more.replay.num_transitions <= stored
-        assert more.replay.num_envs == 6
+        assert differences(more.get_module().get_state(), weights) == []
+        assert (more.replay.num_envs, more.replay.num_transitions) == (6, 0)
         result = more.train()
         assert {*result["env_runners"]["num_agent_steps_sampled_lifetime"]} == {*CART[:3]}
         assert result["learners"][ID]["num_target_updates"] > 0
