@@ -17,9 +17,14 @@ from rlmodule.modules.spec import RLModuleSpec
 from tests.settings_act.footprint import CALLS, Slope, Track
 
 
-def called(*args: Any, **kwargs: Any) -> str:
-    """Count a call. The result is a policy of the scenes with several agents, for functions that choose one."""
+def called(*args: Any, **kwargs: Any) -> None:
+    """Count a call."""
     CALLS["function"] += 1
+
+
+def chosen(*args: Any, **kwargs: Any) -> str:
+    """Choose a policy of the scenes with several agents."""
+    called()
     return "cart_0"
 
 
@@ -82,8 +87,7 @@ def _values(hint: Any, default: Any, item: Setting, config: type[AlgorithmConfig
     elif origin is type or hint is type:
         yield from _classes(arguments[0] if arguments else object, config)
     elif origin is not None and isinstance(origin, type) and issubclass(origin, Callable):  # type: ignore[arg-type]
-        yield called
-        yield from (Listening,)
+        yield from (called, chosen, Listening)
     elif origin is list:
         for value in _values(arguments[0], None, item, config):
             yield [value]

@@ -67,6 +67,7 @@ class Slope(Track):
 
 
 SMALL: dict[str, Any] = {
+    "lr": 0.01,
     "num_envs_per_env_runner": 2,
     "train_batch_size_per_learner": 16,
     "minibatch_size": 8,
