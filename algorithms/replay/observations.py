@@ -91,7 +91,7 @@ class TreeRows:
         """For each leaf, write the entries that the NumPy index ``part`` selects from its array in ``values`` to the
         ring at ``rows`` and ``columns``. If the leaf stacks frames, write only the newest frame of each entry."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
-            array[rows, columns] = leaf.newest_frame(value[part])
+            array[rows, columns] = leaf.newest_frame(value)[part]  # the frame first, since `part` may copy
 
     def build(self, arrays: Arrays) -> Tree:
         """Return the tree of tensors whose leaves are ``arrays``."""
