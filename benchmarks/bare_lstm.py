@@ -3,7 +3,7 @@
     python -m benchmarks.bare_lstm lstm 60000
 
 Policy and value head share two layers of 64 tanh units and an LSTM of 64 cells after them. Each env's state runs along
-with it and is zeroed where an episode ends. Training goes by sequences of `seq_len` steps, each taken up with the state
+with it and is zeroed where an episode ends. Training uses sequences of `seq_len` steps, each resumed with the state
 that was there when it was sampled, and zeroed again at the starts of episodes inside it; a minibatch has as many
 sequences as make its rows. True final observations are valued with the state of their own episode.
 """
@@ -41,7 +41,7 @@ class Net(nn.Module):
         return latent[0], state
 
     def unroll(self, obs: Tensor, goes_on: Tensor, state: State) -> Tensor:
-        """Latents `[S, B, CELLS]` of sequences; the core runs in one call between steps at which any row starts anew.
+        """Latents `[S, B, CELLS]` of sequences; the core runs in one call between steps at which any row starts again.
 
         Args:
             obs: `[S, B, …]`.
@@ -59,7 +59,7 @@ class Net(nn.Module):
 
 
 class Memory(Storage):
-    """Columns of one batch, and the states `[T / S, N, CELLS]` that its sequences are taken up with."""
+    """Columns of one batch, and the states `[T / S, N, CELLS]` that its sequences resume with."""
 
     def __init__(self, env: SyncVectorEnv, job: Job):
         super().__init__(env, job.fragment)

@@ -60,7 +60,7 @@ def num_inputs(env: SyncVectorEnv) -> int:
 
 
 class Actor(nn.Module):
-    """The policy net; of continuous actions it is the mean, beside a free log standard deviation.
+    """The policy net; of continuous actions it is the mean, with a free log standard deviation.
 
     Args:
         env: What it acts in.

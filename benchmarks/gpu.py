@@ -1,4 +1,4 @@
-"""How fast PPO's learner is on a GPU: as it stands, compiled, as CUDA graphs, in bfloat16, beside a bare loop.
+"""How fast PPO's learner is on a GPU: as it stands, compiled, as CUDA graphs, in bfloat16, next to a bare loop.
 
     python -m benchmarks.gpu [--jobs atari mujoco wide] [--repeats 20] [--device cuda]
 

@@ -6,7 +6,7 @@
 
 Each run is a process of its own with one torch thread: it trains for as long as the next iteration still fits into the
 budget of env steps. PPO then plays 20 greedy episodes, and their mean return is the run's. DQN plays 20 after every
-5,000 env steps, and the best of these means is the run's; beside it stands the last one. An env's figure is the median
+5,000 env steps, and the best of these means is the run's; the last one stands next to it. An env's figure is the median
 over its seeds. The training window is the mean return of the last 100 training episodes, which explore.
 
 Each run that ends is added to `benchmarks/learning.jsonl`, and is not repeated: a command that was interrupted
@@ -42,7 +42,7 @@ from benchmarks.run import ROOT, machine, write
 
 DOC = ROOT / "docs" / "learning.md"
 RUNS = ROOT / "benchmarks" / "learning.jsonl"
-"""Every run that has ended, a line of JSON each: what it depends on, what it came to, and where it ran."""
+"""Every run that has ended, a line of JSON each: what it depends on, its result, and where it ran."""
 UNFINISHED = ROOT / "runs" / "learning"
 """A folder for each run that has not ended, with its last checkpoint."""
 CHECKPOINTS = 10  # of a run
@@ -314,7 +314,7 @@ Report = Callable[[int, float], None]  # called after each iteration: env steps 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run came to: the mean return of the greedy episodes that count, and of the last ones.
+    """The result of one run: the mean return of the greedy episodes that count, and of the last ones.
 
     Attributes:
         evaluations: Env steps and mean return of every evaluation.
@@ -570,7 +570,7 @@ def show(rows: list[Row], name: str, console: Console) -> None:
 
 
 def _one(goal: Goal, seed: int) -> None:
-    """A run as a process: one line of JSON per iteration, and what it came to at last."""
+    """A run as a process: one line of JSON per iteration, and its result at the end."""
 
     def report(steps: int, mean: float) -> None:
         print(json.dumps([steps, mean]), flush=True)

@@ -1,8 +1,8 @@
 """The jobs of `bare_ppo` and `bare_lstm`, trained by `algorithms.ppo` through its public interface.
 
     python -m benchmarks.ours_ppo cartpole 60000
-    python -m benchmarks.ours_ppo learners 60000    # with two learners, beside peers.rllib
-    python -m benchmarks.ours_ppo agents-own 40000  # with four agents in each env, beside peers.rllib
+    python -m benchmarks.ours_ppo learners 60000    # with two learners, next to peers.rllib
+    python -m benchmarks.ours_ppo agents-own 40000  # with four agents in each env, next to peers.rllib
 
 Same nets, batch, minibatches, epochs and coefficients; what is not part of the bare arithmetic (observation and value
 normalisation) is turned off. Steps per second count whole calls of `train()` after the first two. With several agents,

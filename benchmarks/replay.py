@@ -1,4 +1,4 @@
-"""What the replay buffer costs beside a bare ring of the same columns, and beside Stable-Baselines3's buffer.
+"""What the replay buffer costs next to a bare ring of the same columns, and next to Stable-Baselines3's buffer.
 
     python -m benchmarks.replay adding    # or sampling, prioritized, training, memory
 
@@ -194,7 +194,7 @@ def sampling(repeats: int = 30) -> dict[str, float]:
 
 
 def prioritized(repeats: int = 30) -> dict[str, float]:
-    """Prioritized batches of 256 per second, sampled and given new priorities, beside uniform ones of the others."""
+    """Prioritized batches of 256 per second, sampled and given new priorities, next to uniform ones of the others."""
     buffer = filled(our_buffer(PrioritizedReplay()), CAPACITY)
     td_errors = torch.randn(BATCH, generator=torch.Generator().manual_seed(0))
 

@@ -1,4 +1,4 @@
-"""Measure our speed beside the same work without a framework, in one run on one machine.
+"""Measure our speed next to the same work without a framework, in one run on one machine.
 
     python -m benchmarks.run [--jobs cartpole cheetah lstm dqn sac-pendulum sac-pendulum-1 sac-cheetah sac-cheetah-1
                              pong learners workers replay sampling catalog import] [--repeats 5] [--write]
@@ -178,7 +178,7 @@ def rllib_python() -> str | None:
 
 
 def learner_rows(repeats: int, report: Report) -> list[Row]:
-    """Steps per second of PPO CartPole with two learners, beside one in the same process and beside RLlib with two."""
+    """Steps per second of PPO CartPole with two learners, one in the same process, and RLlib with two."""
     sides = {"two": ("ours_ppo", "learners", sys.executable), "one": ("ours_ppo", "cartpole", sys.executable)}
     if (python := rllib_python()) is not None:
         sides["rllib"] = "peers.rllib", "learners", python
@@ -224,7 +224,7 @@ def sampling_rows(repeats: int, report: Report) -> list[Row]:
 
 
 def replay_rows(repeats: int, report: Report) -> list[Row]:
-    """How fast a replay takes and gives transitions, also beside Stable-Baselines3 where that can be imported."""
+    """How fast a replay takes and gives transitions, also next to Stable-Baselines3 where that can be imported."""
     runs: dict[str, list[dict[str, float]]] = {}
     for _ in range(repeats):
         for what in ("adding", "sampling", "prioritized", "training", "memory"):
@@ -268,7 +268,7 @@ def catalog_rows(repeats: int, report: Report) -> list[Row]:
 
 
 def import_rows(repeats: int, report: Report) -> list[Row]:
-    """How long our imports take, beside those of torch and gymnasium alone."""
+    """How long our imports take, next to those of torch and gymnasium alone."""
     rows = []
     for statement, floor in (("import catalog", 1.15), ("from algorithms.ppo import PPOConfig", 1.3)):
         ours: list[float] = []
@@ -314,7 +314,7 @@ SUMMARY = {
     "sampling: vector step": "time of a vector step of sampling, over env step and bare net (less is better)",
     "PPO CartPole, peak memory": "peak memory, PPO CartPole (less is better)",
 }
-"""What the front page tells, and how it calls it."""
+"""What the front page shows, and how it calls it."""
 
 
 MEDIANS = "Medians of {} alternating runs; a ratio is the median of those of neighbours."
@@ -329,15 +329,15 @@ def lines_of(cells: list[tuple[str, ...]]) -> str:
 def markdown(kept: dict[str, Any]) -> str:
     """The table for the README."""
     here = [kept[job] for job in ROWS if job in kept]
-    repeats, told = min(one["repeats"] for one in here), sorted({one["machine"] for one in here})
+    repeats, reported = min(one["repeats"] for one in here), sorted({one["machine"] for one in here})
     table = lines_of([HEADER, *(row.cells() for row in rows_of(kept))])
-    return f"{table}\n\n{MEDIANS.format(repeats)} {'; '.join(told)}."
+    return f"{table}\n\n{MEDIANS.format(repeats)} {'; '.join(reported)}."
 
 
 def summary(kept: dict[str, Any]) -> str:
     """The table for docs/why.md."""
     rows = {row.name: row for row in rows_of(kept)}
-    ratios = [(told, f"{median(rows[name].ratios):.2f} ×") for name, told in SUMMARY.items() if name in rows]
+    ratios = [(reported, f"{median(rows[name].ratios):.2f} ×") for name, reported in SUMMARY.items() if name in rows]
     return lines_of([("", "ours over the bare loop"), *ratios])
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.scale runners 8   # one measurement alone: one line of JSON; or weights 8, learners, constants
 
 Every measurement has a process and a Ray of its own. Envs sleep, so that many of them fit on few cores: what is left
-beside the sleep is what a framework takes. `carried_on` is the model by which the curve goes on.
+besides the sleep is what a framework takes. `carried_on` is the model by which the curve goes on.
 """
 
 import argparse
@@ -173,7 +173,7 @@ class Idle:
 
 def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
     """Seconds of the driver: `call_s` of its CPU for a call without content and its answer, `take_s` to read a rollout
-    of `FRAGMENT` steps and put it beside others, `learn_s` to learn from one in this process."""
+    of `FRAGMENT` steps and put it next to others, `learn_s` to learn from one in this process."""
     import torch
 
     from benchmarks.catalog import in_turn
@@ -225,7 +225,7 @@ def carried_on(
 
     Args:
         found: `sampling_s` of a fragment; of the driver, `once_s` per iteration, `call_s` and `take_s` for one answer.
-        num_runners: How many there are.
+        num_runners: Their number.
         fragments: How many times longer than measured a fragment is.
         per_gatherer: Runners whose rollouts somebody puts side by side before the driver sees them.
         keeps_rows: Whether rollouts come to the driver at all, or only word of them.

@@ -75,7 +75,7 @@ class Keeper:
 
 
 def worker_group(size: int, factory: Callable[[int, int], Any]) -> RayWorkers:
-    """As many workers as there shall be, which are not made again."""
+    """As many workers as asked for, which are not restarted."""
     return RayWorkers("worker", size, factory, num_cpus=SHARE_OF_CPU, timeout_s=60.0, max_restarts=0)
 
 

@@ -1,4 +1,4 @@
-"""Tests run beside each other: one torch thread each, one Ray for all of them that need one, and no test of Hypothesis
+"""Tests run in parallel: one torch thread each, one Ray for all of them that need one, and no test of Hypothesis
 fails because a machine is busy."""
 
 import logging

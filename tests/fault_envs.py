@@ -1,8 +1,8 @@
-"""Envs that go wrong on schedule and count their own steps, for whoever has to survive them.
+"""Envs that go wrong on schedule and count their own steps, for code that has to survive them.
 
 A :class:`FaultEnv` is made from plain settings, so that it works in any process that can import this module. What
 happens is decided by the *index* of the env in the run: it is known from the seed of the first reset, as the runner
-derives it from the run's seed. An env that was made anew has another seed, hence no index, and is struck by what is
+derives it from the run's seed. An env that was rebuilt has another seed, hence no index, and is struck by what is
 planned for ``ANY`` alone.
 
 Every env made is a *life* with a number, in order of making over all processes, and a small file in a common folder,
@@ -28,7 +28,7 @@ from gymnasium import spaces
 from rlmodule.seeding import int_seed
 
 ANY = -1
-"""In a plan: every env, those too that were made anew."""
+"""In a plan: every env, also those that were rebuilt."""
 
 MOST_ENVS = 64
 
@@ -95,7 +95,7 @@ class FaultEnv(gym.Env):
     Args:
         folder: Where the files of all lives go.
         steps: By index (or ``ANY``): the kind of fault in its n-th call of ``step``, counted from 1.
-        resets: Likewise, for its calls of ``reset``.
+        resets: The same for its calls of ``reset``.
         lives: By number of life: the kind of fault while it is made.
         close: The kind of fault in ``close``, of every env.
         run_seed, role: Those of the runner.

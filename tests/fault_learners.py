@@ -1,7 +1,7 @@
-"""Learners that go wrong on schedule, for whoever has to survive them.
+"""Learners that go wrong on schedule, for code that has to survive them.
 
 What happens is written into a file of a common folder, which all learners look at with every loss. A fault strikes as
-often as it is planned to, also those that were made anew.
+often as it is planned to, also those that were restarted.
 """
 
 import json
@@ -77,7 +77,7 @@ class Plan:
         if kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         if kind == "raise":
-            raise ArithmeticError("the loss of one's own")
+            raise ArithmeticError("the loss of your own")
         if kind == "kill peer":
             time.sleep(0.1)  # by now it waits
             os.kill(self.pid(1 - rank), signal.SIGKILL)

@@ -12,10 +12,10 @@ PUSHES = np.array([[0.9, -0.2], [-0.1, 0.7]], np.float32)
 
 
 class ParametricCartPole(gym.Env[Any, Any]):
-    """CartPole whose two pushes lie in random slots, anew at each step, some of them several times.
+    """CartPole whose two pushes lie in random slots, others at each step, some of them several times.
 
     Args:
-        slots: How many actions there are.
+        slots: Number of actions.
         masked: Whether the rest of the slots is forbidden, with random vectors; else there is no rest and no mask.
     """
 

@@ -146,8 +146,10 @@ OLD_SETTINGS = [
 
 def test_every_model_setting_of_rllib_is_there_or_its_place_is_told() -> None:
     ours = {field.name for field in dataclasses.fields(DefaultModelConfig)}
-    told = " ".join(written for written, *_ in RAISING)
-    assert [name for name in OLD_SETTINGS if name not in ours and f'"{name.removesuffix("_kwargs")}' not in told] == []
+    message = " ".join(written for written, *_ in RAISING)
+    assert [
+        name for name in OLD_SETTINGS if name not in ours and f'"{name.removesuffix("_kwargs")}' not in message
+    ] == []
 
 
 # --- catalogs ---------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_every_link_and_picture_of_the_site_is_there(site: Path) -> None:
 
 
 @pytest.mark.site
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_nothing_is_loaded_from_another_process(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"<(script|img|iframe|video)[^>]* src=\"?(https?:)?//", text), page
@@ -302,4 +302,4 @@ def test_pictures_are_what_their_scripts_draw(script: Path, tmp_path: Path, monk
     runpy.run_path(str(script))["draw"](tmp_path / "drawn.png")
     drawn, kept = imread(tmp_path / "drawn.png"), imread(script.with_suffix(".png"))
     assert drawn.shape == kept.shape
-    assert float(np.abs(drawn - kept).mean()) < 0.005  # letters may be set a little differently elsewhere
+    assert float(np.abs(drawn - kept).mean()) < 0.005  # letters may be set a little differently on other systems

@@ -126,11 +126,11 @@ def test_a_hook_that_nothing_calls_is_refused(base: type, name: str, remedy: str
     ],
 )
 def test_a_hook_that_is_misspelt_by_a_letter_is_told(base: type, name: str, hook: str) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as printed:
         warnings.simplefilter("always")
         type("Mine", (base,), {name: with_config})
     expected = f"Mine.{name}(): expected the name of a hook, got one that nothing here calls. Did you mean {hook}()?"
-    assert [str(warning.message) for warning in told] == [expected] * bool(hook)
+    assert [str(warning.message) for warning in printed] == [expected] * bool(hook)
 
 
 class Positional(PPOCatalog):

@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: no text in them is imported, called, opened or connected to, whoever reads them."""
+"""Files that somebody else wrote: no text in them is imported, called, opened or connected to, by any reader."""
 
 import json
 import os

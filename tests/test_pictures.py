@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from algorithms.ppo import PPOConfig  # first, since a script beside the pictures is called tree, as a package is
+from algorithms.ppo import PPOConfig  # first, since a script next to the pictures is called tree, as a package is
 from tests.rlmodule.agents.envs import Moment, ScriptedEnv
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"

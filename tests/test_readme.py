@@ -65,7 +65,7 @@ PAGES = [
 ]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = [run for path in EXAMPLES for run in re.findall(r"``python (examples/[^`]+)``", path.read_text("utf-8"))]
-"""How the examples say they are run, without ``python``; one that does not is a part of another beside it."""
+"""How the examples say they are run, without ``python``; one that does not is a part of another next to it."""
 TABLES: tuple[RuleTable[Any], ...] = (encoder_rules, action_distribution_rules, action_converter_rules)
 REGISTRIES: tuple[Registry[Any], ...] = (models, distributions)
 
@@ -286,7 +286,7 @@ def modules_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_command(command: str) -> None:
-    """That a shown command line names things there are."""
+    """That a shown command line names things that exist."""
     words = shlex.split(command, comments=True)
     program = words[0].rpartition("/")[2]
     match program, words[1:]:

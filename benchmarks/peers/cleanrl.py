@@ -6,7 +6,7 @@ CleanRL is read, not imported, so there is nothing to install. What makes it dif
 behind a wrapper that records episodes, tensors made of lists and arrays at every step, an actor and a critic called
 apart for every step, distributions as objects, GAE as a loop over tensors, indices shuffled by NumPy, advantages
 standardised per minibatch, and reports of the KL and clip fraction by `.item()` for every minibatch. For DQN: one ring
-of arrays, a batch of tensors made anew for each update.
+of arrays, a batch of new tensors for each update.
 """
 
 import random

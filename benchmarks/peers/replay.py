@@ -150,12 +150,12 @@ def sb3(prioritized: bool) -> Buffer:
     buffer = made(CAPACITY, OBSERVATIONS, ACTIONS, device="cpu", n_envs=NUM_ENVS)
 
     def chunks() -> list[tuple[Any, ...]]:
-        told = []
+        reported = []
         for one in Steps.some().parts(1):
             infos = [{"TimeLimit.truncated": bool(cut)} for cut in one.truncated[0]]
             ended = one.terminated[0] | one.truncated[0]
-            told.append((one.obs[0], one.next_obs[0], one.actions[0], one.rewards[0], ended, infos))
-        return told
+            reported.append((one.obs[0], one.next_obs[0], one.actions[0], one.rewards[0], ended, infos))
+        return reported
 
     return Buffer(chunks, lambda chunk: buffer.add(*chunk), lambda: buffer.sample(BATCH))
 
@@ -227,10 +227,10 @@ def rllib(prioritized: bool) -> Buffer:
         buffer = made.EpisodeReplayBuffer(capacity=CAPACITY)
 
     def chunks() -> list[list[Any]]:
-        told = []
+        reported = []
         for part in Steps.some().parts(FRAGMENT):
             # each part an episode of its own, which goes on nowhere
-            told.append(
+            reported.append(
                 [
                     episodes.SingleAgentEpisode(
                         observations=[*part.obs[:, env], part.next_obs[-1, env]],
@@ -244,7 +244,7 @@ def rllib(prioritized: bool) -> Buffer:
                     for env in range(NUM_ENVS)
                 ]
             )
-        return told
+        return reported
 
     errors, more = td_errors(), {"beta": BETA} if prioritized else {}
 

@@ -1,4 +1,4 @@
-"""Measure our speed beside other libraries doing the same jobs, in one run on one machine.
+"""Measure our speed and that of other libraries doing the same jobs, in one run on one machine.
 
     python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners agents-shared agents-own agents-100
                                            sac-pendulum sac-cheetah td3-pendulum td3-cheetah replay-adding
@@ -223,13 +223,13 @@ def measure(job: str, pythons: dict[str, str], repeats: int, report: Any) -> Fig
 
 def versions() -> str:
     """What the peers are, in one line."""
-    told = []
+    reported = []
     for peer, it in PEERS.items():
         pinned = (Path(__file__).parent / "requirements" / f"{peer}.txt").read_text(encoding="utf-8")
         for mark in it.marks:
             found = re.search(rf"^{re.escape(mark)}(?:\[.*\])?==(\S+)$", pinned, re.MULTILINE)
-            told.append(f"{mark} {found[1] if found else '?'}")
-    return ", ".join(told)
+            reported.append(f"{mark} {found[1] if found else '?'}")
+    return ", ".join(reported)
 
 
 def ratio(ours: list[float], theirs: list[float], job: str) -> float:
@@ -254,8 +254,8 @@ def table(kept: dict[str, Any]) -> str:
                 continue
             middle = median(figures[side])
             text = f"{middle:.2f}" if job == "import" else f"{middle:,.0f}"
-            beside = side != OURS and OURS in figures
-            cells.append(text + (f" ({ratio(figures[OURS], figures[side], job):.2f} ×)" if beside else ""))
+            compared = side != OURS and OURS in figures
+            cells.append(text + (f" ({ratio(figures[OURS], figures[side], job):.2f} ×)" if compared else ""))
         reached = []
         for side, floor in contest.floors.items():
             if side in figures:
@@ -265,12 +265,12 @@ def table(kept: dict[str, Any]) -> str:
                     verdict = "yes" if ratio(figures[OURS], figures[side], job) >= floor else "no"
                 reached.append(f"{name} {floor:g}: {verdict}")
         lines.append(f"| {contest.title} | " + " | ".join(cells) + f" | {'; '.join(reached) or '–'} |")
-    told = sorted({kept[job]["machine"] for job in CONTESTS if job in kept})
+    reported = sorted({kept[job]["machine"] for job in CONTESTS if job in kept})
     repeats = min(len(of) for job in CONTESTS if job in kept for of in kept[job]["figures"].values())
     return "\n".join(lines) + (
         f"\n\nPer second: env steps, or what a row counts; an import in seconds. Medians of at least {repeats} "
         f"alternating runs; in brackets how many times as fast ours is, the median of neighbours. "
-        f"{'; '.join(told)}. Peers: {versions()}."
+        f"{'; '.join(reported)}. Peers: {versions()}."
     )
 
 

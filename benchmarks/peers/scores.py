@@ -1,4 +1,4 @@
-"""Learning curves of ours beside Stable-Baselines3's at equal settings: speed is nothing where the score is another.
+"""Learning curves of ours next to Stable-Baselines3's at equal settings: speed is nothing where the score is another.
 
     python -m benchmarks.peers.scores [--jobs cartpole pendulum cheetah] [--seeds 5] [--workers 2] [--write]
     python -m benchmarks.peers.scores --jobs sac-pendulum sac-cheetah --write
@@ -81,10 +81,10 @@ def ours(course: Course, seed: int) -> Curve:
     with config.build() as algorithm:
         while algorithm.env_steps < course.budget:
             result = algorithm.train()
-            told = result["env_runners"].get("episode_return_mean")
-            if told is not None and not math.isnan(told):
+            reported = result["env_runners"].get("episode_return_mean")
+            if reported is not None and not math.isnan(reported):
                 steps.append(algorithm.env_steps)
-                returns.append(float(told))
+                returns.append(float(reported))
     return steps, returns
 
 
@@ -122,7 +122,7 @@ SIDES = tuple(RUNS)
 
 def score(curve: Curve, budget: int) -> float:
     """The mean of a curve over the second half of the budget."""
-    return mean(told for steps, told in zip(*curve, strict=True) if steps > budget / 2)
+    return mean(reported for steps, reported in zip(*curve, strict=True) if steps > budget / 2)
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ def table(curves: Mapping[str, Mapping[str, Sequence[Curve]]], where: str) -> st
     for job, sides in curves.items():
         course = COURSES[job]
         scores = {side: [score(curve, course.budget) for curve in sides[side]] for side in SIDES}
-        told = [f"{mean(of):,.0f} ± {stdev(of):,.0f}" for of in scores.values()]
+        reported = [f"{mean(of):,.0f} ± {stdev(of):,.0f}" for of in scores.values()]
         verdict = Verdict(scores[OURS], scores["sb3"])
-        cells = [course.title, f"{course.budget:,}", *told]
+        cells = [course.title, f"{course.budget:,}", *reported]
         cells += [f"{verdict.difference:+,.0f} ± {verdict.standard_error:,.0f}", "yes" if verdict.alike else "no"]
         lines.append("| " + " | ".join(cells) + " |")
     seeds = sorted({len(of) for sides in curves.values() for of in sides.values()})
@@ -215,8 +215,8 @@ def measure(
 
     def run(job: str, side: str, seed: int) -> Curve:
         if (key := _key(job, side, seed)) not in known:
-            told = child("-m", "benchmarks.peers.scores", "--one", side, job, str(seed), python=pythons[side])
-            known[key] = told | {"machine": machine()}
+            reported = child("-m", "benchmarks.peers.scores", "--one", side, job, str(seed), python=pythons[side])
+            known[key] = reported | {"machine": machine()}
             with RUNS_KEPT.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"of": json.loads(key), **known[key]}) + "\n")
         report()
@@ -251,7 +251,7 @@ def main() -> None:
     if args.one is not None:
         side, job, seed = args.one
         steps, returns = RUNS[side](COURSES[job], int(seed))
-        print(json.dumps({"steps": steps, "returns": [round(told, 2) for told in returns]}))
+        print(json.dumps({"steps": steps, "returns": [round(reported, 2) for reported in returns]}))
         return
     tables = {name: jobs for name, jobs in TABLES.items() if set(jobs) <= set(args.jobs)}
     if args.seeds < 2 or (args.write and (args.seeds < 5 or not tables)):

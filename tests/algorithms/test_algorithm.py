@@ -226,7 +226,7 @@ def test_two_runs_of_one_seed_are_equal_to_the_bit() -> None:
     assert {f"/learners/module/default_policy/{name}" for name in weights} <= {*changed}
 
 
-def test_dropout_too_draws_from_the_seed_and_not_from_elsewhere() -> None:
+def test_dropout_too_draws_from_the_seed_and_not_from_another_process() -> None:
     weights = []
     for seed in (3, 3, 4):
         with build("CartPole-v1", seed=seed, model_config={"fcnet_dropout": 0.5}) as algorithm:
@@ -596,7 +596,7 @@ def test_all_is_closed_even_if_something_does_not_close(
     with_folder = build(lambda config: Stubborn(), run_dir=str(tmp_path / "run"))
     with_folder.train()
     with_folder.stop()
-    assert "OSError: no" in caplog.text  # told, and no reason to leave anything open
+    assert "OSError: no" in caplog.text  # logged, and no reason to leave anything open
     assert sorted(closed) == ["Evaluation", "RunReport"]
 
 

@@ -1,4 +1,4 @@
-"""Atari's games by id alone: presets as published, rewards clipped for learning and told as they are."""
+"""Atari's games by id alone: presets as published, rewards clipped for learning and reported as they are."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_ppo_takes_updates_on_pong() -> None:
     config = small_pong(PPOConfig.preset("ALE/Pong-v5"), max_num_frames_per_episode=400)
     config.training(train_batch_size_per_learner=256, minibatch_size=128, num_epochs=1)
     algorithm, result = updates(config, 4)
-    # an episode of 100 steps, in which Pong takes up to 3 points; clipped or not they are -1 here
+    # an episode of 100 steps, in which Pong takes at most 3 points; clipped or not they are -1 here
     assert -4 <= result["env_runners"]["episode_return_mean"] < 0
     assert algorithm.get_module().observation_space.shape == (4, 84, 84)
 
@@ -184,5 +184,5 @@ def test_ppo_learns_pong() -> None:
     config = config.training(lr=5e-4).environment("ALE/Pong-v5", env_config={"repeat_action_probability": 0.0})
     with config.build() as algorithm:
         result = algorithm.learn(num_env_steps=2_000_000, target_return=-10)
-    # -21 loses every point; a policy that plays at random comes to about -20.5
+    # -21 loses every point; a policy that plays at random has about -20.5
     assert result["env_runners"]["episode_return_mean"] >= -10

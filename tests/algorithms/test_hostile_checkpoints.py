@@ -248,7 +248,7 @@ def test_a_file_chooses_no_path_that_an_env_would_open() -> None:
 def test_a_checkpoint_makes_no_folder_outside_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It goes on in the run's folder that it lies in, wherever that was moved; elsewhere only if that is asked for."""
+    """It goes on in the run's folder that it lies in, wherever that was moved; in another only if asked to."""
     monkeypatch.chdir(tmp_path)
     settings: dict[str, Any] = {"checkpoint_interval": 1, "evaluation_num_videos": 1, "loggers": ["jsonl"]}
     with PPOConfig(env="CartPole-v1", run_dir="run", **settings, **TINY).build() as algorithm:

@@ -1,4 +1,4 @@
-"""Algorithms, learners and code of one's own: registered, trained from the shell, built alone, saved, found again."""
+"""Algorithms, learners and code of your own: registered, trained from the shell, built alone, saved, found again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ALGORITHMS.update(known)
 
 
-# --- an algorithm of one's own ----------------------------------------------------------------------------------------
+# --- an algorithm of your own ----------------------------------------------------------------------------------------
 
 
 def test_a_learner_from_episodes_has_its_settings_with_defaults() -> None:
@@ -134,7 +134,7 @@ def test_what_cannot_be_registered_is_told() -> None:
 
 @pytest.fixture
 def own_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module with a config class, beside the user."""
+    """The name of a module with a config class, next to the user's."""
     text = """
         from algorithms.ppo import PPOConfig
         from algorithms.settings import setting

@@ -172,11 +172,11 @@ def test_one_choice_alone_gives_finite_numbers_and_gradients(spec: RLModuleSpec)
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-# --- catalogs of one's own --------------------------------------------------------------------------------------------
+# --- catalogs of your own --------------------------------------------------------------------------------------------
 
 
 class Reading(nn.Module):
-    """An encoder of one's own: it gets all fields, also those about the actions."""
+    """An encoder of your own: it gets all fields, also those about the actions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class DQNWithPast(DQNModule):
 
 
 class OwnQ(Forgetful, QNetAPI, ExplorationAPI):
-    """A net of one's own, without a state."""
+    """A net of your own, without a state."""
 
     def setup(self) -> None:
         super().setup()
@@ -112,7 +112,7 @@ class OwnQ(Forgetful, QNetAPI, ExplorationAPI):
 
 
 class Listens(nn.Module):
-    """An encoder of one's own, which reads all there is."""
+    """An encoder of your own, which reads every field."""
 
     def __init__(self, space: Any) -> None:
         super().__init__()
@@ -137,16 +137,16 @@ def dqn(module_class: type[RLModule] | None = None, **model: Any) -> AlgorithmCo
 
 RUNS: dict[str, AlgorithmConfig] = {
     "PPO, MLP": ppo(**PREVIOUS),
-    "PPO, encoder of one's own": ppo(custom_model=Listens, **PREVIOUS),
+    "PPO, encoder of your own": ppo(custom_model=Listens, **PREVIOUS),
     "PPO, a longer view": ppo(PPOWithPast),
     "PPO, a longer view and an LSTM": ppo(PPOWithPast, use_lstm=True),
     "PPO, value without the policy's memory": ppo(use_gru=True, functions={"value": {"use_gru": False}}, **PREVIOUS),
-    "PPO, module of one's own": ppo(Forgetful, **PREVIOUS),
-    "PPO, module of one's own with a state": ppo(SeesPast, **PREVIOUS),
+    "PPO, module of your own": ppo(Forgetful, **PREVIOUS),
+    "PPO, module of your own with a state": ppo(SeesPast, **PREVIOUS),
     "DQN, MLP": dqn(**PREVIOUS),
     "DQN, a longer view": dqn(DQNWithPast),
     "DQN, a longer view and a GRU": dqn(DQNWithPast, use_gru=True),
-    "DQN, module of one's own": dqn(OwnQ, **PREVIOUS),
+    "DQN, module of your own": dqn(OwnQ, **PREVIOUS),
 }
 
 
@@ -155,11 +155,11 @@ def test_every_module_acts_and_trains_with_what_came_before(name: str, monkeypat
     with RUNS[name].build() as algorithm:
         assert np.isfinite(algorithm.train()["learners"]["default_policy"]["total_loss"])
         algorithm.evaluate()
-        policy, told = algorithm.policy, []
+        policy, message = algorithm.policy, []
         forward = policy.module._forward_inference
 
         def watched(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            told.append(forward(batch)[Columns.ACTION_DIST_INPUTS])
+            message.append(forward(batch)[Columns.ACTION_DIST_INPUTS])
             return forward(batch)
 
         monkeypatch.setattr(policy.module, "_forward_inference", watched)
@@ -167,4 +167,4 @@ def test_every_module_acts_and_trains_with_what_came_before(name: str, monkeypat
         _, state = policy.act(obs)
         for reward in (0.0, 30.0):
             policy.act(obs, state, reward=reward)
-        assert not torch.equal(told[1], told[2])
+        assert not torch.equal(message[1], message[2])

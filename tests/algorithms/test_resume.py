@@ -189,7 +189,7 @@ def ppo(env: Any, **values: Any) -> PPOConfig:
 SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10, "rollout_fragment_length": 5}
 SEQUENCES["num_steps_sampled_before_learning_starts"] = 64
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
-MENDED: dict[str, Any] = {"restart_failed_sub_environments": True}
+RESTARTED: dict[str, Any] = {"restart_failed_sub_environments": True}
 SEQUENCES["model_config"] = LSTM
 PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
@@ -202,7 +202,7 @@ def visitors(**values: Any) -> PPOConfig:
 RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
     "ppo, own state": lambda: ppo(Keeper),
-    "ppo, mended envs": lambda: ppo("CartPole-v1", **MENDED),
+    "ppo, restarted envs": lambda: ppo("CartPole-v1", **RESTARTED),
     "agents, shared": lambda: ppo(CartPoles, policies="shared", env_config={"at_end": "rejoins"}),
     "agents, lstm, in turns": lambda: visitors(),
     "agents, own state": lambda: ppo(Keepers, policies="shared", num_envs_per_env_runner=1),
@@ -213,7 +213,7 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
 }
 FURTHER: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo, nested": lambda: ppo(Walker),
-    "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **MENDED),
+    "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **RESTARTED),
     "agents, other actions": lambda: ppo(Visitors, policies="own", env_config={"actions": Walker.action_space}),
     "ddpg": lambda: replaying(DDPGConfig, "HalfCheetah-v5"),
     "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
@@ -286,7 +286,7 @@ MATRIX: dict[str, tuple[Callable[..., AlgorithmConfig], tuple[Any, ...]]] = {
     "td3": (functools.partial(replaying, TD3Config, n_step=2), (*CONTINUOUS, Pushing)),
     "agents": (lambda env, **values: visitors(env=env, **values), (Visitors, CartPoles, Keepers)),
 }
-ELSEWHERE: dict[str, dict[str, Any]] = {
+REMOTE: dict[str, dict[str, Any]] = {
     "here": {},
     "async": {"gym_env_vectorize_mode": "async"},
     "1 runner": {"num_env_runners": 1},
@@ -295,13 +295,13 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.parametrize("where", REMOTE)
 def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path) -> None:
     runs = {}
     for number, (name, (config, envs)) in enumerate(MATRIX.items()):
         for env in envs if where in ("here", "async") else (envs[number % len(envs)], envs[-1]):
             if not (where == "async" and name == "agents"):
-                runs[f"{name}, {env}"] = functools.partial(config, env, **ELSEWHERE[where])
+                runs[f"{name}, {env}"] = functools.partial(config, env, **REMOTE[where])
     check_resumed(runs, tmp_path)
 
 
@@ -337,9 +337,11 @@ def test_an_env_that_is_random_outside_its_seed_is_named_and_its_episode_cut(
         other.train()
         assert other.env_steps == steps + 96
         assert other.env_runner_group.sample(1)[0].num_env_steps == 3
-    told = [record.getMessage() for record in caplog.records]
-    assert any("env 0: expected its open episode to continue after the run was resumed, got another" in x for x in told)
-    assert any("env 2" in x for x in told)
+    message = [record.getMessage() for record in caplog.records]
+    assert any(
+        "env 0: expected its open episode to continue after the run was resumed, got another" in x for x in message
+    )
+    assert any("env 2" in x for x in message)
 
 
 KINDS: dict[str, Callable[[int], PPOConfig]] = {

@@ -232,7 +232,7 @@ class Stacks:
 
 
 def test_wins_of_connect_four_are_counted_for_each_seat() -> None:
-    """Whoever stacks wins most games against random moves, as the first player and as the second."""
+    """A player that stacks wins most games against random moves, as the first player and as the second."""
     algorithm: Any = SimpleNamespace(policies=Stacks())
     rng = np.random.default_rng(1)
     first, second = (learning._wins(algorithm, f"player_{seat}", rng, 20) for seat in (0, 1))

@@ -29,11 +29,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_all_run_in_turn_and_one_that_fails_is_told_and_left_out(calls: list[str]) -> None:
-    told: list[str] = []
-    figures = run.measure("cartpole", {"sb3": "/a", "tianshou": "/b"}, 2, told.append)
+    printed: list[str] = []
+    figures = run.measure("cartpole", {"sb3": "/a", "tianshou": "/b"}, 2, printed.append)
     assert calls == ["ours_ppo", "bare_ppo", "peers.sb3", "peers.tianshou", "ours_ppo", "bare_ppo", "peers.sb3"]
     assert figures == {"ours": [1000.0, 5000.0], "bare": [1600.0, 4800.0], "sb3": [1500.0, 3500.0]}
-    assert [text for text in told if "left out" in text] == ["cartpole: tianshou is left out. it fell over"]
+    assert [text for text in printed if "left out" in text] == ["cartpole: tianshou is left out. it fell over"]
 
 
 def test_a_failure_of_ours_is_none_to_leave_out(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,8 @@ def test_replay_rows_stand_beside_what_can_be_imported(monkeypatch: pytest.Monke
     assert found["adding steps, a bare ring"] == (0.3, True)
     assert found["prioritized training step"] == (1.5, True)
     assert found["a million of Atari"] == (7.5 / 8, True)
-    beside = {name: value for name, value in found.items() if name.endswith("Stable-Baselines3")}
-    assert beside == (
+    compared = {name: value for name, value in found.items() if name.endswith("Stable-Baselines3")}
+    assert compared == (
         {
             "adding steps, Stable-Baselines3": (0.75, False),
             "adding rollouts of 64, Stable-Baselines3": (2.0, True),

@@ -1,4 +1,4 @@
-"""The model says what it should by hand, and every measurement runs and is told."""
+"""The model says what it should by hand, and every measurement runs and is printed."""
 
 import json
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_every_measurement_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_row_without_a_floor_has_no_verdict() -> None:
-    row = Row("beside", "steps/s", [50.0], [100.0], None, True)
+    row = Row("compared", "steps/s", [50.0], [100.0], None, True)
     assert row.reached
     assert row.cells()[-3:] == ("0.50 (0.50 – 0.50)", "–", "–")
 

@@ -1,4 +1,4 @@
-"""Curves beside those of another library: what the scores of both sides come to."""
+"""Curves next to those of another library: the scores of both sides."""
 
 from pathlib import Path
 from typing import Any
@@ -68,4 +68,4 @@ def test_a_run_of_ours_notes_the_mean_return_of_every_iteration() -> None:
     course = scores.Course("CartPole-v1", scores.JOBS["cartpole"], budget=3000)
     steps, returns = scores.ours(course, seed=0)
     assert steps == [1024, 2048, 3072]
-    assert all(8 < told < 100 for told in returns)
+    assert all(8 < message < 100 for message in returns)

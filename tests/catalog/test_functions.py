@@ -115,8 +115,8 @@ def test_an_output_called_value_is_one_like_any_other_where_there_is_no_value_fu
         DQNCatalog(VECTOR, TWO, {"functions": {"value": {"output_dim": 3, "fcnet_hiddens": [5]}}})
 
 
-@pytest.mark.parametrize("beside", ["a stateful encoder", "a stateless one"])
-def test_a_trunk_of_its_own_has_no_state(beside: str) -> None:
+@pytest.mark.parametrize("compared", ["a stateful encoder", "a stateless one"])
+def test_a_trunk_of_its_own_has_no_state(compared: str) -> None:
     class Last(Encoder):
         def __init__(self, space: Space) -> None:
             super().__init__()
@@ -127,7 +127,7 @@ def test_a_trunk_of_its_own_has_no_state(beside: str) -> None:
         def forward(self, obs: Any, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
             return EncoderOutput(obs, obs[-1])
 
-    whole, own = ({"custom_model": Last}, {}) if beside == "a stateful encoder" else ({}, {"custom_model": Last})
+    whole, own = ({"custom_model": Last}, {}) if compared == "a stateful encoder" else ({}, {"custom_model": Last})
     with pytest.raises(ValueError, match=r"functions\['x'\]\['trunk'\]: expected an encoder without a state.*got Last"):
         module({"x": {"output_dim": 2, "trunk": "own", **own}}, **whole)
 

@@ -109,7 +109,7 @@ def leaves(space: Space, name: str = "") -> dict[str, Space]:
 
 
 class Flat(nn.Module):
-    """An encoder of one's own."""
+    """An encoder of your own."""
 
     def __init__(self, space: Space, width: int = 4) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ def test_the_policy_of_one_agent_is_no_team(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"agents": 7}, "expected policies of several agents"),
         ({"agents": [["x"]]}, "expected policies of several agents"),
@@ -129,11 +129,11 @@ def test_the_policy_of_one_agent_is_no_team(tmp_path: Path) -> None:
         ({"policy_mapping_fn": {"b": "other"}}, "policy_mapping_fn"),
     ],
 )
-def test_a_strangers_folder_runs_nothing(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_strangers_folder_runs_nothing(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     files = {name: bytes(content) for name, content in read_folder(team().save(tmp_path / "x"), "policy").items()}
     content = json.loads(files["policy.json"]) | change
     write_folder(tmp_path / "x", "policy", files | {"policy.json": json.dumps(content).encode()})
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         MultiAgentPolicy.load(tmp_path / "x")
 
 

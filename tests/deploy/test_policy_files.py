@@ -137,7 +137,7 @@ def test_nothing_to_load_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"__import__": "os:system"}, "got code of os"),
         ({"__dataclass__": "subprocess:Popen", "fields": {"args": "true"}}, "got code of subprocess"),
@@ -146,11 +146,11 @@ def test_nothing_to_load_is_explained(tmp_path: Path) -> None:
         ({"__dataclass__": "rlmodule.modules.spec:RLModuleSpec", "fields": {}}, "got None for module_class"),
     ],
 )
-def test_a_strangers_folder_runs_nothing(spec: Any, told: str, folder: Path) -> None:
+def test_a_strangers_folder_runs_nothing(spec: Any, message: str, folder: Path) -> None:
     files = {name: bytes(file) for name, file in read_folder(folder, "policy").items()}
     weights = {name: bytes(content) for name, content in files.items()}
     write_folder(folder, "policy", weights | {"policy.json": json.dumps({"spec": spec}).encode()})
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         Policy.load(folder)
 
 

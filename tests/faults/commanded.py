@@ -85,8 +85,8 @@ class Crowd:
                 continue
             with torch.no_grad():
                 out = self.group.module.forward_inference({Columns.OBS: rollout[Columns.OBS]})
-            told = rollout[Columns.ACTION_DIST_INPUTS]
-            torch.testing.assert_close(told, out[Columns.ACTION_DIST_INPUTS], rtol=0, atol=1e-5)
+            message = rollout[Columns.ACTION_DIST_INPUTS]
+            torch.testing.assert_close(message, out[Columns.ACTION_DIST_INPUTS], rtol=0, atol=1e-5)
         return rollouts
 
     def pid(self, worker: int) -> int:

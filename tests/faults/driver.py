@@ -1,4 +1,4 @@
-"""A training with an env runner elsewhere, whose envs have processes of their own: for tests that end it from outside.
+"""A training with an env runner in another process, whose envs have processes of their own, to end from outside.
 
 ``python driver.py FOLDER``: writes ``pids.json`` once it is on its way, and ``result.json`` when it has ended.
 """

@@ -1,4 +1,4 @@
-"""Machines of one's own, on this one: each has its own network, processes, name, home, shared memory and Ray."""
+"""Machines of your own, on this one: each has its own network, processes, name, home, shared memory and Ray."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
 """A training as a script of its own, for tests that send it signals: ``python -m tests.faults.script FOLDER EPOCHS``.
 
-It tells what it is at by files in the folder. A first learn() ends with a signal; what follows it shows that the script
+It reports its progress by files in the folder. A first learn() ends with a signal; the rest shows that the script
 goes on. The second one goes on until it is ended.
 """
 

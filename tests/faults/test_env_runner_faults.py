@@ -1,4 +1,4 @@
-"""Env runners in processes of their own under fire: who fails is replaced or told, and every step is accounted for."""
+"""Env runners in processes of their own under fire: who fails is replaced or reported, and no step is lost."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
         yield made
 
 
-def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def survive(made: Crowd, kind: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
     """Let runner 1 do as ``kind`` says: the other one is not disturbed, and this one is replaced."""
     made.wait_until_healthy()
     lost, restarts = made.lost(), made.group.workers.num_restarts
@@ -49,7 +49,7 @@ def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture)
     with caplog.at_level("WARNING", "rlmodule.distributed.ray_workers"):
         (rollout,) = made.sample()
     assert rollout.first_env_index == 0  # the other one is not disturbed
-    assert told in caplog.text
+    assert message in caplog.text
     assert 1 <= made.lost() - lost <= rollout.num_env_steps
     made.wait_until_healthy()
     assert made.group.workers.num_restarts == restarts + 1
@@ -73,11 +73,11 @@ ENDED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "told"), ENDED)
+@pytest.mark.parametrize(("kind", "message"), ENDED)
 def test_an_env_that_ends_its_process_is_replaced(
-    tough: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture
+    tough: Crowd, kind: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    survive(tough, kind, told, caplog)
+    survive(tough, kind, message, caplog)
 
 
 HUNG = ["stop", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("hold the GIL", "sleep", "spin"))]
@@ -310,8 +310,8 @@ def trained(num_env_runners: int, num_envs_each: int) -> tuple[list[Any], list[A
         weights = {name: value.clone() for name, value in algorithm.get_module().state_dict().items()}
     for result in results:
         del result["env_runners"]["num_env_steps_per_second"]
-    told = [{name: result[name] for name in ("env_runners", "learners")} for result in results]
-    return sampled, told, weights
+    message = [{name: result[name] for name in ("env_runners", "learners")} for result in results]
+    return sampled, message, weights
 
 
 def check_equal_data(sampled: list[Any], others: list[Any]) -> None:
@@ -323,11 +323,11 @@ def check_equal_data(sampled: list[Any], others: list[Any]) -> None:
 
 @pytest.mark.faults
 def test_runs_with_one_seed_are_equal_in_every_bit() -> None:
-    sampled, told, weights = trained(2, 2)
+    sampled, message, weights = trained(2, 2)
     again, told_again, weights_again = trained(2, 2)
     check_equal_data(sampled, again)
     assert differences(weights, weights_again) == []
-    assert differences(told, told_again) == []
+    assert differences(message, told_again) == []
 
 
 SPREADS = [(2, 2), *(pytest.param(*spread, marks=pytest.mark.faults) for spread in ((1, 4), (4, 1)))]

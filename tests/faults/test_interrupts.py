@@ -91,7 +91,7 @@ def test_an_iteration_can_be_interrupted_at_every_line(num_env_runners: int, num
             with suppress(KeyboardInterrupt), interrupt:
                 algorithm.train()
             algorithm.train()
-            assert pids(algorithm) == before, interrupt.where  # nobody had to be made again
+            assert pids(algorithm) == before, interrupt.where  # no process had to be restarted
             if num_env_runners:
                 check_accounts(algorithm, interrupt.where)
             line += 3 if num_env_runners else 2

@@ -109,6 +109,6 @@ def test_a_killed_command_given_again_until_it_exits_leaves_what_it_would_have_l
         exit_code = -signal.SIGKILL
         while exit_code == -signal.SIGKILL:  # as the loop of a shell
             exit_code = start(algorithm, run).wait(PATIENCE_S)
-        told = (tmp_path / f"{run.name}.log").read_text()
-        assert outcome(run, exit_code) == whole, f"killed after {killed_after[-1]} rows: {told}"
+        message = (tmp_path / f"{run.name}.log").read_text()
+        assert outcome(run, exit_code) == whole, f"killed after {killed_after[-1]} rows: {message}"
     print(f"{algorithm}: {KILLS} kills within {duration:.1f} s, after so many rows: {killed_after}")

@@ -67,11 +67,11 @@ class Run:
         planned = (self.plan.folder / "plan").read_text()
         self.plan.clear()
         self.group.set_state(self.initial)
-        expected, bits = [told(each) for each in self.learn(data)], self.digests()
+        expected, bits = [message(each) for each in self.learn(data)], self.digests()
         self.group.set_state(self.initial)
         (self.plan.folder / "plan").write_text(planned)
         before = self.processes.workers.num_restarts
-        results = [told(each) for each in self.learn(data)]
+        results = [message(each) for each in self.learn(data)]
         assert self.plan.times_left == 0
         assert self.processes.workers.num_restarts - before == restarts * strikes
         assert self.digests() == bits
@@ -80,8 +80,8 @@ class Run:
         assert self.processes.num_env_steps_dropped == 0
 
 
-def told(result: dict[str, Any]) -> Any:
-    """What an update came to, without what a clock measured."""
+def message(result: dict[str, Any]) -> Any:
+    """The result of an update, without what a clock measured."""
     return {
         module_id: {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in numbers.items()}
         for module_id, numbers in result.items()
@@ -173,7 +173,7 @@ def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
     before = run.digests()
     run.plan.write("raise", rank=len(run.pids()) - 1, step=1)
     with pytest.raises(
-        WorkerFailed, match=r"learner \d.*ArithmeticError: the loss of one's own.*num_learners=0"
+        WorkerFailed, match=r"learner \d.*ArithmeticError: the loss of your own.*num_learners=0"
     ) as caught:
         run.learn(data[1:2], first=1)
     assert caught.value.failure.kind == "raised"
@@ -301,7 +301,7 @@ def test_a_learner_that_is_killed_before_its_updates_are_summarised_loses_nothin
     history = run.learn([batch(seed) for seed in range(5)])
     expected = run.group.get_state()["module"][ID]["pi.weight"].clone()
     os.kill(run.pids()[0], signal.SIGKILL)
-    assert run.group.num_updates == 0  # the weights were not handed over yet
+    assert run.group.num_updates == 0  # the weights were not passed on yet
     assert run.group.summarize_updates(history)[ID]["num_updates_skipped"] == 0
     assert run.group.num_updates == 5
     assert torch.equal(run.group.get_module(ID).get_parameter("pi.weight"), expected)

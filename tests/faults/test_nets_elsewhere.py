@@ -47,9 +47,9 @@ def learned(net: str, num_env_runners: int = 0, num_learners: int = 0) -> dict[s
     return after
 
 
-@pytest.mark.parametrize("elsewhere", [{"num_env_runners": 2}, {"num_learners": 2}], ids=["envs", "learners"])
+@pytest.mark.parametrize("remote", [{"num_env_runners": 2}, {"num_learners": 2}], ids=["envs", "learners"])
 @pytest.mark.parametrize("net", NETS)
-def test_a_net_learns_alike_wherever_its_envs_and_learners_are(net: str, elsewhere: dict[str, int]) -> None:
-    here, there = learned(net), learned(net, **elsewhere)
+def test_a_net_learns_alike_wherever_its_envs_and_learners_are(net: str, remote: dict[str, int]) -> None:
+    here, there = learned(net), learned(net, **remote)
     for name, value in here.items():
         torch.testing.assert_close(there[name], value, rtol=0, atol=1e-6)

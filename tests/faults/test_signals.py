@@ -39,13 +39,13 @@ class Driver:
         )
         self.others: list[int] = []
 
-    def told(self, what: str) -> dict[str, Any]:
+    def message(self, what: str) -> dict[str, Any]:
         return json.loads((self.folder / what).read_text())
 
     def wait_for(self, what: str) -> dict[str, Any]:
         wait_for(lambda: (self.folder / what).exists() or self.process.poll() is not None)
         assert (self.folder / what).exists(), (self.folder / "log").read_text()
-        return self.told(what)
+        return self.message(what)
 
     def wait_until_it_trains(self) -> list[int]:
         """The processes of its workers."""
@@ -59,7 +59,7 @@ class Driver:
 
     def wait_for_iterations(self, count: int) -> None:
         first = self.wait_for("iteration")["iterations"]
-        wait_for(lambda: self.told("iteration")["iterations"] >= first + count)
+        wait_for(lambda: self.message("iteration")["iterations"] >= first + count)
 
     def close(self) -> None:
         for pid in [self.process.pid, *self.others, *descendants(self.process.pid)]:
@@ -94,8 +94,8 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick
     driver = quick
     pids = driver.wait_until_it_trains()
     driver.process.send_signal(signal.SIGINT)
-    told = driver.wait_for("saved")
-    assert checkpoint(driver)["metrics"]["iterations"] == told["iterations"]
+    message = driver.wait_for("saved")
+    assert checkpoint(driver)["metrics"]["iterations"] == message["iterations"]
     assert all(is_running(pid) for pid in pids)
     driver.wait_for_iterations(2)
     driver.process.send_signal(signal.SIGTERM)
@@ -106,7 +106,7 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick
     assert "Stopped by SIGTERM after" in log
     assert "Traceback" not in log
     assert "SIGABRT" not in log
-    assert checkpoint(driver)["metrics"]["iterations"] > told["iterations"]
+    assert checkpoint(driver)["metrics"]["iterations"] > message["iterations"]
     saved = driver.folder / "run" / "checkpoint"
     with Algorithm.from_checkpoint(saved, num_env_runners=2, run_dir=None) as algorithm:
         updates = algorithm.learner_group.num_updates

@@ -22,7 +22,7 @@ CLUSTER = {**TOKEN, "RAY_ADDRESS": f"{HEAD}:6379"}
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.skipif(not can_be_made(), reason="machines of one's own need Linux, root and its network tools"),
+    pytest.mark.skipif(not can_be_made(), reason="machines of your own need Linux, root and its network tools"),
 ]
 
 
@@ -54,7 +54,7 @@ def training(machine: Machine, folder: Path, how: str, **env: str) -> Iterator["
     """One that has done its first iterations."""
     folder.mkdir()
     driver = machine.start(f"{SHELL} exec python -m tests.faults.two_machines {folder} {how}", **env)
-    began = lambda: (folder / "told").exists() and len(told(folder)["weights"]) == FIRST  # noqa: E731
+    began = lambda: (folder / "message").exists() and len(message(folder)["weights"]) == FIRST  # noqa: E731
     try:
         wait_for(lambda: driver.poll() is not None or began())
         yield driver
@@ -63,8 +63,8 @@ def training(machine: Machine, folder: Path, how: str, **env: str) -> Iterator["
         driver.communicate()
 
 
-def told(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "told").read_text())
+def message(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "message").read_text())
 
 
 def end(driver: "subprocess.Popen[str]", folder: Path) -> str:
@@ -86,8 +86,8 @@ def test_two_machines_come_to_the_weights_of_one(machines: tuple[Machine, Machin
     for name, env in (("two", CLUSTER), ("one", {})):
         with training(first, tmp_path / name, "learners", **env) as driver:
             said = end(driver, tmp_path / name)
-        assert name == "one" or said == ""  # alone, Ray begins there and then, and tells of it
-        found.append(told(tmp_path / name))
+        assert name == "one" or said == ""  # alone, Ray begins there and then, and says so
+        found.append(message(tmp_path / name))
     assert [sorted(group) for group in found[0]["where"]] == [[HEAD, OTHER]] * 2
     assert found[0]["weights"] == found[1]["weights"]
 
@@ -99,19 +99,19 @@ def test_a_machine_that_is_cut_off_is_lived_without_and_replaced(
     first, second = machines
     folder = tmp_path / "run"
     with training(first, folder, how, **CLUSTER) as driver:
-        assert [sorted(group) for group in told(folder)["where"]] == [[HEAD, OTHER]] * (1 + (how == "learners"))
+        assert [sorted(group) for group in message(folder)["where"]] == [[HEAD, OTHER]] * (1 + (how == "learners"))
         second.cut_off()
         if how == "runners":  # the other one goes on
-            wait_for(lambda: told(folder)["workers"]["num_healthy_env_runners"] == 1)
+            wait_for(lambda: message(folder)["workers"]["num_healthy_env_runners"] == 1)
         second.close()
-        before = told(folder)["iterations"]
+        before = message(folder)["iterations"]
         with Machine(tmp_path, "third", OTHER) as third:
             connect(first, third)
             join(first, third)
             is_whole = lambda now: now["workers"]["num_healthy_env_runners"] == 2  # noqa: E731
-            wait_for(lambda: is_whole(told(folder)) and told(folder)["iterations"] > before + 3)
+            wait_for(lambda: is_whole(message(folder)) and message(folder)["iterations"] > before + 3)
             said = end(driver, folder)
-    workers = told(folder)["workers"]
+    workers = message(folder)["workers"]
     (lost,) = workers["num_env_steps_lost_by_cause"].values()
     assert lost == workers["num_env_steps_lost_lifetime"] == (128 if how == "runners" else 256)  # one fragment
     if how == "learners":

@@ -44,7 +44,7 @@ def dqn(num_learners: int) -> DQNConfig:
 
 
 def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """What does not go by a clock."""
+    """What does not depend on a clock."""
     return {"learners": result["learners"], "return": result["env_runners"]["episode_return_mean"]}
 
 
@@ -71,7 +71,7 @@ def test_ppo_learns_alike_wherever_its_learners_are_and_its_checkpoint_is_good_a
 
 
 def goes_on_alike(algorithm: Algorithm, path: Path, **settings: Any) -> None:
-    """That ``algorithm`` and what is made of its checkpoint learn the same from now on. Envs start anew in both."""
+    """That ``algorithm`` and what is made of its checkpoint learn the same from now on. Envs start again in both."""
     algorithm.save(path)
     with Algorithm.from_checkpoint(path, **settings) as other:
         state = clone(other.get_state())
@@ -103,7 +103,7 @@ def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> 
             algorithm.train()
         group, state = algorithm.learner_group, clone(algorithm.get_state()["learners"])
         batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
-        group.step_on_batch(batch, env_steps=500)  # which is never handed over
+        group.step_on_batch(batch, env_steps=500)  # which is never passed on
         assert isinstance(group, RemoteLearnerGroup)
         (pid,) = group.workers.pids()
         assert pid is not None
@@ -123,7 +123,7 @@ def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> 
 @pytest.mark.faults
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
 def test_a_checkpoint_of_dqn_is_good_for_learners_anywhere(tmp_path: Path, before: int, after: int) -> None:
-    """Where learners are elsewhere, the weights that act follow once per iteration: so the data differ from then on."""
+    """Where learners are in other processes, the weights that act follow once per iteration, so the data differ."""
     with dqn(before).build() as algorithm:
         for _ in range(2):
             algorithm.train()

@@ -1,7 +1,7 @@
 """A training on whatever machines the cluster has: ``python -m tests.faults.two_machines FOLDER HOW``.
 
 HOW is "runners", with two of them, each of which takes a machine, or "learners", with two of both. Ends when there is a
-file ``end`` in the folder. Tells in a file ``told``, after each iteration: where workers are, how many are well, what
+file ``end`` in the folder. Writes to a file ``said``, after each iteration: where workers are, how many are well, what
 was lost, and digests of the weights.
 """
 
@@ -21,7 +21,7 @@ from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 CPUS = 3
 """Of each machine: for one runner and one learner, which takes 2."""
 FIRST = 3
-"""Of how many iterations the weights are told."""
+"""Of how many iterations the weights are written."""
 
 
 def config(how: str) -> PPOConfig:
@@ -51,15 +51,15 @@ def main(folder: Path, how: str) -> None:
         while True:
             result = algorithm.train()
             weights.append(digest(algorithm.get_module()))
-            told = {
+            message = {
                 "iterations": result["training_iteration"],
                 "where": [[state.address for state in group._states] for group in groups],
                 "weights": weights[:FIRST],
                 "workers": result["workers"],
             }
-            new = folder / "told.new"
-            new.write_text(json.dumps(told))
-            new.rename(folder / "told")
+            new = folder / "said.new"
+            new.write_text(json.dumps(message))
+            new.rename(folder / "message")
             if (folder / "end").exists():
                 return
 

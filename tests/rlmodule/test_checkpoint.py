@@ -177,14 +177,16 @@ def test_damage_is_told_in_words(tmp_path: Path) -> None:
     deep: Any = 1
     for _ in range(101):
         deep = [deep]
-    for content, told in (
+    for content, message in (
         ({"a": {"__tensor__": "nowhere"}}, "checkpoint.json: the tensor 'nowhere' is missing"),
         ({"a": {"__tensor__": []}}, "checkpoint.json: unhashable type: 'list'"),
         ([1], "checkpoint.json: it is not an object"),
         ({"a": deep}, "checkpoint.json: it is nested deeper than 100"),
     ):
         rewrite(path, lambda _, content=content: content)
-        with pytest.raises(ValueError, match=re.escape(f"one that cannot be read ({told}). Load another checkpoint;")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"one that cannot be read ({message}). Load another checkpoint;")
+        ):
             load_checkpoint(path)
     rewrite(path, lambda _: {"a": deep[0][0]})
     load_checkpoint(path)
@@ -198,13 +200,13 @@ def test_a_checkpoint_of_format_1_is_refused(tmp_path: Path) -> None:
 
 def test_of_two_checkpoints_of_a_run_the_sound_one_is_named(tmp_path: Path) -> None:
     last, best = (save_checkpoint(tmp_path / name, STATE) for name in ("checkpoint", "best_checkpoint"))
-    elsewhere = save_checkpoint(tmp_path / "mine", STATE)
+    remote = save_checkpoint(tmp_path / "mine", STATE)
     os.truncate(best / "tensors.safetensors", 40)
     with pytest.raises(ValueError, match=rf"\. Load '{last}', which is sound; this one is damaged or from"):
         load_checkpoint(best)
-    os.truncate(elsewhere / "tensors.safetensors", 40)
+    os.truncate(remote / "tensors.safetensors", 40)
     os.truncate(last / "checkpoint.json", 40)
-    for path in (last, best, elsewhere):
+    for path in (last, best, remote):
         with pytest.raises(ValueError, match=r"\. Load another checkpoint; this one"):
             load_checkpoint(path)
 

@@ -77,7 +77,7 @@ def ppo(cls: type[PPOLearner] = PPOLearner, model: str = "mlp", **learners: Any)
 
 
 def train(learner: PPOLearner, model: str = "mlp", updates: int = 4, valid: bool = True) -> Tensor:
-    """The weights after some updates on rollouts that go by nothing but their number."""
+    """The weights after some updates on rollouts that depend on nothing but their number."""
     acting = ppo(model=model).module[ID]
     for seed in range(updates):
         data = random_rollout(acting, 16, 4, seed)

@@ -194,10 +194,10 @@ def test_what_is_no_regular_file_is_not_waited_for(saved: Path, kind: str, name:
 
 @pytest.mark.parametrize("name", ["manifest.json", "checkpoint.json", "tensors.safetensors"])
 def test_a_file_that_is_a_link_to_elsewhere_is_refused(saved: Path, name: str) -> None:
-    elsewhere = (saved / name).rename(saved.parent / "elsewhere")
-    (saved / name).symlink_to(elsewhere)
-    told = refused(saved, name)
-    assert f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)" in told
+    remote = (saved / name).rename(saved.parent / "remote")
+    (saved / name).symlink_to(remote)
+    message = refused(saved, name)
+    assert f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)" in message
 
 
 def test_a_folder_that_is_reached_through_a_link_is_read(saved: Path) -> None:
@@ -480,7 +480,7 @@ def test_killed_at_every_call_the_old_or_the_new_one_is_there(on_disk_or_in_memo
 def test_where_every_call_fails_the_old_or_the_new_one_is_there(
     on_disk_or_in_memory: Path, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved, told = on_disk_or_in_memory, list[str]()
+    saved, message = on_disk_or_in_memory, list[str]()
 
     def fail() -> None:
         raise OSError(error, os.strerror(error))
@@ -491,13 +491,13 @@ def test_where_every_call_fails_the_old_or_the_new_one_is_there(
             try:
                 save_checkpoint(saved, NEW)
             except OSError as raised:
-                told.append(str(raised))
+                message.append(str(raised))
         which(saved)
         save_checkpoint(saved, OLD)
         assert os.listdir(saved.parent) == ["c"], number
     text = f"save('{saved}'): expected a folder to write to, got {os.strerror(error)}"
-    assert {one.partition(" (")[0].partition(". ")[0] for one in told} == {text}
-    assert len(told) > 10
+    assert {one.partition(" (")[0].partition(". ")[0] for one in message} == {text}
+    assert len(message) > 10
 
 
 @pytest.mark.parametrize("most", [0, 100, 400])
@@ -515,8 +515,8 @@ def test_a_full_disk_leaves_the_old_one(saved: Path, most: int) -> None:
 
     os.waitpid(forked(fill), 0)
     os.close(write)
-    with open(read) as told:
-        text = told.read()
+    with open(read) as message:
+        text = message.read()
     assert text.startswith(f"save('{saved}'): expected a folder to write to, got File too large (0.0 MB to write, ")
     assert (os.listdir(saved.parent), which(saved)) == (["c"], "old")
 
@@ -557,7 +557,7 @@ def test_a_link_is_followed(saved: Path) -> None:
     assert (link.is_symlink(), which(saved), which(link)) == (True, "new", "new")
 
 
-# --- beside each other ------------------------------------------------------------------------------------------------
+# --- at the same time ------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_is_replaced_by_an_equal_one_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

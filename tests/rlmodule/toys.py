@@ -1,4 +1,4 @@
-"""Envs whose every number can be told beforehand, and small modules and learners to run on them."""
+"""Envs whose every number can be computed beforehand, and small modules and learners to run on them."""
 
 import itertools
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""``rlmodule evaluate``: which checkpoint it takes, what it needs of the training, what it tells, records and shows."""
+"""``rlmodule evaluate``: which checkpoint it takes, what it needs of the training, what it prints and records."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def saved(config: PPOConfig | DQNConfig, path: str = "saved") -> str:
 def test_it_tells_what_it_plays_and_how_that_goes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, str(trained), "--episodes", "5")["env_runners"]
     assert main(["evaluate", str(trained), "--episodes", "5"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"PPO on CartPole-v1, trained for (64|128) env steps", told[0])
-    assert told[1:] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"PPO on CartPole-v1, trained for (64|128) env steps", printed[0])
+    assert printed[1:] == [
         f"  checkpoint   {trained / 'best_checkpoint'}",
         "  actions      most likely",
         "  seed         1",
@@ -167,10 +167,10 @@ def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     flags = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
     monkeypatch.syspath_prepend(here)
     assert main(["train", "ppo", *args, *flags]) == 0
-    told = capsys.readouterr().out
-    assert "rlmodule evaluate run --allow two_envs two_nets\n" in told
-    assert "rlmodule train --load run --allow two_envs two_nets\n" in told
-    assert "allow=['two_envs', 'two_nets']" in told
+    printed = capsys.readouterr().out
+    assert "rlmodule evaluate run --allow two_envs two_nets\n" in printed
+    assert "rlmodule train --load run --allow two_envs two_nets\n" in printed
+    assert "allow=['two_envs', 'two_nets']" in printed
     for command in (["evaluate"], ["train", "--load"]):
         assert main([*command, "run"]) == 1
         assert capsys.readouterr().err.count("In a shell, type --allow two_envs two_nets; ") == 1
@@ -213,9 +213,9 @@ def test_videos_are_written_and_named(
     trained: Path, capsys: pytest.CaptureFixture[str], args: list[str], count: int
 ) -> None:
     assert main(["evaluate", str(trained), "--episodes", "1", "--video", "videos", *args]) == 0
-    told = re.findall(r"^video +(\S+) \(return (\S+)\)$", capsys.readouterr().out, re.M)
-    assert sorted(path for path, _ in told) == sorted(map(str, Path("videos").iterdir()))
-    assert len(told) == count
+    printed = re.findall(r"^video +(\S+) \(return (\S+)\)$", capsys.readouterr().out, re.M)
+    assert sorted(path for path, _ in printed) == sorted(map(str, Path("videos").iterdir()))
+    assert len(printed) == count
 
 
 def test_a_window_shows_the_episodes_that_a_video_would(
@@ -247,8 +247,8 @@ def test_without_a_display_there_is_no_window(
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     assert main(["evaluate", str(trained), "--render"]) == 1
-    told = capfd.readouterr().err.splitlines()
-    assert "expected a display to open a window on" in told[-1]
+    printed = capfd.readouterr().err.splitlines()
+    assert "expected a display to open a window on" in printed[-1]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -296,13 +296,13 @@ def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
     assert json.loads(capsys.readouterr().out)["env_runners"] == expected
     assert main(["evaluate", policy, "--env", "CartPole-v1", "--episodes", "2"]) == 0
     assert "return" in capsys.readouterr().out
-    for wrong, told in (
+    for wrong, printed in (
         ([policy], "expected --env, and neither"),
         ([policy, "--env", "Acrobot-v1"], "expected an env with the spaces of the policy"),
         ([str(trained), "--env", "CartPole-v1"], "--env: expected a folder of policy.save"),
     ):
         assert main(["evaluate", *wrong]) in (1, 2)
-        assert told in capsys.readouterr().err
+        assert printed in capsys.readouterr().err
 
 
 def test_a_run_is_exported(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

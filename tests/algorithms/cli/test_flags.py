@@ -1,4 +1,4 @@
-"""Every setting is a flag: what is typed arrives, and the help tells of it."""
+"""Every setting is a flag: what is typed arrives, and the help describes it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
     assert {name: vars(config)[name] for name in untouched} == {name: vars(default)[name] for name in untouched}
 
 
-NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `str` and `Mapping`
+NAMES: dict[str, Any] = {  # what a model setting accepts cannot be distinguished from `str` and `Mapping`
     "fcnet_hiddens": (8, 8),  # which residual blocks need
     "fcnet_norm": "layer",
     "fcnet_dropout": 0.25,

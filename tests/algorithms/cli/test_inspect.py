@@ -1,4 +1,4 @@
-"""``rlmodule inspect``: what it tells of a checkpoint, and what it says where there is none that can be read."""
+"""``rlmodule inspect``: what it shows of a checkpoint, and what it says where there is none that can be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlmodule.checkpoint import save_checkpoint
 from tests.checkpoints import replace, rewrite
 
 
-def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     assert main(["inspect", *args]) == 0
     return capsys.readouterr().out
 
@@ -39,11 +39,11 @@ def table(text: str, heading: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in (re.split(" {2,}", row.strip()) for row in rows)}
 
 
-# --- what it tells ----------------------------------------------------------------------------------------------------
+# --- what it shows ----------------------------------------------------------------------------------------------------
 
 
 def test_it_tells_where_a_checkpoint_comes_from(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(capsys, str(trained))
+    text = printed(capsys, str(trained))
     with Algorithm.from_checkpoint(trained / "checkpoint", on_train_result=None, run_dir=None) as algorithm:
         best, returns = algorithm.metrics.best_evaluation, algorithm.metrics.get_state()["returns"]
     facts = table(text, "PPO on CartPole-v1")
@@ -63,7 +63,7 @@ def test_it_tells_where_a_checkpoint_comes_from(trained: Path, capsys: pytest.Ca
 
 def test_it_tells_the_settings_that_differ(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heading = "Settings that differ from the defaults (--all shows all)"
-    shown = table(told(capsys, str(trained / "checkpoint")), heading)
+    shown = table(printed(capsys, str(trained / "checkpoint")), heading)
     conftest = __name__.rpartition(".")[0] + ".conftest"
     assert shown == {
         "env": ["CartPole-v1"],
@@ -78,14 +78,14 @@ def test_it_tells_the_settings_that_differ(trained: Path, capsys: pytest.Capture
         "num_epochs": ["1"],
         "model_config.fcnet_hiddens": ["[8]"],
     }
-    everything = table(told(capsys, str(trained / "checkpoint"), "--all"), "Settings")
+    everything = table(printed(capsys, str(trained / "checkpoint"), "--all"), "Settings")
     assert everything["gamma"] == ["0.99"]
     assert everything["model_config.fcnet_activation"] == ["tanh"]
     assert shown.items() <= everything.items()
 
 
 def test_it_tells_the_nets_with_the_parameters_in_each_part(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(capsys, str(trained))
+    text = printed(capsys, str(trained))
     module = text.partition("Module default_policy: PPOModule\n")[2].partition("\n\n")[0]
     assert module.splitlines() == [
         "  encoder.actor_encoder.linears.0.weight   8 × 4   32",
@@ -108,7 +108,7 @@ def test_it_counts_the_parameters_that_the_module_has(tmp_path: Path, capsys: py
     with config.build() as algorithm:
         algorithm.save(tmp_path / "dqn")
         counted = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
-    text = told(capsys, str(tmp_path / "dqn"))
+    text = printed(capsys, str(tmp_path / "dqn"))
     assert table(text, "Module default_policy: DQNModule")["parameters in all"] == [f"{counted:,}"]
     facts = table(text, "DQN on CartPole-v1")
     assert (facts["return"], facts["best evaluation"]) == (["none yet"], ["none"])
@@ -118,7 +118,7 @@ def test_it_tells_the_sizes_of_the_files_and_of_what_is_in_them(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = trained / "checkpoint"
-    files = table(told(capsys, str(folder)), "Files, unchanged since they were written (verified by their SHA-256)")
+    files = table(printed(capsys, str(folder)), "Files, unchanged since they were written (verified by their SHA-256)")
     for name in ("checkpoint.json", "tensors.safetensors"):
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         assert files[name] == [f"{(folder / name).stat().st_size / 1e6:.3f} MB", digest]
@@ -155,7 +155,7 @@ def test_a_folder_of_runs_lists_them(trained: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "one").symlink_to(trained)
     (tmp_path / "two").mkdir()
     (tmp_path / "two/run.json").touch()
-    one, two = (re.split(" {2,}", line.strip()) for line in told(capsys, str(tmp_path)).splitlines())
+    one, two = (re.split(" {2,}", line.strip()) for line in printed(capsys, str(tmp_path)).splitlines())
     assert one == [str(tmp_path / "one"), "PPO on CartPole-v1, seed 1, checkpoint, best_checkpoint", "128 steps"]
     assert two == [str(tmp_path / "two"), "not begun, no checkpoint", "no iteration yet"]
 

@@ -1,4 +1,4 @@
-"""What a shell is told of mistakes: one line on stderr, and an exit code."""
+"""What a shell prints about mistakes: one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ def test_a_folder_with_a_run_is_told_before_anything_else(
     run = here / "runs" if seeds[-1] == "1" else here / "runs/seed-2"
     (run / "checkpoint").mkdir(parents=True)
     assert main([*PPO, *seeds, "--run-dir", "runs"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.endswith(f"continue it with Algorithm.from_checkpoint('{run.relative_to(here)}/checkpoint').\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.endswith(f"continue it with Algorithm.from_checkpoint('{run.relative_to(here)}/checkpoint').\n")
 
 
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
@@ -183,9 +183,9 @@ def test_an_error_that_is_not_ours_says_its_type(
 
     monkeypatch.setattr(PPOConfig, "build", broken)
     assert main(PPO) == 1
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert re.fullmatch(
-        r"error: KeyError: 'left\\nover', in .+test_mistakes.py:\d+, broken \(--debug shows the traceback\)\n", told
+        r"error: KeyError: 'left\\nover', in .+test_mistakes.py:\d+, broken \(--debug shows the traceback\)\n", printed
     )
 
 

@@ -1,4 +1,4 @@
-"""``rlmodule plot``: what it draws, tells and refuses; the arithmetic is tested with algorithms.plotting."""
+"""``rlmodule plot``: what it draws, prints and refuses; the arithmetic is tested with algorithms.plotting."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_it_writes_the_picture_and_tells_where_each_run_ends(capsys: pytest.Capt
 def test_every_flag_arrives(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--by", "time", "--out", "here.svg", "--metric", "entropy", "--title", "T i t l e", "--labels", "one run"]
     assert main(["plot", "fast", *flags]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "Drawn: learners/default_policy/entropy"
-    assert told[2].startswith("one run      2       0.500 ± 0")
-    assert told[-1] == "Wrote here.svg"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "Drawn: learners/default_policy/entropy"
+    assert printed[2].startswith("one run      2       0.500 ± 0")
+    assert printed[-1] == "Wrote here.svg"
     drawn = Path("here.svg").read_text(encoding="utf-8")
     for text in ("T i t l e", "training time (min)", "learners/default_policy/entropy", "one run (2 seeds)"):
         assert f"<!-- {text} -->" in drawn
@@ -60,26 +60,26 @@ def test_without_evaluations_of_all_it_says_what_is_drawn_instead(capsys: pytest
     Path("once").mkdir()
     Path("once/progress.jsonl").write_text(json.dumps(row) + "\n")  # one evaluation, at the end
     assert main(["plot", "once"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("Drawn: mean episode return, training, as not all runs have several evaluations")
-    assert " 3.00 " in told[2]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("Drawn: mean episode return, training, as not all runs have several evaluations")
+    assert " 3.00 " in printed[2]
 
 
 def test_runs_without_an_iteration_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "slow/seed-3", "fast", "--labels", "none", "some"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[2].startswith("some")
-    assert told[3] == "Left out, as it has no value yet: slow/seed-3"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].startswith("some")
+    assert printed[3] == "Left out, as it has no value yet: slow/seed-3"
 
 
 def test_files_and_folders_that_are_no_runs_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("learning_curve.png").touch()
     Path("without_jsonl").mkdir()
     assert main(["plot", *sorted(map(str, Path().iterdir()))]) == 0  # as *, which the shell fills in
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in told[2:4]] == ["fast", "slow"]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[2:4]] == ["fast", "slow"]
     why = "Left out, as it has no value yet"
-    assert told[4:7] == [f"{why}: {path}" for path in ("learning_curve.png", "slow/seed-3", "without_jsonl")]
+    assert printed[4:7] == [f"{why}: {path}" for path in ("learning_curve.png", "slow/seed-3", "without_jsonl")]
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_a_mistake_is_told_in_one_line(
     args: list[str], code: int, parts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plot", *args]) == code
-    told = capsys.readouterr()
-    (line,) = told.err.splitlines()
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
     assert line.startswith("error: ")
     assert all(part in line for part in parts), line
     assert not list(Path().glob("*.png"))

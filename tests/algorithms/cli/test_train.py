@@ -1,4 +1,4 @@
-"""``rlmodule train``: one run, what it tells and leaves, how it ends, and how it goes on."""
+"""``rlmodule train``: one run, what it prints and leaves, how it ends, and how it goes on."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def steps_logged(run: str) -> list[int]:
     return [row["env_runners/num_env_steps_sampled_lifetime"] for row in rows if "timers/env_step" in row]
 
 
-def snippet_of(told: str) -> str:
-    return textwrap.dedent(told.partition("in Python:\n")[2])
+def snippet_of(printed: str) -> str:
+    return textwrap.dedent(printed.partition("in Python:\n")[2])
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -78,21 +78,21 @@ def snippet_of(told: str) -> str:
 
 def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PPO, "--num-env-steps", "200"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", run.name)
-    assert told.startswith(
+    assert printed.startswith(
         "PPO on CartPole-v1\n  begun with  the preset of CartPole-v1: the defaults of PPO reached 500"
     )
-    assert re.search(r"steps +200\n +seed +1\n +parameters +9,155\n +run dir +runs/ppo", told)
+    assert re.search(r"steps +200\n +seed +1\n +parameters +9,155\n +run dir +runs/ppo", printed)
     for name in ("checkpoint", "progress.jsonl", "learning_curve.png"):
-        assert f"  {run / name}\n" in told
+        assert f"  {run / name}\n" in printed
         assert (run / name).exists()
     assert steps_logged(str(run)) == [64, 128, 192, 256]
-    assert re.search(r"Evaluation: return [\d.]+ over 2 episodes, taking most likely actions", told)
-    assert f"  rlmodule evaluate {run}\n  rlmodule train --load {run}\n" in told
+    assert re.search(r"Evaluation: return [\d.]+ over 2 episodes, taking most likely actions", printed)
+    assert f"  rlmodule evaluate {run}\n  rlmodule train --load {run}\n" in printed
     names: dict[str, Any] = {}
-    exec(snippet_of(told), names)
+    exec(snippet_of(printed), names)
     assert names["action"] in (0, 1)
     names["env"].close()
 
@@ -117,9 +117,9 @@ def test_without_a_budget_that_of_the_preset_is_taken(
 def test_train_with_model_flags_env_config_and_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--fcnet-hiddens", "8", "--env-config", '{"sutton_barto_reward": true}', "--lr", "[[0,0.001],[1e3,0]]"]
     assert main([*PPO, *args, "--num-env-steps", "64", "--run-dir", "here"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     names: dict[str, Any] = {}
-    exec(snippet_of(told), names)
+    exec(snippet_of(printed), names)
     assert names["env"].unwrapped._sutton_barto_reward
     with Algorithm.from_checkpoint("here/checkpoint") as algorithm:
         assert algorithm.config.env_config == {"sutton_barto_reward": True}
@@ -130,10 +130,10 @@ def test_train_with_model_flags_env_config_and_schedule(capsys: pytest.CaptureFi
 @pytest.mark.usefixtures("mine")
 def test_an_id_that_is_registered_beside_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", "envs_of_mine:Mine-v0", *SMALL, "--num-env-steps", "64"]) == 0
-    told = capsys.readouterr().out
-    assert "return 9.0" in told
-    assert ", allow=['envs_of_mine'])" in told
-    assert " --allow envs_of_mine\n" in told
+    printed = capsys.readouterr().out
+    assert "return 9.0" in printed
+    assert ", allow=['envs_of_mine'])" in printed
+    assert " --allow envs_of_mine\n" in printed
     assert [path.name.startswith("ppo-envs_of_mine-Mine-v0-") for path in Path("runs").iterdir()] == [True]
 
 
@@ -141,12 +141,12 @@ def test_an_id_that_is_registered_beside_the_user(capsys: pytest.CaptureFixture[
 def test_a_factory_and_a_function_beside_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--env-config", '{"limit": 7}', "--on-train-result", "envs_of_mine:listen", "--run-dir", "run"]
     assert main(["train", "ppo", "envs_of_mine:make_env", *SMALL, *args, "--num-env-steps", "128"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("listened") == 2
-    assert "return 7.0" in told
-    assert "  begun with  the defaults of PPO\n" in told
+    printed = capsys.readouterr().out
+    assert printed.count("listened") == 2
+    assert "return 7.0" in printed
+    assert "  begun with  the defaults of PPO\n" in printed
     names: dict[str, Any] = {}
-    exec(snippet_of(told), names)
+    exec(snippet_of(printed), names)
     assert names["action"] in (0, 1)
 
 
@@ -167,9 +167,9 @@ def test_a_target_that_is_not_reached_is_exit_code_1(capsys: pytest.CaptureFixtu
 def test_a_target_that_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--num-env-steps", "640", "--target-return", "2", "--evaluation-interval", "1", "--run-dir", "run"]
     assert main([*PPO, *args]) == 0
-    told = capsys.readouterr().out
-    assert "The target return 2 was reached." in told
-    assert "  run/best_checkpoint\n" in told
+    printed = capsys.readouterr().out
+    assert "The target return 2 was reached." in printed
+    assert "  run/best_checkpoint\n" in printed
     assert steps_logged("run") == [64]
 
 
@@ -177,9 +177,9 @@ def test_no_evaluation_where_no_episode_ends(capsys: pytest.CaptureFixture[str])
     args = ["--num-envs-per-env-runner", "4", "--train-batch-size-per-learner", "4", "--minibatch-size", "4"]
     args += ["--num-env-steps", "4", "--run-dir", "None"]
     assert main(["train", "ppo", "CartPole-v1", *args]) == 0
-    told = capsys.readouterr().out
-    assert "No episode has ended yet" in told
-    assert "none: nothing will be written" in told
+    printed = capsys.readouterr().out
+    assert "No episode has ended yet" in printed
+    assert "none: nothing will be written" in printed
 
 
 SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.faults)]
@@ -207,12 +207,12 @@ def test_a_signal_ends_with_a_checkpoint(sent: signal.Signals, code: int) -> Non
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.05)
         process.send_signal(sent)
-        told, _ = process.communicate(timeout=300)
+        printed, _ = process.communicate(timeout=300)
     finally:
         process.kill()
-    assert process.returncode == code, told
-    assert "Traceback" not in told
-    assert f"Stopped by {'Ctrl-C' if sent is signal.SIGINT else 'SIGTERM'} after" in told
+    assert process.returncode == code, printed
+    assert "Traceback" not in printed
+    assert f"Stopped by {'Ctrl-C' if sent is signal.SIGINT else 'SIGTERM'} after" in printed
     logged = steps_logged("run")
     assert Path("run/learning_curve.png").stat().st_size > 0
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
@@ -232,9 +232,9 @@ def run(here: Path) -> Path:
 @pytest.mark.parametrize("path", ["run", "run/checkpoint"])
 def test_a_run_goes_on_where_it_was_with_its_settings(run: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--load", path, "--num-env-steps", "64", "--lr", "1e-4"]) == 0
-    told = capsys.readouterr().out
-    assert "  begun with  run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in told
-    assert "  run dir     run\n" in told
+    printed = capsys.readouterr().out
+    assert "  begun with  run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in printed
+    assert "  run dir     run\n" in printed
     assert steps_logged("run") == [64, 128, 192]
     with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
         assert algorithm.env_steps == 192
@@ -395,14 +395,14 @@ def test_the_exit_code_of_a_run_that_is_over_is_its_verdict_and_it_does_not_trai
     kill(monkeypatch, "algorithms.run.run_folder.RunFolder.write_learning_curve")  # all is trained, and saved
     with pytest.raises(Killed):
         main(command)
-    told = []
+    printed = []
     for _ in range(3):
         assert main(command) == code
         assert steps_logged("run") == steps
         assert len(evaluations_logged("run")) == 1
-        told.append(capsys.readouterr())
-    assert told[1] == told[2]
-    assert f"run/checkpoint has sampled {steps[-1]} env steps: nothing is left to do.\n" in told[2].out
+        printed.append(capsys.readouterr())
+    assert printed[1] == printed[2]
+    assert f"run/checkpoint has sampled {steps[-1]} env steps: nothing is left to do.\n" in printed[2].out
 
 
 @pytest.mark.parametrize("how", ["--load", "--resume"])
@@ -417,8 +417,8 @@ def test_a_run_that_goes_on_keeps_its_goal(
     kill(monkeypatch, TRAIN, 2)
     with pytest.raises(Killed):
         main(more)
-    told = "steps       128 more, what is left of the run's goal of 256 or a return of 501\n"
-    assert told in capsys.readouterr().out
+    printed = "steps       128 more, what is left of the run's goal of 256 or a return of 501\n"
+    assert printed in capsys.readouterr().out
     assert main(more) == 1
     assert "steps       64 more, what is left of the run's goal" in capsys.readouterr().out
     assert steps_logged("run") == [64, 128, 192, 256]

@@ -284,7 +284,7 @@ def test_epsilon_and_beta_are_reported() -> None:
 
 
 class Bare(RLModule, QNetAPI, ExplorationAPI):
-    """A module of one's own; ``explore`` and ``width`` say what is wrong with it."""
+    """A module of your own; ``explore`` and ``width`` say what is wrong with it."""
 
     explore: ClassVar[bool] = True
     width: ClassVar[int] = 2
@@ -348,7 +348,7 @@ def test_a_catalog_of_another_algorithm_is_refused() -> None:
 
 
 class Own(DQNLearner):
-    """A loss of one's own that reports nothing, or targets of a wrong shape."""
+    """A loss of your own that reports nothing, or targets of a wrong shape."""
 
     def compute_loss_for_module(self, module_id: str, batch: Any, fwd_out: Any) -> Any:
         return super().compute_loss_for_module(module_id, batch, fwd_out)[0], {}

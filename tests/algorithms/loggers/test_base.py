@@ -1,4 +1,4 @@
-"""The loggers of a run: which there are, how they are made and closed, and what is told if one fails."""
+"""The loggers of a run: which ones exist, how they are made and closed, and what is logged if one fails."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Begin = Callable[..., LoggedRun]
 
 
 class Notes(Logger):
-    """Keeps what it is told; fails where it is made to."""
+    """Keeps what it is given; fails where it is made to."""
 
-    told: ClassVar[list[tuple[str, Any]]] = []
+    printed: ClassVar[list[tuple[str, Any]]] = []
 
     def __init__(self, run: LoggedRun, *, fails: str = "") -> None:
         super().__init__(run)
@@ -35,7 +35,7 @@ class Notes(Logger):
         self._tell("made", run.name)
 
     def _tell(self, what: str, about: Any) -> None:
-        self.told.append((what, about))
+        self.printed.append((what, about))
         if what == self.fails:
             raise KeyError("the network")
 
@@ -47,9 +47,9 @@ class Notes(Logger):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    monkeypatch.setattr(Notes, "told", [])
-    return Notes.told
+def printed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    monkeypatch.setattr(Notes, "printed", [])
+    return Notes.printed
 
 
 @pytest.fixture
@@ -79,18 +79,18 @@ def test_a_run_with_a_folder_writes_json_lines_and_for_tensorboard(begin: Begin,
     assert set(DEFAULT_LOGGERS) < set(LOGGERS)
 
 
-def test_a_run_without_a_folder_logs_nowhere_unless_it_is_told_to(begin: Begin, told: list[Any]) -> None:
+def test_a_run_without_a_folder_logs_nowhere_unless_it_is_told_to(begin: Begin, printed: list[Any]) -> None:
     LoggerGroup(None, begin(folder=None)).log({}, 1)
     LoggerGroup([Notes], begin(folder=None)).log({}, 1)
-    assert told == [("made", "PPO on CartPole-v1"), ("logged", 1)]
+    assert printed == [("made", "PPO on CartPole-v1"), ("logged", 1)]
 
 
-def test_names_classes_and_functions_can_be_mixed(begin: Begin, tmp_path: Path, told: list[Any]) -> None:
+def test_names_classes_and_functions_can_be_mixed(begin: Begin, tmp_path: Path, printed: list[Any]) -> None:
     run = begin()
     group = LoggerGroup(["csv", Notes, functools.partial(Notes, fails="never"), lambda run: Notes(run)], run)
     group.log({STEPS: 3}, 3)
     group.close()
-    assert told == [("made", run.name)] * 3 + [("logged", 3)] * 3 + [("closed", None)] * 3
+    assert printed == [("made", run.name)] * 3 + [("logged", 3)] * 3 + [("closed", None)] * 3
     assert (tmp_path / "progress.csv").read_text() == f"{STEPS}\n3\n"
 
 
@@ -116,15 +116,15 @@ def test_a_function_that_makes_one_which_needs_a_folder_is_told_of_when_it_does(
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_if_one_cannot_be_made_those_before_it_are_closed(begin: Begin, told: list[Any]) -> None:
+def test_if_one_cannot_be_made_those_before_it_are_closed(begin: Begin, printed: list[Any]) -> None:
     with pytest.raises(ValueError, match="fax"):
         LoggerGroup([Notes, functools.partial(Notes, fails="closed"), "fax"], begin())
-    assert told == [("made", "PPO on CartPole-v1")] * 2 + [("closed", None)] * 2
+    assert printed == [("made", "PPO on CartPole-v1")] * 2 + [("closed", None)] * 2
 
 
 @pytest.mark.parametrize(("action", "event"), [("log", "logged"), ("close", "closed")])
 def test_one_that_fails_is_named_and_the_others_are_told_all_the_same(
-    begin: Begin, told: list[Any], action: str, event: str, caplog: pytest.LogCaptureFixture
+    begin: Begin, printed: list[Any], action: str, event: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = LoggerGroup([Notes, functools.partial(Notes, fails=event), Notes], begin())
     text = rf"logger Notes\.{action}\(\): expected no error, got KeyError: 'the network'\. Fix"
@@ -134,7 +134,7 @@ def test_one_that_fails_is_named_and_the_others_are_told_all_the_same(
     with pytest.raises(LoggerFailed, match=f"^{text}") as caught:
         group.log({}, 5) if action == "log" else group.close()
     assert isinstance(caught.value.__cause__, KeyError)
-    assert [what for what, _ in told].count(event) == (9 if action == "log" else 3)
+    assert [what for what, _ in printed].count(event) == (9 if action == "log" else 3)
 
 
 def test_a_run_survives_a_logger_that_fails_now_and_then_and_counts_what_is_lost(
@@ -170,12 +170,12 @@ def test_a_logger_that_fails_three_times_in_a_row_ends_the_run_after_it_is_saved
         assert resumed.env_steps == 192
 
 
-def test_what_failed_to_close_is_not_closed_again(begin: Begin, told: list[Any]) -> None:
+def test_what_failed_to_close_is_not_closed_again(begin: Begin, printed: list[Any]) -> None:
     group = LoggerGroup([functools.partial(Notes, fails="closed")], begin())
     with pytest.raises(RuntimeError):
         group.close()
     group.close()
-    assert [what for what, _ in told].count("closed") == 1
+    assert [what for what, _ in printed].count("closed") == 1
 
 
 def test_a_run_whose_loggers_cannot_be_made_leaves_a_folder_to_begin_anew_in(make: Callable[..., Algorithm]) -> None:
@@ -188,13 +188,13 @@ def test_a_run_whose_loggers_cannot_be_made_leaves_a_folder_to_begin_anew_in(mak
 # --- in a run ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_every_iteration_and_closes_at_its_end(make: Callable[..., Algorithm], told: list[Any]) -> None:
+def test_a_run_tells_every_iteration_and_closes_at_its_end(make: Callable[..., Algorithm], printed: list[Any]) -> None:
     algorithm = make(loggers=[Notes])
-    assert told == []
+    assert printed == []
     algorithm.train()
     algorithm.train()
     algorithm.stop()
-    assert told == [("made", "PPO on CartPole-v1"), ("logged", 64), ("logged", 128), ("closed", None)]
+    assert printed == [("made", "PPO on CartPole-v1"), ("logged", 64), ("logged", 128), ("closed", None)]
 
 
 def test_a_run_that_goes_on_from_its_checkpoint_goes_on_with_its_log(make: Callable[..., Algorithm]) -> None:

@@ -89,13 +89,13 @@ def test_wandb_is_told_numbers_against_env_steps_and_the_settings(begin: Begin, 
     logger.log({STEPS: 64, "a/b": 0.5, "none": None, "text": "x"}, 64)
     logger.log({STEPS: 128, "a/b": 1.5}, 128)
     logger.close()
-    told = sent(offline)
-    (about,) = told["runs"]
+    message = sent(offline)
+    (about,) = message["runs"]
     assert (about.display_name, about.project, about.run_group) == (f"{run.name}, seed 7", "from-outside", "tuning")
     config = {item.key: json.loads(item.value_json) for item in about.config.update if item.key != "_wandb"}
     assert config == run.config
-    assert told["history"] == [{STEPS: 64, "a/b": 0.5}, {STEPS: 128, "a/b": 1.5}]
-    assert any(metric.step_metric == STEPS for metric in told["metrics"])
+    assert message["history"] == [{STEPS: 64, "a/b": 0.5}, {STEPS: 128, "a/b": 1.5}]
+    assert any(metric.step_metric == STEPS for metric in message["metrics"])
 
 
 def test_wandb_goes_on_with_its_run_when_ours_does(begin: Begin, offline: Path) -> None:
@@ -117,10 +117,10 @@ def test_two_algorithms_in_one_process_are_two_wandb_runs(begin: Begin, offline:
     one.close()
     two.log({"a": 3}, 2)
     two.close()
-    told = sent(offline)
-    assert [run.project for run in told["runs"]] == ["mine", "mine"]
-    assert told["runs"][0].run_id != told["runs"][1].run_id
-    assert sorted(row["a"] for row in told["history"]) == [1, 2, 3]
+    message = sent(offline)
+    assert [run.project for run in message["runs"]] == ["mine", "mine"]
+    assert message["runs"][0].run_id != message["runs"][1].run_id
+    assert sorted(row["a"] for row in message["history"]) == [1, 2, 3]
 
 
 def test_wandb_gets_the_videos_of_evaluations(begin: Begin, offline: Path, tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_mlflow_is_told_numbers_by_env_step_and_the_settings(begin: Begin, clien
     assert only_run(client).info.status == "RUNNING"
     logger.log({"a/b": 1.5}, 128)
     logger.close()
-    told = only_run(client)
-    assert (told.info.status, told.info.run_name) == ("FINISHED", f"{run.name}, seed 7")
-    assert told.data.metrics == {"a/b": 1.5, "50__half": 2.0}
-    history = client.get_metric_history(told.info.run_id, "a/b")
+    message = only_run(client)
+    assert (message.info.status, message.info.run_name) == ("FINISHED", f"{run.name}, seed 7")
+    assert message.data.metrics == {"a/b": 1.5, "50__half": 2.0}
+    history = client.get_metric_history(message.info.run_id, "a/b")
     assert [(metric.step, metric.value) for metric in history] == [(64, 0.5), (128, 1.5)]
-    assert told.data.params == {
+    assert message.data.params == {
         "lr": "0.5",
         "env": "CartPole-v1",
         "model_config/fcnet_hiddens": "[8, 8]",
@@ -190,9 +190,9 @@ def test_mlflow_goes_on_with_its_run_when_ours_does(begin: Begin, client: Any) -
         assert only_run(client).info.status == "RUNNING"
         logger.log({"a": steps}, steps + 64)
         logger.close()
-    told = only_run(client)
-    assert [metric.step for metric in client.get_metric_history(told.info.run_id, "a")] == [64, 128]
-    assert told.info.status == "FINISHED"
+    message = only_run(client)
+    assert [metric.step for metric in client.get_metric_history(message.info.run_id, "a")] == [64, 128]
+    assert message.info.status == "FINISHED"
 
 
 def test_mlflow_experiments_are_named_by_argument_or_from_outside(
@@ -216,8 +216,8 @@ def test_mlflow_takes_more_settings_and_longer_ones_than_a_server_does_at_once(b
     logger = MlflowLogger(LoggedRun(run.name, run.folder, 0, 7, {f"setting_{i}": "x" * 7000 for i in range(101)}))
     logger.log({f"metric_{i}": i for i in range(1001)}, 1)
     logger.close()
-    told = only_run(client)
-    assert (len(told.data.params), len(told.data.metrics)) == (101, 1001)
+    message = only_run(client)
+    assert (len(message.data.params), len(message.data.metrics)) == (101, 1001)
 
 
 def test_a_store_that_mlflow_cannot_use_is_explained(begin: Begin, client: Any) -> None:

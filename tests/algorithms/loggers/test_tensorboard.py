@@ -22,7 +22,7 @@ def read(folder: Path) -> Any:
     """The folder's data, as TensorBoard holds it."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of what it drops
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it logs what it drops
     held = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     held.Reload()
     return held

@@ -153,7 +153,7 @@ def random_data(steps: int, slots: int, seed: int) -> Data:
 
 
 def per_episode(data: Data, gamma: float, lambda_: float) -> np.ndarray:
-    """Eq. 16 as a sum, episode by episode; 0 elsewhere."""
+    """Eq. 16 as a sum, episode by episode; 0 in other rows."""
     out = np.zeros_like(data.rewards)
     for slot, start, stop in data.chunks():
         errors = [

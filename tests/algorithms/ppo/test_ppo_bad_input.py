@@ -440,7 +440,7 @@ refused(
     lambda: encoder_of(lambda: Remembering(whole=False)),
 )
 
-# --- encoders of one's own ---
+# --- encoders of your own ---
 
 refused(
     "an encoder that is no module",

@@ -55,7 +55,7 @@ HOOKS = [name for name in dir(PPOCatalog) if name.startswith(("build_", "get_", 
 
 
 class Mine(nn.Module):
-    """An encoder of one's own, of raw observations whatever they are."""
+    """An encoder of your own, of raw observations whatever they are."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def is_asked(hook: str, hooks: Iterable[str], setting: Setting) -> bool:
 
 
 def counts(hook: str, hooks: Iterable[str], setting: Setting) -> bool:
-    """Whether what it decides is used: a whole encoder of one's own leaves no use for configs of parts of it."""
+    """Whether what it decides is used: a whole encoder of your own leaves no use for configs of parts of it."""
     if hook in ("build_action_mask", "build_action_embeddings"):
         return setting.observation is MASKED
     if hook == "build_action_model":
@@ -218,6 +218,6 @@ def test_a_module_with_a_hook_overridden_acts_and_learns(hook: str, name: str) -
 def test_explain_names_each_hook_that_is_overridden(name: str) -> None:
     for hooks in [*itertools.combinations(HOOKS, 1), tuple(HOOKS)]:
         text = build(SETTINGS[name], override(hooks)[0]).catalog.explain()
-        told = text[text.index("\n  overridden\n") :]
+        message = text[text.index("\n  overridden\n") :]
         for hook in HOOKS:
-            assert (f" Mine.{hook}() in place of " in told) is (hook in hooks), hook
+            assert (f" Mine.{hook}() in place of " in message) is (hook in hooks), hook

@@ -67,7 +67,7 @@ def parts_of(rollout: Rollout, sizes: list[int]) -> list[Rollout | None]:
 def together(
     fleet: Fleet, model: str, data: list[Rollout], sizes: list[int], **settings: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What one learner comes to, and each of several whose slots are ``sizes``."""
+    """The result of one learner, and each of several whose slots are ``sizes``."""
     parts = [parts_of(rollout, sizes) for rollout in data]
     args = [(model, [part[rank] for part in parts], settings) for rank in range(len(sizes))]
     size = settings.get("minibatch_size", 8)  # of each learner

@@ -114,7 +114,7 @@ def test_value_error_is_in_units_of_the_value_scale() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_value_clipping_is_in_units_of_the_value_scale(scale: float) -> None:
-    # held within 1 of the old 1, 4, 3, 1: 1, 3, 3, 2, with squared errors 1, 1, 4, 4 beside 1, 0, 4, 16 unheld;
+    # held within 1 of the old 1, 4, 3, 1: 1, 3, 3, 2, with squared errors 1, 1, 4, 4 next to 1, 0, 4, 16 unheld;
     # the larger ones are 1, 1, 4, 16, mean 5.5
     learner, module = table_learner(vf_loss_coeff=1.0, vf_clip_param=1.0 / scale)
     module.scale = scale

@@ -63,7 +63,7 @@ class Stream:
         return [*padding[self.rng.integers(3)], first]
 
     def rollout(self, num_steps: int, restart: float = 0.0) -> Rollout:
-        """The next rows; with the probability ``restart`` each env is started anew before them."""
+        """The next rows; with the probability ``restart`` each env is restarted before them."""
         rows: list[list[Step]] = [[] for _ in range(self.num_envs)]
         final_index, finals = [], []
         for n in range(self.num_envs):

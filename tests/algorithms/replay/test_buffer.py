@@ -553,7 +553,7 @@ def test_the_capacity_named_in_the_error_would_fit(length: int | None, monkeypat
     [
         ("0::/a/b\n", {"a/b/memory.max": "5000", "a/memory.max": "4000", "memory.max": "max"}, 4000),
         ("3:cpu:/x\n2:memory:/a\n", {"memory/a/memory.limit_in_bytes": "3000"}, 3000),
-        ("2:memory:/elsewhere\n", {"memory/memory.limit_in_bytes": "2000"}, 2000),
+        ("2:memory:/other\n", {"memory/memory.limit_in_bytes": "2000"}, 2000),
         ("0::/\n", {}, 10**6),
     ],
 )

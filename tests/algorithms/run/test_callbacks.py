@@ -111,13 +111,13 @@ def test_what_they_are_told() -> None:
     seen = Seen()
     with config_for(Lengths, evaluation_interval=1, **seen.functions()).build() as algorithm:
         result = algorithm.train()
-        (rollout,) = (told["rollout"] for told in seen.of("on_sample_end"))
+        (rollout,) = (message["rollout"] for message in seen.of("on_sample_end"))
         assert isinstance(rollout, Rollout)
         assert rollout.shape == (16, 2)
         made = seen.of("on_environment_created")
-        assert [told["in_evaluation"] for told in made] == [False, True]
+        assert [message["in_evaluation"] for message in made] == [False, True]
         assert made[0]["env"] is algorithm.env_runner_group.local_runner.env
-        assert all(told.get("algorithm", algorithm) is algorithm for _, told in seen.calls)
+        assert all(message.get("algorithm", algorithm) is algorithm for _, message in seen.calls)
         assert seen.of("on_train_result")[0]["result"] is result
         assert seen.of("on_evaluate_end")[0]["evaluation"] is result["evaluation"]
 
@@ -127,8 +127,8 @@ def test_episodes_come_with_their_last_info_in_order_of_time() -> None:
     config = config_for(Lengths, on_episode_end=lambda algorithm, episode: episodes.append(episode))
     with config.build() as algorithm:
         algorithm.train()
-        told = [(e.env_index, e.length, e.episode_return, e.info) for e in episodes]
-        assert told == [(env, n, float(n), {"won": n % 2 == 0}) for n in range(1, 6) for env in (0, 1)]
+        message = [(e.env_index, e.length, e.episode_return, e.info) for e in episodes]
+        assert message == [(env, n, float(n), {"won": n % 2 == 0}) for n in range(1, 6) for env in (0, 1)]
         assert not any(e.in_evaluation for e in episodes)
         episodes.clear()
         algorithm.evaluate(num_episodes=3)
@@ -203,7 +203,7 @@ def test_static_class_and_inherited_methods_listen_too() -> None:
     called = []
 
     class Mixin:
-        def on_train_result(self, **told: Any) -> None:
+        def on_train_result(self, **message: Any) -> None:
             called.append("mixin")
 
     class Base(Callbacks):
@@ -254,7 +254,7 @@ def test_only_who_hears_of_episodes_makes_them(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("algo", [PPOConfig, DQNConfig])
 def test_callbacks_change_no_weight(algo: Any) -> None:
-    def disturb(**told: Any) -> None:
+    def disturb(**message: Any) -> None:
         torch.rand(3)
         np.random.rand(3)
 
@@ -275,7 +275,7 @@ def test_callbacks_change_no_weight(algo: Any) -> None:
     assert differences(*states) == []
 
 
-# --- numbers of one's own ---------------------------------------------------------------------------------------------
+# --- numbers of your own ---------------------------------------------------------------------------------------------
 
 
 def test_what_is_logged_in_an_iteration_is_its_mean() -> None:
@@ -332,7 +332,7 @@ def test_a_callback_ends_learning_after_its_iteration() -> None:
 
     with config_for(run_dir=None, on_train_result=enough).build() as algorithm:
         assert algorithm.learn(num_env_steps=10_000)["training_iteration"] == 3
-        # a later call begins anew
+        # a later call begins again
         assert algorithm.learn(num_env_steps=64)["training_iteration"] == 5
 
 
@@ -409,7 +409,7 @@ def run(config: PPOConfig, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CALLBACKS)
 def test_a_callback_that_raises_is_named_and_its_error_is_the_cause(name: str, tmp_path: Path) -> None:
-    def fails(**told: Any) -> None:
+    def fails(**message: Any) -> None:
         raise KeyError("won")
 
     line = fails.__code__.co_firstlineno
@@ -425,9 +425,11 @@ def test_a_callback_that_returns_something_is_named_and_pointed_to_stop_learning
         return False
 
     caller = CallbackCaller(config_for(**{name: listener}))
-    told = rf"^callback {name} \(.+listener, test_callbacks.py:\d+\): expected one that returns None, got .{{1,80}}\. "
+    message = (
+        rf"^callback {name} \(.+listener, test_callbacks.py:\d+\): expected one that returns None, got .{{1,80}}\. "
+    )
     with pytest.raises(
-        TypeError, match=told + r"Return nothing\. To end learn\(\), call algorithm\.stop_learning\(\)\.$"
+        TypeError, match=message + r"Return nothing\. To end learn\(\), call algorithm\.stop_learning\(\)\.$"
     ):
         caller.call(name)
 
@@ -444,7 +446,7 @@ def test_a_class_that_raises_is_left_out_as_a_class() -> None:
 
 def test_a_partial_or_an_object_is_named_as_it_is() -> None:
     class Loud:
-        def __call__(self, **told: Any) -> None:
+        def __call__(self, **message: Any) -> None:
             raise ValueError("no")
 
         def __repr__(self) -> str:

@@ -185,7 +185,7 @@ def added(*units: int) -> Callable[[dict[str, Any]], Any]:
     return change
 
 
-# The checkpoint, how it is changed, and what the error tells.
+# The checkpoint, how it is changed, and what the error says.
 LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "environments": ("ppo", setting(num_envs_per_env_runner=10**9), "num_envs_per_env_runner of at most 1, got 1,000,"),
     "runners": ("ppo", setting(num_env_runners=10**9), "num_envs_per_env_runner of at most 1, got 1,000,000,000"),
@@ -366,7 +366,7 @@ def test_a_net_of_the_env_does_not_count_among_those_of_the_checkpoint(tmp_path:
 def test_a_file_with_sound_digests_is_not_believed(
     lie: str, originals: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, change, told = LIES[lie]
+    name, change, printed = LIES[lie]
     path = shutil.copytree(originals[name], tmp_path / "c")
 
     def changed(content: dict[str, Any]) -> None:
@@ -378,7 +378,7 @@ def test_a_file_with_sound_digests_is_not_believed(
     with pytest.raises(ValueError, match="expected") as raised:
         Algorithm.from_checkpoint(path)
     assert str(raised.value).startswith(f"checkpoint '{path}': ")
-    assert told in str(raised.value)
+    assert printed in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "checkpoint.json", "tensors.safetensors"])
@@ -390,21 +390,21 @@ def test_a_checkpoint_whose_files_are_links_is_not_loaded(
     (path / name).symlink_to(GOLDEN / "ppo-2" / name)
     with pytest.raises(ValueError, match=rf"^load\('{path}'\): expected a complete checkpoint") as raised:
         Algorithm.from_checkpoint(path)
-    told = f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)"
-    assert told in str(raised.value)
+    printed = f"({name}: it is a link, which is not followed; copy the folder with cp -rL if you trust it)"
+    assert printed in str(raised.value)
     assert main(["train", "--load", str(path), "--run-dir", "None", "--quiet"]) != 0
-    assert told in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
 
 
 CONTRADICTIONS = ("environments", "runners", "learners", "atoms")  # of other settings, which are checked before sizes
-SIZES = [name for name, (_, _, told) in LIES.items() if "of at most" in told or "got more with" in told]
+SIZES = [name for name, (_, _, printed) in LIES.items() if "of at most" in printed or "got more with" in printed]
 
 
 @pytest.mark.parametrize("lie", [name for name in SIZES if name not in CONTRADICTIONS])
 def test_a_file_chooses_no_larger_sizes_in_the_shell_either(
     lie: str, originals: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, change, told = LIES[lie]
+    name, change, printed = LIES[lie]
     path = shutil.copytree(originals[name], tmp_path / "c")
 
     def changed(content: dict[str, Any]) -> None:
@@ -412,7 +412,7 @@ def test_a_file_chooses_no_larger_sizes_in_the_shell_either(
 
     rewrite(path, changed)
     assert main(["train", "--load", str(path), "--lr", "0.01", "--run-dir", "None", "--quiet"]) != 0
-    assert told in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
 
 
 def test_sizes_that_are_typed_may_be_larger_than_those_of_the_checkpoint(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ TENSORS: dict[str, tuple[list[str], Callable[[torch.Tensor], torch.Tensor], str]
 
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_of_other_kinds_are_not_loaded(kind: str, tmp_path: Path) -> None:
-    place, change, told = TENSORS[kind]
+    place, change, printed = TENSORS[kind]
     content = load_checkpoint(GOLDEN / "ppo-2")
     tensors = content["state"]["learners"]
     for key in place[:-1]:
@@ -452,4 +452,4 @@ def test_tensors_of_other_kinds_are_not_loaded(kind: str, tmp_path: Path) -> Non
     checkpoint.save_checkpoint(tmp_path / "c", content)
     with pytest.raises(ValueError, match=r"^checkpoint '.+/c': ") as raised:
         Algorithm.from_checkpoint(tmp_path / "c")
-    assert told in str(raised.value)
+    assert printed in str(raised.value)

@@ -477,8 +477,8 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(
         algorithm.evaluate(num_episodes=4, num_videos=2, video_dir=tmp_path, progress=True)
         algorithm.evaluate(num_env_steps=200, progress=True)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    told = [
+    printed = [
         "recorded 1/2 episodes", "recorded 2/2 episodes", "evaluated 2/4 episodes", "evaluated 4/4 episodes",
         "evaluated 128/200 steps", "evaluated 200/200 steps",
     ]  # fmt: skip
-    assert [shown.index(text) for text in told] == sorted(shown.index(text) for text in told)
+    assert [shown.index(text) for text in printed] == sorted(shown.index(text) for text in printed)

@@ -90,7 +90,7 @@ def test_a_smaller_window_keeps_the_most_recent() -> None:
     assert other.finish_iteration(1.0, {})["env_runners"]["episode_return_mean"] == pytest.approx(2.0)
 
 
-# --- numbers of one's own ---------------------------------------------------------------------------------------------
+# --- numbers of your own ---------------------------------------------------------------------------------------------
 
 
 def taken(metrics: RunMetrics) -> dict[str, Any]:

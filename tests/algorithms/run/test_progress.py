@@ -1,4 +1,4 @@
-"""Showing how far a long action is: a bar on a terminal, lines elsewhere, and nothing where nobody asked."""
+"""Showing how far a long action is: a bar on a terminal, lines in other outputs, and nothing where nobody asked."""
 
 from __future__ import annotations
 

@@ -141,10 +141,10 @@ def test_the_best_is_not_kept_if_it_shall_not_be(tmp_path: Path) -> None:
 
 
 def test_checkpoints_between(tmp_path: Path) -> None:
-    told: list[Path] = []
+    expected_text: list[Path] = []
 
     def note(algorithm: Algorithm, path: Path) -> None:
-        told.append(path)
+        expected_text.append(path)
 
     with build(tmp_path, [], checkpoint_interval=2, on_checkpoint=note) as algorithm:
         seen = []
@@ -154,7 +154,9 @@ def test_checkpoints_between(tmp_path: Path) -> None:
         assert seen == [None, 2, 2, 4, 4]
         algorithm.learn(num_env_steps=8)
     assert iterations_in(tmp_path / "checkpoint") == 6
-    assert told == [tmp_path / "checkpoint"] * 3  # of the sixth iteration, which is also the last, there is one
+    assert (
+        expected_text == [tmp_path / "checkpoint"] * 3
+    )  # of the sixth iteration, which is also the last, there is one
 
 
 def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
@@ -172,13 +174,13 @@ def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
     with build(tmp_path, [], checkpoint_interval=1) as algorithm:
         assert [algorithm.train()["num_checkpoints_failed"] for _ in range(5)] == [1, 2, 2, 3, 4]
         assert len(caplog.messages) == 4
-        told = (
+        expected_text = (
             rf"A checkpoint was not written, training goes on. save\('{tmp_path}/checkpoint'\): expected a folder to "
         )
-        told += (
+        expected_text += (
             r"write to, got No space left on device \(0\.0 MB to write, [\d,.]+ MB free\)\. Choose another path, or "
         )
-        assert all(re.match(told, message) for message in caplog.messages)
+        assert all(re.match(expected_text, message) for message in caplog.messages)
         with pytest.raises(OSError, match="No space left"):
             algorithm.train()
     assert iterations_in(tmp_path / "checkpoint") == 3
@@ -386,15 +388,17 @@ def test_an_algorithm_that_nobody_stopped_lets_the_folder_go_when_it_is_collecte
 
 @pytest.mark.parametrize("name", [".lock", "progress.jsonl", ".progress.jsonl-new", "run.json", "learning_curve.png"])
 def test_nothing_is_written_through_a_link_to_a_file(tmp_path: Path, name: str) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("years of work")
+    remote = tmp_path / "remote"
+    remote.write_text("years of work")
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    (run_dir / name).symlink_to(elsewhere)
-    told = rf"^run_dir '{run_dir}': expected a folder to write to, got one in which {name} is a link to a file\. Choose"
-    with build(run_dir, []) as algorithm, pytest.raises(OSError, match=told):
+    (run_dir / name).symlink_to(remote)
+    expected_text = (
+        rf"^run_dir '{run_dir}': expected a folder to write to, got one in which {name} is a link to a file\. Choose"
+    )
+    with build(run_dir, []) as algorithm, pytest.raises(OSError, match=expected_text):
         algorithm.train()
-    assert elsewhere.read_text() == "years of work"
+    assert remote.read_text() == "years of work"
     assert os.listdir(run_dir) == [name]
 
 
@@ -413,7 +417,7 @@ def test_a_run_folder_may_be_reached_through_a_link_and_link_to_other_folders(tm
 def test_a_lock_survives_that_a_fork_of_its_process_ends(tmp_path: Path) -> None:
     lock = lock_folder(tmp_path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this one ends at once
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks in processes with threads; this one ends at once
         child = os.fork()
     if child == 0:
         lock.release()

@@ -195,11 +195,11 @@ def test_the_run_folder(make: Make) -> None:
         "run.json",
     ]
     assert len(names) == 7
-    told = rows("deep/run")
-    assert [row["env_runners/num_env_steps_sampled_lifetime"] for row in told] == [64, 128, 192, 256]
-    assert told[-1]["env_runners/episode_return_mean"] == result["env_runners"]["episode_return_mean"]
-    assert told[-1]["learners/default_policy/policy_loss"] == result["learners"]["default_policy"]["policy_loss"]
-    assert ["evaluation/env_runners/episode_return_mean" in row for row in told] == [False, True, False, True]
+    printed = rows("deep/run")
+    assert [row["env_runners/num_env_steps_sampled_lifetime"] for row in printed] == [64, 128, 192, 256]
+    assert printed[-1]["env_runners/episode_return_mean"] == result["env_runners"]["episode_return_mean"]
+    assert printed[-1]["learners/default_policy/policy_loss"] == result["learners"]["default_policy"]["policy_loss"]
+    assert ["evaluation/env_runners/episode_return_mean" in row for row in printed] == [False, True, False, True]
     picture = Path("deep/run/learning_curve.png").read_bytes()
     assert picture.startswith(PNG)
     assert len(picture) > 5_000
@@ -389,8 +389,8 @@ def test_a_run_that_goes_on_keeps_the_row_of_the_evaluation(make: Make) -> None:
         TrainingSession(first, 64, evaluate_at_end=True).run()
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         TrainingSession(resumed, 64, evaluate_at_end=True).run()
-    told = [(row["training_iteration"], "evaluation/env_runners/num_episodes" in row) for row in rows("run")]
-    assert told == [(1, False), (1, True), (2, False), (2, True)]
+    printed = [(row["training_iteration"], "evaluation/env_runners/num_episodes" in row) for row in rows("run")]
+    assert printed == [(1, False), (1, True), (2, False), (2, True)]
 
 
 def test_the_evaluation_of_the_last_iteration_is_that_of_the_end(make: Make) -> None:
@@ -441,9 +441,9 @@ def test_ctrl_c_finishes_the_iteration_and_saves(
     assert Path("run/learning_curve.png").exists()
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
-    told = capfd.readouterr().err
-    assert "Ctrl-C again stops at once" in told
-    assert f"Stopped by Ctrl-C after 128 env steps; saved {Path('run/checkpoint').absolute()}\n" in told
+    printed = capfd.readouterr().err
+    assert "Ctrl-C again stops at once" in printed
+    assert f"Stopped by Ctrl-C after 128 env steps; saved {Path('run/checkpoint').absolute()}\n" in printed
 
 
 def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

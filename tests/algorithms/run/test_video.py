@@ -280,7 +280,7 @@ class Blind(Painted):
 
 
 class Deaf(Painted):
-    """Ignores what it is told."""
+    """Ignores its argument."""
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(None)

@@ -118,7 +118,7 @@ class TestOneCriticAndDropout(_Contract):
 
 
 class PlainLoop:
-    """SAC as the papers write it, with nets one by one and a backward pass for each loss, beside ``learner``."""
+    """SAC as the papers write it, with nets one by one and a backward pass for each loss, next to ``learner``."""
 
     def __init__(self, learner: SACLearner) -> None:
         module, self.rng = online(learner), learner

@@ -1,4 +1,4 @@
-"""Settings: where they are checked, how they are told, copied, frozen and written down."""
+"""Settings: where they are checked, how they are shown, copied, frozen and written down."""
 
 from __future__ import annotations
 
@@ -806,7 +806,7 @@ def test_models_named_in_a_checkpoint_are_held_to_the_same_rule(name: str, wrap:
         data = json.loads(json.dumps(config.to_dict(), allow_nan=False))
         with pytest.raises(ValueError, match=r"MyConfig\.(model_config|rl_module_spec)\..*custom_model"):
             MyConfig.from_dict(data, allow=[])
-        assert MyConfig.from_dict(data).to_dict() == data, "a dict of one's own is trusted"
+        assert MyConfig.from_dict(data).to_dict() == data, "a dict of your own is trusted"
 
 
 def test_a_dict_written_in_pairs_hides_no_name() -> None:

@@ -83,7 +83,7 @@ def logits_for(dist_cls: type[Distribution], space: Space, *lead: int, seed: int
 
 
 def every_action(space: Space) -> Iterator[Any]:
-    """All actions as a distribution samples them, one at a time; written anew, by recursion over the space."""
+    """All actions as a distribution samples them, one at a time; written independently, by recursion over the space."""
     if isinstance(space, spaces.Dict):
         for values in itertools.product(*(list(every_action(part)) for part in space.spaces.values())):
             yield dict(zip(space.spaces, values, strict=True))

@@ -192,7 +192,7 @@ def test_a_kl_between_classes_raises() -> None:
             mine.from_logits(torch.zeros(4)).kl(other.from_logits(torch.zeros(4)))
 
 
-# of one's own ---------------------------------------------------------------------------------------------------------
+# of your own ---------------------------------------------------------------------------------------------------------
 
 
 class Mine(Categorical):

@@ -214,8 +214,8 @@ def test_interleaved_passes_over_sequences_do_not_disturb_each_other(name: str) 
         (out.actor.square().sum() + out.critic.square().sum()).backward()
         return [p.grad.clone() for p in net.parameters() if p.grad is not None]
 
-    for alone, beside in zip(gradients(False), gradients(True), strict=True):
-        assert torch.equal(alone, beside)
+    for alone, compared in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(alone, compared)
 
 
 def test_separate_recurrent_encoders_do_not_hear_each_other() -> None:

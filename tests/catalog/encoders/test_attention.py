@@ -487,11 +487,11 @@ def test_the_setting_puts_attention_behind_whatever_the_tree_chose() -> None:
 
 def test_explain_tells_of_attention_and_of_settings_that_do_nothing() -> None:
     given_ = {"use_attention": True, "attention_memory": 8, "conv_dense_dim": 32}
-    told = Catalog(OBS, TWO, given_).explain()
-    assert "Attention to the last 8 steps and this one, over the encoding of each step" in told
-    assert "attention_memory = 8 (set)" in told
-    assert "AttentionEncoderConfig(tokenizer_config=MLPEncoderConfig(…), memory=8)" in told
-    assert "without effect         conv_dense_dim = 32 (set)" in told
+    expected_text = Catalog(OBS, TWO, given_).explain()
+    assert "Attention to the last 8 steps and this one, over the encoding of each step" in expected_text
+    assert "attention_memory = 8 (set)" in expected_text
+    assert "AttentionEncoderConfig(tokenizer_config=MLPEncoderConfig(…), memory=8)" in expected_text
+    assert "without effect         conv_dense_dim = 32 (set)" in expected_text
 
 
 def test_an_encoder_of_ones_own_gets_attention_behind_it() -> None:
@@ -501,8 +501,11 @@ def test_an_encoder_of_ones_own_gets_attention_behind_it() -> None:
 
     net = Mine(OBS, TWO, {"use_attention": True}).build_trunk()
     assert isinstance(net, AttentionEncoder)
-    told = " ".join(Mine(OBS, TWO, {"use_attention": True}).explain().split())
-    assert "followed by Attention to the last 32 steps and this one, over the encoding of each step decided by" in told
+    expected_text = " ".join(Mine(OBS, TWO, {"use_attention": True}).explain().split())
+    assert (
+        "followed by Attention to the last 32 steps and this one, over the encoding of each step decided by"
+        in expected_text
+    )
 
 
 def test_only_one_memory_is_taken() -> None:

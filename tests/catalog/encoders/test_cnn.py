@@ -111,10 +111,10 @@ LARGE = r"encoder of Box\(84, 84, 3\) .*: 16,863,024 parameters, 15,859,712 in o
 
 def test_a_dense_layer_that_is_larger_than_anyone_means_is_told_in_one_line() -> None:
     filters: list[list[Any]] = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
-    with pytest.warns(UserWarning, match=LARGE) as told:
+    with pytest.warns(UserWarning, match=LARGE) as expected_text:
         Catalog(image_space(84, 84, 3), spaces.Discrete(2), {"conv_filters": filters}).build_encoder()
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
+    assert len(expected_text) == 1
+    assert "\n" not in str(expected_text[0].message)
     filters[-1].append("valid")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -49,7 +49,7 @@ class Recall(Encoder):
 
 
 class Plain(nn.Module):
-    """Takes a space, returns what it is told to."""
+    """Takes a space, returns its argument."""
 
     def __init__(self, space: Space, out: Any = None) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ def test_model_settings_shape_the_encoder() -> None:
     x = torch.randn(9, 5)
     assert net.eval()(x).latent.min() == 0
     assert torch.equal(net(x).latent, net(x).latent)
-    assert not torch.equal(net.train()(x).latent, net(x).latent), "dropout draws anew"
+    assert not torch.equal(net.train()(x).latent, net(x).latent), "dropout draws again"
 
 
 @pytest.mark.parametrize(("norm", "kind"), [(None, nn.LayerNorm), ("layer", nn.LayerNorm), ("rms", nn.RMSNorm)])

@@ -327,7 +327,7 @@ def test_previous_actions_and_rewards_are_told() -> None:
 
 
 class OwnNets(RLModule):
-    """One net of its own and a parameter beside it: 4·3 + 3 + 1."""
+    """One net of its own and a parameter in addition: 4·3 + 3 + 1."""
 
     def setup(self) -> None:
         self.both = nn.Linear(4, 3)
@@ -338,7 +338,7 @@ class OwnNets(RLModule):
 
 
 class MoreNets(PPOModule):
-    """PPO's with another critic, 4·5 + 5, another head on it, 5 + 1, and a net beside these, 4·2 + 2."""
+    """PPO's with another critic, 4·5 + 5, another head on it, 5 + 1, and a net in addition, 4·2 + 2."""
 
     def setup(self) -> None:
         super().setup()
@@ -412,12 +412,12 @@ def test_a_module_is_explained_without_building_anything() -> None:
 
 def test_a_catalog_that_leaves_all_nets_to_the_module_works_and_is_explained() -> None:
     module, text = of_module(OwnNets, NoEncoder)
-    told = "encoder none by NoEncoder._determine_components_hook(); the table alone says: Box of rank 0 or 1 → MLP"
-    says(text, told, "both Linear 4 → 3 15", "all 16")
+    message = "encoder none by NoEncoder._determine_components_hook(); the table alone says: Box of rank 0 or 1 → MLP"
+    says(text, message, "both Linear 4 → 3 15", "all 16")
     decided = "action distribution NoEncoder._determine_components_hook(); the table alone says: Discrete → Categorical"
     says(text, decided, "class Categorical, 2 inputs", "action converter Discrete → add start")
     alone = module.catalog.explain()
-    says(alone, told, decided)
+    says(alone, message, decided)
     assert "parameters" not in alone
     for use in (module.catalog.build_encoder, lambda: module.catalog.latent_dims):
         with pytest.raises(

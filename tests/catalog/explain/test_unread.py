@@ -169,7 +169,7 @@ def test_an_encoder_of_ones_own_that_turns_standardisation_off_is_told_once(
 
 
 def test_a_grid_over_a_memory_keeps_its_settings(caplog: pytest.LogCaptureFixture) -> None:
-    for memory in (True, False, False):  # told once, though a run builds several
+    for memory in (True, False, False):  # logged once, though a run builds several
         DQNModule(
             observation_space=VECTOR,
             action_space=TWO,

@@ -125,7 +125,7 @@ def random_lives(rng: np.random.Generator) -> list[Moment]:
         truncated = [agent for agent in live if ends[agent] and agent not in terminated]
         starts = [agent for agent in AGENTS if agent not in live and not last and rng.random() < 0.4]
         live = [agent for agent in live if not ends[agent]] + starts
-        # none for who starts: in the AEC form, it observes later
+        # none for the agent that starts: in the AEC form, it observes later
         rewards = {agent: float(rng.integers(-9, 9)) for agent in AGENTS if agent not in starts}
         moments.append(Moment(live, rewards, terminated=terminated, truncated=truncated))
         if not live:

@@ -88,7 +88,7 @@ rollouts = st.builds(
 @given(rollouts)
 @settings(deadline=None, max_examples=40)
 def test_split_values_equals_a_slow_oracle(rollout: Rollout) -> None:
-    """The value of an observation is its number plus a half, so that rows can be told apart."""
+    """The value of an observation is its number plus a half, so that rows can be distinguished."""
     own, following = rollout.split_values(rollout.rows_to_value()["x"] + 0.5)
     steps, slots = rollout.shape
     finals = {(t, n): k for k, (t, n) in enumerate(rollout.final_index.tolist())}

@@ -104,13 +104,13 @@ def test_who_ignores_it_goes_on_ignoring_it() -> None:
 def test_other_threads_never_hear_it() -> None:
     held = []
 
-    def elsewhere() -> None:
+    def remote() -> None:
         with uninterrupted(), interruptible():
             held.append(signal.getsignal(signal.SIGINT))
 
     with uninterrupted():
         mine = signal.getsignal(signal.SIGINT)
-        thread = threading.Thread(target=elsewhere)
+        thread = threading.Thread(target=remote)
         thread.start()
         thread.join()
     assert held == [mine]

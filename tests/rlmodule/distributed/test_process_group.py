@@ -224,8 +224,8 @@ def test_a_copy_of_moments_is_on_its_own() -> None:
 
 
 def wait_or(collective: Collective, way: str, folder: Path) -> str:
-    """What it was told when another is gone; the last rank is, until all others were told."""
-    others = [folder / f"{rank} was told" for rank in range(collective.size - 1)]
+    """The error it got when another is gone; the last rank waits until all others got theirs."""
+    others = [folder / f"{rank} was reported" for rank in range(collective.size - 1)]
     collective.all_reduce(torch.ones(3))
     if collective.rank == collective.size - 1:
         if way == "closes":
@@ -261,17 +261,17 @@ WAYS = ["closes", "raises", *(pytest.param(way, marks=pytest.mark.faults) for wa
 def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
     """At once, but of one that hangs: that is known when the time is up."""
     timeout_s = 10.0 if way in ("hangs", "gave up") else 2 * PATIENCE_S  # busy cores may take seconds to meet
-    *told, gone = fleet.run(wait_or, *[(way, tmp_path)] * 3, peer_timeout_s=timeout_s)
+    *message, gone = fleet.run(wait_or, *[(way, tmp_path)] * 3, peer_timeout_s=timeout_s)
     assert isinstance(gone, ValueError) if way == "raises" else gone == ""
-    assert any("imeout" in text or "imed out" in text for text in told) is (way == "hangs"), told
+    assert any("imeout" in text or "imed out" in text for text in message) is (way == "hangs"), message
     assert fleet.values(sum_often, *[(0, 10)] * 3)  # and meet again
 
 
 def test_peers_of_one_that_is_killed_are_told(tmp_path: Path) -> None:
     with fleet_of(2) as own:
-        told, gone = own.run(wait_or, *[("is killed", tmp_path)] * 2, peer_timeout_s=2 * PATIENCE_S)
+        message, gone = own.run(wait_or, *[("is killed", tmp_path)] * 2, peer_timeout_s=2 * PATIENCE_S)
     assert isinstance(gone, EOFError)
-    assert "learner 0 of 2" in told
+    assert "learner 0 of 2" in message
 
 
 @pytest.mark.filterwarnings("ignore")

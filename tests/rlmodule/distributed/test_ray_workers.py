@@ -26,7 +26,7 @@ TIMEOUT_S = 2.0
 
 
 class Toy:
-    """A worker that does as it is told, also badly."""
+    """A worker that does as its calls say, also badly."""
 
     def __init__(self, index: int, incarnation: int) -> None:
         self.index, self.incarnation, self.progress = index, incarnation, 0
@@ -73,7 +73,7 @@ def not_in(pid: int) -> Any:
 
 
 class Unmakeable:
-    """Cannot be made again in the process that it comes from."""
+    """Cannot be rebuilt in the process that it comes from."""
 
     def __init__(self, pid: int | None = None) -> None:
         self.pid = os.getpid() if pid is None else pid
@@ -221,14 +221,14 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("how", "told"), ENDS)
-def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, told: str) -> None:
+@pytest.mark.parametrize(("how", "expected_text"), ENDS)
+def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, expected_text: str) -> None:
     restarts, incarnation = pair.num_restarts, pair.incarnation(1)
     pair.submit(1, "end", how)
     pair.submit(1, "add", 1)
     failures = [answer.failure for answer in pair.collect() if answer.failure is not None]
     assert [failure.kind for failure in failures] == ["died", "died"]  # all its calls have failed
-    assert told in failures[0].message
+    assert expected_text in failures[0].message
     assert not pair.is_up(1)
     assert call(pair, 0, "add", 1).value == 1  # the other goes on meanwhile
     wait_until_up(pair, 1)
@@ -317,9 +317,9 @@ def test_a_worker_that_cannot_be_made_is_told_once(made: Any, caplog: pytest.Log
 
 def test_an_error_is_told_before_its_traceback() -> None:
     failure = Failure("raised", "EnvError", "env 3: got `it'.\n\nTraceback of the env", traceback="of the worker")
-    text = str(WorkerFailed("env runner 0", failure, "Mend it."))
-    told = "env runner 0: expected no error, got EnvError: env 3: got `it'. Mend it."
-    assert text == f"{told}\n\nTraceback of the env\n\nof the worker"
+    text = str(WorkerFailed("env runner 0", failure, "Fix it."))
+    expected_text = "env runner 0: expected no error, got EnvError: env 3: got `it'. Fix it."
+    assert text == f"{expected_text}\n\nTraceback of the env\n\nof the worker"
 
 
 @pytest.mark.faults
@@ -337,8 +337,8 @@ def test_who_finds_no_room_is_told_what_to_do(
 ) -> None:
     made(num_cpus=5)
     monkeypatch.setattr("rlmodule.distributed.ray_workers.PLACING_TIMEOUT_S", 0.5)
-    told = r"it asks for 5 CPUs, and [\d.]+ of 8 CPUs are free. Wait .*lower num_toys.* num_cpus_per_toy=0\.5"
-    with pytest.raises(WorkerFailed, match=told):
+    expected_text = r"it asks for 5 CPUs, and [\d.]+ of 8 CPUs are free. Wait .*lower num_toys.* num_cpus_per_toy=0\.5"
+    with pytest.raises(WorkerFailed, match=expected_text):
         made(num_cpus=5)
     assert not caplog.records
 
@@ -398,10 +398,12 @@ def test_a_priority_that_the_user_gives_workers_stays(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "expected_text"),
     [("InvalidAuthToken: Authentication token is missing", "RAY_AUTH_MODE=token"), ("timed out", "`ray status` shows")],
 )
-def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_let_us_in_is_told(
+    cause: str, expected_text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     def init(*args: Any, **kwargs: Any) -> None:
@@ -410,7 +412,7 @@ def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkey
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(ConnectionError, match=rf"RAY_ADDRESS=10\.0\.0\.1:6379: expected .*{told}"):
+    with pytest.raises(ConnectionError, match=rf"RAY_ADDRESS=10\.0\.0\.1:6379: expected .*{expected_text}"):
         start_ray()
 
 
@@ -423,8 +425,8 @@ def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
 @pytest.mark.parametrize("name", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
     remedy = {"CPU": r"num_cpus_per_env_runner=0\.5 .*ray.init\(num_cpus=999\)", "GPU": "num_gpus_per_learner=0"}[name]
-    told = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
-    with pytest.raises(ValueError, match=told):
+    expected_text = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
+    with pytest.raises(ValueError, match=expected_text):
         check_resources("num_env_runners=999", (999, {name: 1.0}))
 
 
@@ -437,8 +439,8 @@ def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     check_resources("num_learners=2", (2, {"CPU": 4.0, "GPU": 0.0}), (1, {}), (0, {"CPU": 99.0}))
-    told = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
-    with pytest.raises(ValueError, match=told):
+    expected_text = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
+    with pytest.raises(ValueError, match=expected_text):
         check_resources("num_learners=1", (1, {"CPU": 5.0, "GPU": 0.0}))
 
 

@@ -1,4 +1,4 @@
-"""Envs that raise, end and hang: what is lost is counted, what is told names the place, and the rest goes on."""
+"""Envs that raise, end and hang: what is lost is counted, what is reported names the place, and the rest goes on."""
 
 import itertools
 import os
@@ -78,12 +78,12 @@ def lost(rollouts: list[Rollout]) -> int:
 
 
 def check_account(runner: EnvRunner, rollouts: list[Rollout], folder: Path) -> None:
-    told = sum(rollout.num_env_steps for rollout in rollouts) + lost(rollouts)
-    assert runner.step_counter.count == told + sum(runner.num_env_steps_lost.values())
+    message = sum(rollout.num_env_steps for rollout in rollouts) + lost(rollouts)
+    assert runner.step_counter.count == message + sum(runner.num_env_steps_lost.values())
     assert runner.step_counter.count == num_step_calls(folder)
 
 
-# ---------------------------------------------------------------------------------------------------------- mending
+# -- restarts
 
 
 @pytest.mark.parametrize("length", [1, 3, 10])
@@ -223,13 +223,13 @@ def test_every_step_is_accounted_for_and_every_end_is_one(
             length_now, total = length_now + columns[Columns.VALID][row], total + columns[Columns.REWARDS][row]
             if columns[Columns.TERMINATEDS][row]:
                 totals.append((length_now, total))
-        told = [
+        message = [
             (int(n), float(r))
             for rollout in rollouts
             for n, r, s in zip(*(rollout.stats[f"episode_{k}"] for k in ("lengths", "returns", "slots")), strict=True)
             if s == slot
         ]
-        assert told == totals
+        assert message == totals
 
 
 def rollout_with_a_fault() -> Rollout:
@@ -476,14 +476,16 @@ def test_an_error_says_what_and_where_and_the_next_call_goes_on(folders: Any, mo
     with pytest.raises(EnvError) as caught:
         runner.sample(5)
     error = pickle.loads(pickle.dumps(caught.value))
-    for told in (caught.value, error):
-        assert isinstance(told, EnvError)
-        assert all(word in str(told) for word in (*TEXTS[kind], "env 6", "at its step 8", "Traceback", "fault_envs.py"))
-        assert len(str(told)) < 20_000
+    for message in (caught.value, error):
+        assert isinstance(message, EnvError)
+        assert all(
+            word in str(message) for word in (*TEXTS[kind], "env 6", "at its step 8", "Traceback", "fault_envs.py")
+        )
+        assert len(str(message)) < 20_000
         seed = int_seed(1, "env", 6, 0)
-        action = told.place.pop("action")
-        assert told.place == {"env": 6, "call": "step()", "step": 8, "seed": seed}
-        assert f"last seed {seed}, action {action}" in str(told)
+        action = message.place.pop("action")
+        assert message.place == {"env": 6, "call": "step()", "step": 8, "seed": seed}
+        assert f"last seed {seed}, action {action}" in str(message)
         assert action in (0, 1)
     steps = 2 * 3 + (2 if mode == "sync" else 3)
     assert runner.num_env_steps_lost == {"env_raised": 1, "fragment": steps - 1}
@@ -597,18 +599,18 @@ def test_an_env_that_exits_is_told_of_as_one_that_raises(folders: Any, mode: str
 
 
 def test_who_is_told_of_an_env_is_told_of_the_one_that_takes_its_place(folders: Any) -> None:
-    told: list[Any] = []
+    message: list[Any] = []
     config = Settings(
         env=FaultEnv, env_config={"folder": str(next(folders)), "steps": {0: {2: "kill"}}},
         num_envs_per_env_runner=2, gym_env_vectorize_mode="async",
     )  # fmt: skip
-    runner = EnvRunner(config, run_seed=1, on_env=told.append)
+    runner = EnvRunner(config, run_seed=1, on_env=message.append)
     runner.set_module(Small(observation_space=runner.observation_space, action_space=runner.action_space))
     with pytest.raises(EnvError):
         runner.sample(5)
     runner.sample(5)
-    assert len(told) == 2
-    assert told[-1] is runner.env
+    assert len(message) == 2
+    assert message[-1] is runner.env
     runner.stop()
 
 
@@ -736,7 +738,7 @@ def test_processes_of_envs_end_with_a_parent_that_is_killed(folders: Any) -> Non
         before, after = parent.stdout.readline().split(), parent.stdout.readline().split()
         wait_for(lambda: num_step_calls(folder) == 9)  # two of them hang in their third step
         parent.kill()
-    assert before == after  # none was made anew
+    assert before == after  # none was rebuilt
     assert len(before) == 3
     wait_for(lambda: not any(is_running(int(pid)) for pid in before))
 

@@ -274,7 +274,7 @@ def test_an_info_that_the_reset_writes_into_is_that_of_the_step(mode: str) -> No
 
 
 class Telling(Counter):
-    """Tells at every step which episode and step it is, some things only at the end, and at a reset something else."""
+    """Reports at every step which episode and step it is, some things only at the end, and others at a reset."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, _ = super().reset(seed=seed)
@@ -290,7 +290,7 @@ class Telling(Counter):
         return obs, reward, terminated, truncated, info
 
 
-def told(index: int) -> list[dict[str, Any]]:
+def message(index: int) -> list[dict[str, Any]]:
     """The last info of one env's first episodes, found by stepping it alone."""
     env, infos = Telling(index), []
     for _ in range(4):
@@ -304,7 +304,7 @@ def told(index: int) -> list[dict[str, Any]]:
 
 
 class Odd(Telling):
-    """Tells of nothing that the other envs tell of in the same way."""
+    """Reports nothing that the other envs report in the same way."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *rest, info = super().step(action)
@@ -364,7 +364,7 @@ def test_every_ended_episode_brings_its_last_info(source: str, fragment: int) ->
             for info, of in zip(each.get("episode_infos", []), each["episode_slots"], strict=True)
             if of == slot
         ]
-        assert found[:4] == told(slot if source != "async" else found[0]["where"]["env"])
+        assert found[:4] == message(slot if source != "async" else found[0]["where"]["env"])
 
 
 def test_tensors_of_a_ready_vector_env_are_numbers_of_their_time() -> None:

@@ -30,7 +30,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Toy(gym.Env):
-    """Returns what it is told to: `result` overrides the step's, `fault_at` raises there."""
+    """Returns what its arguments say: `result` overrides the step's, `fault_at` raises there."""
 
     def __init__(
         self,

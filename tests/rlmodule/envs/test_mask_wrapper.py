@@ -1,4 +1,4 @@
-"""Masks that an env tells in ``info`` come in the observation, from single envs and from vectors of them."""
+"""Masks that an env reports in ``info`` come in the observation, from single envs and from vectors of them."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ from rlmodule.envs.checks import EnvGuard
 TAXI = max(name for name in gym.registry if name.startswith("Taxi-"))
 
 
-class Told(gym.Env[Any, Any]):
-    """Tells the mask, and vectors, of step ``t`` in ``info``, but not at steps in ``silent``; -1 is the reset."""
+class Masked(gym.Env[Any, Any]):
+    """Reports the mask, and vectors, of step ``t`` in ``info``, but not at steps in ``silent``; -1 is the reset."""
 
     observation_space = spaces.Discrete(100)
     action_space = spaces.Discrete(3)
@@ -29,8 +29,8 @@ class Told(gym.Env[Any, Any]):
     def _info(self, when: int) -> dict[str, Any]:
         mask = np.zeros(3, self.dtype)
         mask[self.t % 3] = 1
-        told = {"action_mask": mask, "avail_actions": np.full((3, 2), self.t / 10, np.float32)}
-        return {"t": self.t} | ({} if when in self.silent else told)
+        message = {"action_mask": mask, "avail_actions": np.full((3, 2), self.t / 10, np.float32)}
+        return {"t": self.t} | ({} if when in self.silent else message)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -44,7 +44,7 @@ class Told(gym.Env[Any, Any]):
 
 
 def test_the_mask_stands_beside_the_observation() -> None:
-    env = ActionMaskFromInfo(Told())
+    env = ActionMaskFromInfo(Masked())
     assert list(env.observation_space.spaces) == ["observations", "action_mask"]  # type: ignore[attr-defined]
     obs, info = env.reset(seed=0)
     assert obs["observations"] == 0
@@ -56,7 +56,7 @@ def test_the_mask_stands_beside_the_observation() -> None:
     assert env.observation_space.contains({**obs, "observations": np.int64(1)})
 
 
-class Described(Told):
+class Described(Masked):
     """Observes a dict: a number, and vectors of the actions."""
 
     observation_space = spaces.Dict([("seen", spaces.Discrete(9)), ("avail_actions", spaces.Box(0, 1, (3, 2)))])
@@ -85,12 +85,12 @@ def test_a_field_that_is_there_already_is_not_hidden() -> None:
     with pytest.raises(ValueError, match=expected):
         ActionMaskFromInfo(Described(), embeddings_space=spaces.Box(0, 1, (3, 2)))
     with pytest.raises(ValueError, match="'action_mask'"):
-        ActionMaskFromInfo(ActionMaskFromInfo(Told()))
+        ActionMaskFromInfo(ActionMaskFromInfo(Masked()))
 
 
 def test_vectors_of_the_actions_come_along() -> None:
     space = spaces.Box(0, 1, (3, 2), np.float32)
-    env = ActionMaskFromInfo(Told(), mask_space=spaces.MultiBinary(3), embeddings_space=space)
+    env = ActionMaskFromInfo(Masked(), mask_space=spaces.MultiBinary(3), embeddings_space=space)
     assert env.observation_space["avail_actions"] is space  # type: ignore[index]
     env.reset()
     obs = env.step(0)[0]
@@ -108,16 +108,16 @@ def test_vectors_of_the_actions_come_along() -> None:
     ],
 )
 def test_the_space_is_found_by_one_reset(dtype: Any, space: spaces.Space[Any]) -> None:
-    inner = Told(dtype=dtype)
+    inner = Masked(dtype=dtype)
     assert ActionMaskFromInfo(inner).observation_space["action_mask"] == space  # type: ignore[index]
     assert inner.num_resets == 1
-    untouched = Told()
+    untouched = Masked()
     ActionMaskFromInfo(untouched, mask_space=space)
     assert untouched.num_resets == 0
 
 
 def test_a_mask_that_is_no_array_needs_its_space() -> None:
-    class Nested(Told):
+    class Nested(Masked):
         def _info(self, when: int) -> dict[str, Any]:
             return {"action_mask": {"a": np.ones(3, np.int8)}}
 
@@ -128,7 +128,7 @@ def test_a_mask_that_is_no_array_needs_its_space() -> None:
 
 
 def test_a_mask_whose_rows_differ_in_length_needs_its_space() -> None:
-    class Ragged(Told):
+    class Ragged(Masked):
         def _info(self, when: int) -> dict[str, Any]:
             return {"action_mask": [[1, 0], [1, 1, 0]]}
 
@@ -139,9 +139,11 @@ def test_a_mask_whose_rows_differ_in_length_needs_its_space() -> None:
 
 @pytest.mark.parametrize(("silent", "call"), [(-1, r"reset\(\)"), (2, r"step\(\) 2 of"), (5, r"step\(\) 5")])
 def test_where_the_mask_is_missing_is_said(silent: int, call: str) -> None:
-    inner = Told()
+    inner = Masked()
     env = ActionMaskFromInfo(inner, mask_space=spaces.MultiBinary(3))
-    text = rf"^info of Told, {call}.*: expected a field 'action_mask', got the fields \['t'\]\. Have the env return it"
+    text = (
+        rf"^info of Masked, {call}.*: expected a field 'action_mask', got the fields \['t'\]\. Have the env return it"
+    )
 
     def play() -> None:
         env.reset()
@@ -155,7 +157,7 @@ def test_where_the_mask_is_missing_is_said(silent: int, call: str) -> None:
 
 
 def test_missing_vectors_are_named() -> None:
-    env = ActionMaskFromInfo(Told(), embeddings_space=spaces.Box(0, 1, (3, 2)), embeddings_key="items")
+    env = ActionMaskFromInfo(Masked(), embeddings_space=spaces.Box(0, 1, (3, 2)), embeddings_key="items")
     with pytest.raises(ValueError, match=r"reset\(\): expected a field 'items', got the fields \['t', 'action_mask', "):
         env.reset()
 
@@ -168,13 +170,13 @@ def test_an_empty_info_is_named_when_the_space_is_looked_for() -> None:
 @pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
 def test_in_vectors_each_env_has_its_own(vector: Any) -> None:
     envs = vector(
-        [lambda i=i: ActionMaskFromInfo(Told(length=3 + i)) for i in range(2)], autoreset_mode=AutoresetMode.SAME_STEP
+        [lambda i=i: ActionMaskFromInfo(Masked(length=3 + i)) for i in range(2)], autoreset_mode=AutoresetMode.SAME_STEP
     )
     obs, _ = envs.reset(seed=0)
     for t in range(3):
         assert obs["action_mask"].tolist() == [[t % 3 == i for i in range(3)]] * 2
         obs, _, _, truncated, info = envs.step(np.array([t % 3] * 2))
-    # env 0 has begun anew; its last observation has the mask of its last step
+    # env 0 has begun again; its last observation has the mask of its last step
     assert truncated.tolist() == [True, False]
     assert obs["action_mask"].tolist() == [[1, 0, 0], [1, 0, 0]]
     assert obs["observations"].tolist() == [0, 3]
@@ -183,11 +185,11 @@ def test_in_vectors_each_env_has_its_own(vector: Any) -> None:
     envs.close()
 
 
-class Unwrapped(Told):
+class Unwrapped(Masked):
     """Its mask is in ``info`` alone."""
 
 
-class LikeSB3(Told):
+class LikeSB3(Masked):
     """Has the method that sb3-contrib calls, and no mask in ``info``."""
 
     def _info(self, when: int) -> dict[str, Any]:
@@ -210,7 +212,7 @@ class LikeSB3(Told):
 def test_a_mask_that_nothing_reads_is_warned_of_once(
     kind: Any, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    EnvGuard(ActionMaskFromInfo(Told()), 0).reset()
+    EnvGuard(ActionMaskFromInfo(Masked()), 0).reset()
     EnvGuard(kind(), 1).reset()
     assert not caplog.messages
     for _ in range(2):

@@ -31,7 +31,7 @@ ACTIONS = {
 
 
 class Chance(gym.Env[Any, Any]):
-    """Observes samples of its space and ends by chance; it is rewarded with what it is told to do."""
+    """Observes samples of its space and ends by chance; it is rewarded with its action."""
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space, self.num_steps = observation_space, action_space, 0

@@ -1,4 +1,4 @@
-"""EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners elsewhere."""
+"""EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners in other processes."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def group_of(**settings: Any) -> EnvRunnerGroup:
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[EnvRunnerGroup]:
-    """Two runners elsewhere of an env each."""
+    """Two runners in other processes, with an env each."""
     made = group_of(num_env_runners=2, num_envs_per_env_runner=1)
     yield made
     made.stop()
@@ -217,17 +217,17 @@ def test_an_unknown_id_is_told_before_a_process_is_started(monkeypatch: pytest.M
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.parametrize(("env", "told"), [("CartPole", "CartPole-v1"), ("CartPole-v0", "CartPole-v0")])
-def test_an_id_is_looked_up_as_gymnasium_does(env: str, told: str) -> None:
+@pytest.mark.parametrize(("env", "message"), [("CartPole", "CartPole-v1"), ("CartPole-v0", "CartPole-v0")])
+def test_an_id_is_looked_up_as_gymnasium_does(env: str, message: str) -> None:
     spec = spec_to_send(env)
     assert spec is not None
-    assert spec.id == told
+    assert spec.id == message
     assert spec_to_send("some_module:CartPole-v1") is None
     assert spec_to_send(dict) is None
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         ("raised", "restart_failed_sub_environments=True"),
         ("hung", r"raise \.env_runners\(env_step_timeout_s=.*ignore_env_runner_failures=True"),
@@ -235,11 +235,11 @@ def test_an_id_is_looked_up_as_gymnasium_does(env: str, told: str) -> None:
     ],
 )
 def test_the_end_of_a_runner_names_the_settings_that_help(
-    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, kind: Any, told: str
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, kind: Any, message: str
 ) -> None:
     monkeypatch.setattr(remote.workers, "is_up", lambda worker: worker != 1)
     monkeypatch.setattr(remote.workers, "is_gone", lambda worker: worker == 1)
-    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 of 2 env runners are left\. .*{told}"):
+    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 of 2 env runners are left\. .*{message}"):
         remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
     remote._lost_for_good = None
 
@@ -501,10 +501,10 @@ def test_envs_of_a_runner_that_is_gone_begin_other_streams(local: EnvRunnerGroup
     state: dict[str, Any] = {"0": clone(local.get_state())["0"], "1": {"incarnation": 3}}
     local.set_state(state)
     fresh = RandomStreams(0, "env", range(2), incarnation=3).get_state()
-    told = local.get_state()
-    assert told["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
-    assert told["0"]["noise"] == state["0"]["noise"]
-    assert told["0"]["incarnation"] == told["1"]["incarnation"] == 3
+    message = local.get_state()
+    assert message["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
+    assert message["0"]["noise"] == state["0"]["noise"]
+    assert message["0"]["incarnation"] == message["1"]["incarnation"] == 3
 
 
 # --- a state that is set in place -------------------------------------------------------------------------------------

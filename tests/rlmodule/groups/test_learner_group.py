@@ -1,4 +1,4 @@
-"""LearnerGroup as an algorithm sees it, with a learner in this process and with learners elsewhere."""
+"""LearnerGroup as an algorithm sees it, with a learner in this process and with learners in other processes."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -58,9 +58,9 @@ def remote(folder: Path) -> Iterator[dict[type[Learner], LearnerGroup]]:
         group.stop()
 
 
-@pytest.fixture(params=["here", "elsewhere"])
+@pytest.fixture(params=["here", "other_place"])
 def make(request: pytest.FixtureRequest, folder: Path) -> Make:
-    """Groups of learners, here or elsewhere; the latter are the same ones for all tests."""
+    """Groups of learners, in this process or in others; the latter are the same ones for all tests."""
 
     def build(cls: type[Learner]) -> LearnerGroup:
         fresh = learners(cls, 0, FaultSettings(folder=str(folder), num_learners=0))
@@ -130,7 +130,7 @@ def test_a_learner_here_is_always_done_at_once() -> None:
     assert group.report() == {}
 
 
-# --- here and elsewhere -----------------------------------------------------------------------------------------------
+# --- in this process and in others -----------------------------------------------------------------------------------
 
 
 def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path) -> None:
@@ -154,13 +154,13 @@ def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path)
 
 def test_weights_and_their_version_are_handed_over_together(make: Make) -> None:
     group = make(FaultRegression)
-    elsewhere = isinstance(group, RemoteLearnerGroup)
+    other_place = isinstance(group, RemoteLearnerGroup)
     before = clone(group.get_module(ID).get_state())
     history = [group.step_on_batch(batch(), env_steps=0) for _ in range(2)]
-    assert group.num_updates == (0 if elsewhere else 2)
-    assert (differences(before, group.get_module(ID).get_state()) == []) is elsewhere
+    assert group.num_updates == (0 if other_place else 2)
+    assert (differences(before, group.get_module(ID).get_state()) == []) is other_place
     assert group.get_state()["num_updates"] == 2  # in any case
-    assert group.num_updates == (0 if elsewhere else 2)
+    assert group.num_updates == (0 if other_place else 2)
     assert differences(group.get_state()["module"][ID], before)
     summary = group.summarize_updates(history)
     assert summary[ID]["total_loss"] > 0
@@ -201,7 +201,7 @@ def test_results_are_reduced_by_a_function_of_ones_own(make: Make) -> None:
     errors = group.update_from_batch(
         batch(rows=5), env_steps=0, reduce_fn=lambda results: [each[ID]["error_of_row"] for each in results]
     )
-    assert errors == [errors[0]] * size  # each tells of all rows
+    assert errors == [errors[0]] * size  # each is about all rows
 
 
 def test_a_function_of_ones_own_that_raises_disturbs_nobody(make: Make) -> None:
@@ -320,8 +320,8 @@ def test_updates_that_nobody_waits_for_are_told_once_and_dropped_where_there_are
     assert all(ID in each for each in late)
     group.get_state()  # waits for all
     assert group.num_updates == 4 * of_each
-    told = group.update_from_episodes(rollout, env_steps=0, async_update=True)
-    assert told[0] == "mine"
+    message = group.update_from_episodes(rollout, env_steps=0, async_update=True)
+    assert message[0] == "mine"
     group.get_state()
 
 

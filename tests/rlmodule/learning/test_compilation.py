@@ -124,7 +124,7 @@ class NoSteps(FlatAdam):
         assert skip.device.type == "meta"
 
 
-class Elsewhere:
+class OtherPasses:
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         return NoSteps(parameters)
 
@@ -143,11 +143,11 @@ class Mixes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class ElsewherePPO(Elsewhere, PPOLearner):
+class ElsewherePPO(OtherPasses, PPOLearner):
     pass
 
 
-class ElsewhereDQN(Elsewhere, DQNLearner):
+class ElsewhereDQN(OtherPasses, DQNLearner):
     pass
 
 
@@ -636,7 +636,7 @@ def test_a_graph_is_captured_anew_where_what_the_loss_reads_was_replaced(
     learner.factor = 4.0
     assert learner.run() == pytest.approx(2 * first)
     kept = learner.scale
-    learner.scale = torch.full((), 0.5)  # elsewhere
+    learner.scale = torch.full((), 0.5)  # by other code
     learner.run()
     assert len(captures.made) == 3
     learner.scale.fill_(3.0)

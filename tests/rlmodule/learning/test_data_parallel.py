@@ -1,4 +1,4 @@
-"""Learners that train together: faults on one, hooks that go by their own mind, nets with statistics, modules."""
+"""Learners that train together: faults on one, hooks that differ between learners, nets with statistics, modules."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ def make(cls: type[Learner], module_class: type[Small] = Small, **settings: Any)
         return cls(Settings(**settings), spec.as_multi(), run_seed=0)
 
 
-def told(learner: Learner, **more: Any) -> dict[str, Any]:
+def message(learner: Learner, **more: Any) -> dict[str, Any]:
     return {
         "weights": weights(learner),
         "digest": digest(learner.get_state()),
@@ -104,7 +104,7 @@ def learn_targets(collective: Collective, cls: type[Regression], targets: list[f
     seen = []
     for seed, target in enumerate(targets):
         metrics = learner.step_on_batch(batch_of(target, seed), env_steps=0)
-        seen.append(told(learner, skipped=float(metrics[ID]["update_skipped"])))
+        seen.append(message(learner, skipped=float(metrics[ID]["update_skipped"])))
     return seen
 
 
@@ -178,7 +178,7 @@ def learn_with_a_fault(collective: Collective, rollout: Rollout, way: str, was_t
 @pytest.mark.parametrize("way", ["raises", pytest.param("hangs", marks=pytest.mark.faults)])
 def test_peers_of_a_learner_that_fails_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
     """At once if it raises, when the time is up if it hangs; in either case while it is still there."""
-    args = [(rollout_of(seed), way, tmp_path / "was told") for seed in range(2)]
+    args = [(rollout_of(seed), way, tmp_path / "was reported") for seed in range(2)]
     timeout_s = 2 * PATIENCE_S if way == "raises" else 10.0  # busy cores may take seconds to meet
     assert fleet.values(learn_with_a_fault, *args, peer_timeout_s=timeout_s) == [
         ("CollectiveError", 2),
@@ -236,7 +236,7 @@ def learn(
     outside = torch.get_rng_state()
     results = [learner.update_from_episodes(part, env_steps=0)[ID] for part in parts]
     assert torch.equal(torch.get_rng_state(), outside)
-    return told(learner, results=results, num_updates=learner.num_updates, progress=learner.progress)
+    return message(learner, results=results, num_updates=learner.num_updates, progress=learner.progress)
 
 
 def test_all_stop_if_one_wants_to(fleet: Fleet) -> None:
@@ -400,7 +400,7 @@ def learn_two_modules(collective: Collective, parts: list[Rollout]) -> dict[str,
     learner.add_module("other", RLModuleSpec(Small, OBS, ACTIONS, {"fcnet_hiddens": [5]}))
     for part in parts:
         learner.update_from_episodes(part, env_steps=0, module_id="other")
-    return told(learner)
+    return message(learner)
 
 
 def test_an_added_module_learns_on_several_as_on_one(fleet: Fleet) -> None:
@@ -461,7 +461,7 @@ def learn_batches(collective: Collective, batches: list[Batch | None]) -> tuple[
     learner = make(Regression)
     learner.connect(collective)
     history = [learner.step_on_batch(batch, env_steps=0)[ID] for batch in batches]
-    return told(learner), history
+    return message(learner), history
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
@@ -474,7 +474,7 @@ def test_learners_from_batches_come_to_what_one_does(fleet: Fleet, rows: int) ->
     assert all(metrics["rows_trained_on"] == -(-rows // 2) for metrics in history)
 
 
-# --- data of one's own ------------------------------------------------------------------------------------------------
+# --- data of your own ------------------------------------------------------------------------------------------------
 
 
 class Doubles(Reinforce):

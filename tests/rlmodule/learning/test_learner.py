@@ -416,7 +416,7 @@ def test_join_metrics() -> None:
     assert joined["b"].tolist() == [1, 1, 0]
 
 
-# --- learning rates of one's own optimizer ----------------------------------------------------------------------------
+# --- learning rates of your own optimizer ----------------------------------------------------------------------------
 
 
 class TwoRates(Reinforce):
@@ -443,7 +443,7 @@ def test_a_constant_lr_leaves_the_rates_of_ones_own_optimizer() -> None:
     learner = make(TwoRates, lr=0.01)
     assert update(learner, 0)["learning_rate"] == 0.3
     assert rates(learner) == [0.3, 0.1]
-    learner.optimizers["default_policy"].param_groups[0]["lr"] = 0.2  # as a scheduler of one's own does
+    learner.optimizers["default_policy"].param_groups[0]["lr"] = 0.2  # as a scheduler of your own does
     assert update(learner, 60)["learning_rate"] == 0.2
 
 

@@ -146,10 +146,10 @@ def test_a_part_that_does_not_step_keeps_weights_and_moments() -> None:
 def test_what_some_steps_report_is_averaged_over_these() -> None:
     learner = make(Delayed)
     history = [learner.step_on_batch(batch(step), env_steps=0) for step in range(6)]
-    told = [float(step[ID]["policy_loss"]) for step in history if "policy_loss" in step[ID]]
-    assert len(told) == 2
+    message = [float(step[ID]["policy_loss"]) for step in history if "policy_loss" in step[ID]]
+    assert len(message) == 2
     results = learner.summarize_updates(history)[ID]
-    assert results["policy_loss"] == pytest.approx(sum(told) / 2)
+    assert results["policy_loss"] == pytest.approx(sum(message) / 2)
     assert results["value_loss"] == pytest.approx(sum(float(step[ID]["value_loss"]) for step in history) / 6)
     assert {"gradient_norm", "gradient_norm_policy", "gradient_norm_values"} < results.keys()
 

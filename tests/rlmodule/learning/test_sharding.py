@@ -224,17 +224,17 @@ def test_minibatches_are_what_each_has_of_those_of_one(
 
     whole = pieces(torch.arange(total), None)
     mine = [(of == rank).nonzero().squeeze(1) for rank in range(3)]
-    told = [torch.cat([torch.tensor([max(1, length)]), keys[rows]]) for rows in mine]
+    message = [torch.cat([torch.tensor([max(1, length)]), keys[rows]]) for rows in mine]
     for rank in range(3):
-        share = Share(keys[mine[rank]], max(1, length), OfThese(rank, told))
+        share = Share(keys[mine[rank]], max(1, length), OfThese(rank, message))
         assert share.total == total
         assert pieces(mine[rank], share) == [[row for row in piece if owners[row] == rank] for piece in whole]
 
 
 def test_rows_of_one_key_stand_by_rank() -> None:
     keys = [torch.tensor([0, 1]), torch.tensor([1, 0])]
-    told = [torch.cat([torch.tensor([1]), each]) for each in keys]
-    places = [Share(keys[rank], 1, OfThese(rank, told))._here.tolist() for rank in range(2)]
+    message = [torch.cat([torch.tensor([1]), each]) for each in keys]
+    places = [Share(keys[rank], 1, OfThese(rank, message))._here.tolist() for rank in range(2)]
     assert places == [[0, -1, 1, -1], [-1, 1, -1, 0]]
 
 

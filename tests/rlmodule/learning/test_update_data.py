@@ -24,7 +24,7 @@ def group_of(cls: type[Learner]) -> LearnerGroup:
     return LearnerGroup.create(Settings(), cls, spec(Small, fcnet_hiddens=[8]), run_seed=0)
 
 
-# --- columns of one's own ---------------------------------------------------------------------------------------------
+# --- columns of your own ---------------------------------------------------------------------------------------------
 
 
 class Doubles(Reinforce):

@@ -55,7 +55,7 @@ def test_the_past_is_that_of_the_episode_in_every_row(
             for slot in range(3):
                 seen = at(rollout[Columns.OBS], row, slot)
                 done = at(rollout[Columns.ACTIONS], row, slot), at(rollout[Columns.REWARDS], row, slot)
-                if rollout[Columns.STARTS][row, slot]:  # entry 0 only tells the structure
+                if rollout[Columns.STARTS][row, slot]:  # entry 0 only gives the structure
                     before[slot] = {"prev_obs": [seen["obs"]], "prev_action": [done[0]], "prev_reward": [done[1]]}
                 check(seen, slot)
                 for name, value in zip(("prev_obs", "prev_action", "prev_reward"), (seen["obs"], *done), strict=True):

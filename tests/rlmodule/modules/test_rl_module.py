@@ -677,7 +677,7 @@ def test_module_ids_that_cannot_be_attributes_are_refused(module_id: Any) -> Non
         MultiRLModule({module_id: small(0)})
 
 
-# --- action models and embeddings of one's own ------------------------------------------------------------------------
+# --- action models and embeddings of your own ------------------------------------------------------------------------
 
 WORKER = spaces.Dict(
     [("finger", spaces.Discrete(3)), ("lamps", spaces.MultiBinary(2)), ("move", spaces.Box(-1, 1, (2,)))]

@@ -279,7 +279,7 @@ def test_an_encoder_that_changes_observations_in_place_is_refused(net: nn.Module
         RLModuleSpec(PPOModule, VECTOR, TWO, {"vf_share_layers": True}, Mine).build()
 
 
-# --- what a net of one's own computes ---------------------------------------------------------------------------------
+# --- what a net of your own computes ---------------------------------------------------------------------------------
 
 
 class OverRows(Own):

@@ -760,7 +760,7 @@ def test_gradients_that_an_env_switches_off_are_on_again_afterwards(when: str) -
     assert torch.is_grad_enabled()
     runner.sample(5, explore=False)
     assert torch.is_grad_enabled()
-    with torch.no_grad():  # of whoever calls
+    with torch.no_grad():  # of the caller
         runner.sample(5, explore=False)
         assert not torch.is_grad_enabled()
 

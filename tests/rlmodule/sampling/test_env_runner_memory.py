@@ -98,7 +98,7 @@ def test_starts_are_the_first_rows_of_episodes(mode: AutoresetMode, fragment: in
 
 @pytest.mark.parametrize("mode", MODES)
 def test_recorded_states_are_those_before_their_rows(mode: AutoresetMode) -> None:
-    """Told by their age: how many rows the episode had before, its invalid row included, and before that of the one
+    """Masked by their age: how many rows the episode had before, its invalid row included, and before that of the one
     before, since it is the module that forgets."""
     rollout = runner_for(counters(mode)).sample(23)
     assert rollout.state_in is not None

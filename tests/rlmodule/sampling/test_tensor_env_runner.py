@@ -72,7 +72,7 @@ def both(
     return with_module(one, module_class, **model), with_module(two, module_class, **model)
 
 
-def told(rollout: Rollout) -> dict[str, Any]:
+def message(rollout: Rollout) -> dict[str, Any]:
     """All of a rollout but seconds."""
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout)}
     stats = {n: x for n, x in rollout.stats.items() if n not in ("env_step", "forward", "bookkeeping")}
@@ -86,7 +86,7 @@ def assert_alike(runners: tuple[EnvRunner, EnvRunner], fragments: list[int]) -> 
     for steps in fragments:
         rollouts = [runner.sample(steps, explore=False, policy_version=steps) for runner in runners]
         first, rollout = rollouts
-        assert differences(told(first), told(rollout)) == []
+        assert differences(message(first), message(rollout)) == []
     assert rollout is not None
     return rollout
 
@@ -197,10 +197,10 @@ def test_an_env_may_change_its_memory_between_calls() -> None:
 def test_a_rollout_never_changes_afterwards() -> None:
     runner = tensor_runner(cartpoles())
     rollout = runner.sample(30)
-    before = clone(told(rollout))
+    before = clone(message(rollout))
     runner.sample(30)
     runner.reset()
-    assert differences(before, told(rollout)) == []
+    assert differences(before, message(rollout)) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -210,8 +210,8 @@ def test_infos_of_episodes_are_told(mode: AutoresetMode) -> None:
             age = self.age + 1
             *result, info = super().step(actions)
             of_step = {"age": age, "name": "cart"}
-            told = {**of_step, "final_info": of_step} if mode is AutoresetMode.SAME_STEP else of_step
-            return *result, info | told
+            message = {**of_step, "final_info": of_step} if mode is AutoresetMode.SAME_STEP else of_step
+            return *result, info | message
 
     runner = tensor_runner(lambda config: Informed(3, autoreset_mode=mode, max_steps=9), records_episode_infos=True)
     stats = runner.sample(60).stats
@@ -252,7 +252,7 @@ def test_random_actions_have_the_probabilities_recorded() -> None:
 def test_columns_may_enter_a_loss() -> None:
     rollout = tensor_runner(cartpoles()).sample(12)
     weight = torch.ones((), requires_grad=True)
-    leaves = [x for x in tree.flatten(told(rollout)) if isinstance(x, Tensor) and x.is_floating_point()]
+    leaves = [x for x in tree.flatten(message(rollout)) if isinstance(x, Tensor) and x.is_floating_point()]
     torch.stack([(weight * x).sum() for x in leaves]).sum().backward()
     assert weight.grad is not None
     assert not any(x.requires_grad or x.is_inference() for x in leaves)
@@ -278,7 +278,7 @@ def test_state_round_trip_goes_on_with_the_same_stream() -> None:
     other.set_state(runner.get_state())
     assert differences(other.get_state(), runner.get_state()) == []
     runner.reset()  # as a runner does whose state was set
-    assert differences(told(runner.sample(30)), told(other.sample(30))) == []
+    assert differences(message(runner.sample(30)), message(other.sample(30))) == []
 
 
 def test_the_state_of_another_kind_of_runner_is_refused() -> None:
@@ -367,7 +367,7 @@ def test_the_end_of_a_fragment_copies_once(truncates: bool, monkeypatch: pytest.
 
 
 class Nowhere(VectorEnv):
-    """Of tensors without numbers: whoever asks for one, or mixes devices, gets an error."""
+    """Of tensors without numbers: code that asks for one, or mixes devices, gets an error."""
 
     def __init__(self, mode: AutoresetMode, action_space: spaces.Space) -> None:
         self.num_envs, self.metadata = 3, {"autoreset_mode": mode}
@@ -636,7 +636,7 @@ def test_a_runner_that_is_made_again_repeats_nothing() -> None:
         runner = with_module(EnvRunner(settings, run_seed=1, incarnation=incarnation))
         rollouts.append(runner.sample(8))
     first, again, *others = rollouts
-    assert differences(told(first), told(again)) == []
+    assert differences(message(first), message(again)) == []
     for name in (Columns.OBS, Columns.ACTIONS):
         different = {tuple(rollout[name].flatten().tolist()) for rollout in (first, *others)}
         assert len(different) == 3
