@@ -4,6 +4,7 @@ take with all the data."""
 import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,10 @@ class DataParallel:
         if all(num_slots) or not any(num_slots):
             return rollout
         giver = num_slots.index(max(num_slots))
-        row = vars(nothing_like(rollout)) if rollout is not None and self._collective.rank == giver else None
+        row: dict[str, Any] | None = None
+        if rollout is not None and self._collective.rank == giver:
+            row = dict(vars(nothing_like(rollout)))
+            del row["views"]  # the other learner makes its own
         given = self._collective.all_gather_object(row)[giver]
         return Rollout(**given) if rollout is None else rollout
 

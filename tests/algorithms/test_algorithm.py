@@ -461,7 +461,7 @@ NOT_SAVED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("forgotten", ["kl_coeff._as_set['default_policy']", "generator", "num_updates"])
+@pytest.mark.parametrize("forgotten", ["kl_coeff['default_policy']", "generator", "num_updates"])
 def test_the_walk_finds_what_a_learner_forgets(forgotten: str, tmp_path: Path) -> None:
     with build(**SETTINGS) as algorithm:
         before = snapshot(algorithm)
