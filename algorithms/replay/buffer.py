@@ -142,7 +142,7 @@ class ReplayBuffer:
     @property
     def heads(self) -> np.ndarray:
         """int64 ``[N]``: the row in which the next step of each env is stored. It already holds the observation."""
-        return self.ring.heads
+        return self.ring.written % self.rows
 
     def add(self, rollout: Rollout, first_slot: int | np.ndarray = 0) -> None:
         """Store the valid rows of a rollout ``[T, n]``, those of each slot in a column of its own.
@@ -248,7 +248,15 @@ class ReplayBuffer:
             ``next_obs``, the observation after the window; ``discounts`` ``[B]``, gamma to the power of the window's
             number of steps, or 0 if the window ends with termination.
         """
-        return self._windows.gather(self.ring, places, self._rng)
+        ring = self.ring
+        last, _, rewards, discounts = self._windows.take(ring, places, self._rng)
+        return {
+            Columns.OBS: ring.observations(places),
+            Columns.ACTIONS: ring.actions_at(places),
+            Columns.REWARDS: torch.from_numpy(rewards),
+            Columns.NEXT_OBS: ring.following_observations(last),
+            Columns.DISCOUNTS: torch.from_numpy(discounts),
+        }
 
     # -------------------------------------------------------------------------------------------------- state
 

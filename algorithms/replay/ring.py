@@ -93,16 +93,20 @@ class Ring:
         if not valid.size:
             return
         heads = self.written[columns]
-        row = int(heads[0]) % self.rows
-        # Rows that lie together are written as a block, which is faster. `rows` and `into` index the ring, `part` and
-        # `slots` the rollout: its rows, and the slots that have a valid one.
-        head: int | np.ndarray
-        rows: Index
-        into, first, lengths, part, slots = columns, 0, steps, _ALL, _ALL
+        first_head = int(heads[0]) % self.rows
         all_valid = np.count_nonzero(valid) == valid.size
-        if all_valid and isinstance(columns, slice) and row + steps < self.rows and _are_equal(heads):
-            head, rows, next_rows = row, slice(row, row + steps), slice(row + 1, row + steps + 1)
-            acting = columns
+        as_list = heads.tolist()  # faster than NumPy for a few
+        are_aligned = isinstance(columns, slice) and as_list.count(as_list[0]) == len(as_list)
+        # `part` of the rollout goes to `rows` and `into` in the ring. `slots` are those that have a valid row, `acting`
+        # their columns, and `head` the first row that they write.
+        if all_valid and are_aligned and first_head + steps < self.rows:
+            # The rows lie together. Blocks are written faster than rows one by one.
+            rows: Index = slice(first_head, first_head + steps)
+            next_rows: Index = slice(first_head + 1, first_head + steps + 1)
+            into = acting = columns
+            part = slots = _ALL
+            head = first_head
+            first, lengths = 0, steps
         else:
             part = valid.nonzero()
             slots = np.flatnonzero(valid.any(0))
@@ -110,8 +114,9 @@ class Ring:
                 return
             rows, into = np.divmod(self._places(valid, columns, *part), self.num_columns)
             next_rows = (rows + 1) % self.rows
-            head, first, lengths = heads[slots] % self.rows, valid.argmax(0)[slots], valid.sum(0)[slots]
             acting = np.arange(self.num_columns)[columns][slots]
+            head = heads[slots] % self.rows
+            first, lengths = valid.argmax(0)[slots], valid.sum(0)[slots]
         self._close(head, acting, data.starts[first, slots])
         self.obs.release(next_rows, into)
         self.obs.write(rows, into, data.obs, part)
@@ -210,11 +215,6 @@ class Ring:
         """Bytes of the observations kept apart from the rows."""
         return self.obs.finals.num_bytes + self.obs.older.num_bytes
 
-    @property
-    def heads(self) -> np.ndarray:
-        """The row in which the next step of each column is stored, int64 ``[N]``."""
-        return self.written % self.rows
-
     def steps_after(self, places: np.ndarray) -> np.ndarray:
         """Return the number of rows of the same column that were written after those at ``places``, int64 of the same
         shape."""
@@ -263,12 +263,6 @@ class Ring:
         for array, saved in ((self.rewards, state["rewards"]), (self.flags, state["flags"])):
             array[: len(saved)] = saved.numpy()
         self.written[:] = state["written"].numpy()
-
-
-def _are_equal(numbers: np.ndarray) -> bool:
-    """Return whether all ``numbers`` are the same."""
-    as_list = numbers.tolist()  # faster than NumPy for a few
-    return as_list.count(as_list[0]) == len(as_list)
 
 
 _ALL = slice(None)

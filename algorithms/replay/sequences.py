@@ -208,12 +208,11 @@ class Anchors:
     def get_state(self) -> dict[str, Any]:
         """Return the anchors, as tensors that share the memory of this object."""
         used = min(len(self.rows), int(self._num.max()))
-        arrays = {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
         return {
             "size": len(self.rows),
             "rows": from_numpy(self.rows[:used]),
             "states": [kept[:used] for kept in self._states],
-            **{name: from_numpy(array) for name, array in arrays.items()},
+            **{name: from_numpy(array) for name, array in self._cursors().items()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -222,9 +221,11 @@ class Anchors:
         self.rows[: len(state["rows"])] = state["rows"].numpy()
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
-        arrays = {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
-        for name, array in arrays.items():
+        for name, array in self._cursors().items():
             array[:] = state[name].numpy()
+
+    def _cursors(self) -> dict[str, np.ndarray]:
+        return {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
 
 
 def gather_sequences(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import from_numpy
 
 from algorithms.replay.ring import CUT, TERMINATED, Ring
-from rlmodule.data.columns import Batch, Columns
 
 
 class Windows:
@@ -48,16 +46,5 @@ class Windows:
             rewards *= self._powers[:-1]
             rewards *= self._offsets < steps[:, None]
             rewards, power = rewards.sum(1), self._powers.take(steps)
-        going = ~ring.has(TERMINATED, last)
+        going = ring.flags.take(last) & TERMINATED == 0
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
-
-    def gather(self, ring: Ring, places: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return the transitions whose windows begin at ``places`` ``[B]``; see :meth:`ReplayBuffer.gather_rows`."""
-        last, _, rewards, discounts = self.take(ring, places, rng)
-        return {
-            Columns.OBS: ring.observations(places),
-            Columns.ACTIONS: ring.actions_at(places),
-            Columns.REWARDS: from_numpy(rewards),
-            Columns.NEXT_OBS: ring.following_observations(last),
-            Columns.DISCOUNTS: from_numpy(discounts),
-        }
