@@ -38,24 +38,36 @@ class Draws:
 
     def move(self, columns: ColumnIndex, begin: np.ndarray, end: np.ndarray) -> None:
         """Set ``begin`` and ``end`` of ``n`` columns to the arrays ``[n]``. Neither ever decreases."""
-        if self.priorities is not None:
-            old_begin, old_end = self.begin[columns], self.end[columns]
-            which = np.arange(self._num_columns)[columns]
-            # removed first, since a new entry may take the place of an old one
-            self.priorities.remove(self._places(which, old_begin, np.minimum(begin, old_end)))
-            self.priorities.insert(self._places(which, np.maximum(begin, old_end), end))
+        was_aligned = self._is_aligned
+        old_begin, old_end = self.begin[columns].copy(), self.end[columns].copy()
         self.begin[columns] = begin
         self.end[columns] = end
-        self._until = None
+        self.refresh()
+        if self.priorities is not None:
+            places = self._aligned_places if was_aligned and self._is_aligned else self._places
+            # removed first, since a new entry may take the place of an old one
+            self.priorities.remove(places(columns, old_begin, np.minimum(begin, old_end)))
+            self.priorities.insert(places(columns, np.maximum(begin, old_end), end))
 
-    def _places(self, columns: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return the places of the entries with numbers ``begin`` ``[n]`` to before ``end`` ``[n]`` in ``columns``
-        ``[n]``."""
+    def refresh(self) -> None:
+        """Take note of new values in ``begin`` and ``end``."""
+        self._until = None
+        self._is_aligned = bool((self.end == self.end[0]).all() and (self.begin == self.begin[0]).all())
+
+    def _aligned_places(self, columns: ColumnIndex, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Do the same as :meth:`_places` for numbers that are equal in all columns. Such places lie next to each
+        other."""
+        first, after = int(begin[0]) * self._num_columns, int(end[0]) * self._num_columns
+        return np.arange(first, after) % (self.rows * self._num_columns)
+
+    def _places(self, columns: ColumnIndex, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return the places of the entries with numbers ``begin`` ``[n]`` to before ``end`` ``[n]`` in ``n``
+        columns."""
         counts = np.maximum(end - begin, 0)
         counts_before = np.add.accumulate(counts) - counts
         numbers = np.repeat(begin - counts_before, counts)
         numbers += np.arange(len(numbers))
-        return numbers % self.rows * self._num_columns + np.repeat(columns, counts)
+        return numbers % self.rows * self._num_columns + np.repeat(np.arange(self._num_columns)[columns], counts)
 
     @property
     def num(self) -> int:
@@ -66,7 +78,6 @@ class Draws:
         """Return the number of entries that can be drawn in each column and those before it, ``[N]``."""
         if self._until is None:
             self._until = np.add.accumulate(self.end - self.begin)
-            self._is_aligned = bool((self.begin == self.begin[0]).all() and (self.end == self.end[0]).all())
         return self._until
 
     def sample(self, num: int, beta: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:

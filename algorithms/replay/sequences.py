@@ -168,6 +168,7 @@ class Anchors:
         for kept, before in zip(self._states, states, strict=True):
             kept[: len(rows)] = before.flatten(0, 1)[from_numpy(order)]
         self.draws.end[:] = draws.end - draws.begin
+        self.draws.refresh()
         self._num -= draws.begin
         if self.draws.priorities is not None and draws.priorities is not None:
             self.draws.priorities.set_state(draws.priorities.get_state(order.reshape(-1)))
@@ -223,6 +224,7 @@ class Anchors:
             kept[: len(saved)] = saved
         for name, array in self._cursors().items():
             array[:] = state[name].numpy()
+        self.draws.refresh()
 
     def _cursors(self) -> dict[str, np.ndarray]:
         return {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
