@@ -159,7 +159,7 @@ class Anchors:
         self._newest[columns] = rows
 
     def _grow(self) -> None:
-        """Make room for twice as many anchors. Rollouts may have states at closer rows than usual."""
+        """Make room for twice as many anchors. Rollouts of some lengths put them closer together than others."""
         draws, rows, states = self.draws, self.rows, self._states
         # The oldest anchor of each column becomes anchor 0.
         order = (draws.begin + np.arange(len(rows))[:, None]) % len(rows) * self._num_envs + np.arange(self._num_envs)
@@ -217,7 +217,7 @@ class Anchors:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. Priorities begin again."""
+        """Restore a state from :meth:`get_state`, but for the priorities, which are lost."""
         self._allocate(state["size"])
         self.rows[: len(state["rows"])] = state["rows"].numpy()
         for kept, saved in zip(self._states, state["states"], strict=True):
