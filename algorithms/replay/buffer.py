@@ -160,15 +160,16 @@ class ReplayBuffer:
             ValueError: If the rollout is too long, or its slots or data do not fit the buffer. The buffer is then
                 unchanged.
         """
+        valid: Any = rollout.numpy(Columns.VALID)
         columns = first_slot
         if not isinstance(columns, np.ndarray):
-            columns = slice(columns, columns + rollout.columns[Columns.VALID].shape[1])
+            columns = slice(columns, columns + valid.shape[1])
         ring, anchors = self.ring, self._anchors
         if anchors is None:
             ring.add(rollout, columns)
         else:
             states = anchors.read_states(rollout)
-            numbers = ring.numbers(rollout.valid.numpy(), columns)
+            numbers = ring.numbers(valid, columns)
             ring.add(rollout, columns)
             anchors.add(states, numbers, columns)
         self._is_behind = True
