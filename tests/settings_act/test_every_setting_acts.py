@@ -20,7 +20,7 @@ from tests.settings_act.search import Search
 
 SHOWN_BY_FAULTS = {
     "ignore_env_runner_failures": "tests/rlmodule/groups/test_env_runner_group.py",
-    "restart_failed_learners": "tests/rlmodule/groups/test_learner_group.py",
+    "restart_failed_learners": "tests/faults/test_learner_faults.py",
 }
 """Settings that act when processes fail, and the tests in which these do."""
 ROOT = Path(__file__).resolve().parents[2]
