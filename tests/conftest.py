@@ -43,7 +43,6 @@ END_TO_END = (
     "test_docs_of_catalog.py",
     "test_docs_site.py",
     "test_faq.py",
-    "test_hostile_files.py",
     "test_readme.py",
 )
 
