@@ -317,8 +317,8 @@ def test_a_call_is_refused_with_what_to_write(call: Callable[[], Any], message: 
 
 METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "learn(10_000, callback)": (
-        lambda algo: algo.learn(10_000, print),
-        "expected its documented arguments, got <built-in function print>. Call learn(num_env_steps=10000).",
+        lambda algo: algo.learn(10_000, len),
+        "expected its documented arguments, got <built-in function len>. Call learn(num_env_steps=10000).",
     ),
     "learn(total_timesteps=)": (
         lambda algo: algo.learn(total_timesteps=10_000, progress_bar=True),
