@@ -5,6 +5,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def main(folder: Path) -> None:
         .callbacks(on_train_result=on_train_result)
         .debugging(seed=1)
     )
-    with config.build() as algorithm:
+    with config.build() as algorithm, suppress(KeyboardInterrupt):  # learn() raises it once it has saved
         algorithm.learn(num_env_steps=int(sys.argv[2]))
 
 
