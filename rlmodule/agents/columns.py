@@ -30,7 +30,7 @@ from rlmodule.data.rollout import (
     unbind_rows,
     write_row,
 )
-from rlmodule.envs.values import check_finite, wrong_numbers
+from rlmodule.envs.checks import check_finite, wrong_numbers
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.recurrent import initial_states, state_out_of

@@ -15,18 +15,24 @@ from gymnasium.spaces import Space
 from catalog.errors import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
+    LARGEST,
     MOST_ACTIONS,
     PLAIN,
     Guard,
+    check_flag,
+    check_info,
+    check_member,
+    describe,
     is_due,
     leaves_along,
     may_have_mask,
     own,
+    real_number,
     restored,
+    to_array,
     warn_of_mask,
 )
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.envs.values import LARGEST, check_flag, check_info, check_member, describe, real_number, to_array
 
 _RESET, _STEP = ("obs", "infos"), ("obs", "rewards", "terminateds", "truncateds", "infos")
 

@@ -25,12 +25,11 @@ from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.data.rollout import Rollout
-from rlmodule.envs.checks import EnvError
+from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
 from rlmodule.envs.restarting import TRIES, Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
-from rlmodule.envs.values import check_finite
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
 from rlmodule.sampling.random_streams import RandomStreams

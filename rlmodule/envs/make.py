@@ -15,12 +15,12 @@ from catalog.errors import closest, unknown
 from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.async_vector_env import AsyncEnvs
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
-from rlmodule.envs.checks import EnvGuard, VectorGuard
+from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard
 from rlmodule.envs.restarting import TRIES, RestartingEnv, made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time, follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
-from rlmodule.envs.values import SEVERAL_AGENTS
+from rlmodule.envs.vector_guard import VectorGuard
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
 """A registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class that is called as ``cls(**env_config)``, or a

@@ -11,9 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
-from rlmodule.envs.checks import is_due
+from rlmodule.envs.checks import is_due, to_array
 from rlmodule.envs.infos import own_value
-from rlmodule.envs.values import to_array
 
 
 class SyncEnvs(SyncVectorEnv):

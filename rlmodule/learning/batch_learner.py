@@ -10,8 +10,8 @@ from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Learner
-from rlmodule.learning.reports import Metrics, join_metrics
+from rlmodule.learning.learner import Learner, join_metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column, warn_of_update
 from rlmodule.modules.recurrent import check_sequences
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID

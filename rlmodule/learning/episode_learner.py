@@ -18,8 +18,8 @@ from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.families import Family
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
 from rlmodule.learning.joint_updates import divide
-from rlmodule.learning.learner import Learner
-from rlmodule.learning.reports import Metrics, join_metrics
+from rlmodule.learning.learner import Learner, join_metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.stacks import Stack
 from rlmodule.learning.trained_module import TrainedModule
 from rlmodule.learning.update_data import (

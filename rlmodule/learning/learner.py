@@ -6,6 +6,7 @@ together synchronise through :class:`DataParallel`, which a single learner does 
 """
 
 import copy
+import itertools
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -33,11 +34,11 @@ from rlmodule.learning.flat_optimizer import (
 )
 from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.learning.reports import (
+    ROWS,
     SKIPPED,
     Metrics,
     add_extra_losses,
     check_names,
-    join_metrics,
     loss_without_gradient,
     metric_tensors,
     name_taken,
@@ -377,7 +378,9 @@ class Learner(Hooks, ABC):
             metrics |= extra
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise loss_without_gradient(type(self).__name__)
-        return loss, metric_tensors(metrics, loss, type(self).__name__)
+        if not all(isinstance(value, Tensor) for value in metrics.values()):
+            metrics = metric_tensors(metrics, loss, type(self).__name__)
+        return loss, metrics
 
     def gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Take one gradient step without waiting for the device, and return its metrics. If the loss or the gradient is
@@ -404,7 +407,7 @@ class Learner(Hooks, ABC):
             part.step_unless(skip)
         self.progress += 1
         trained.num_gradient_steps += 1
-        metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+        metrics = {**metrics, "gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
         if len(trained.parts) > 1:
             metrics |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
         return {name: value.detach() for name, value in metrics.items()}
@@ -496,3 +499,10 @@ class Learner(Hooks, ABC):
 
     if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
         __getattr__ = explain_unknown
+
+
+def join_metrics(steps: Sequence[Metrics]) -> Metrics:
+    """Join each metric over the steps that report it: stack scalars into ``[M]``, concatenate entries per row."""
+    names = dict.fromkeys(itertools.chain.from_iterable(steps))
+    values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
+    return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}

@@ -24,13 +24,6 @@ SKIPPED = "update_skipped"
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
 
 
-def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join each metric over the steps that report it: stack scalars into ``[M]``, concatenate entries per row."""
-    names = dict.fromkeys(itertools.chain.from_iterable(steps))
-    values = {name: [step[name] for step in steps if name in step] for name in names if name != ROWS}
-    return {name: (torch.cat if those[0].dim() else torch.stack)(those) for name, those in values.items()}
-
-
 def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
     """Merge the metrics that ``step_on_batch`` returned for one module on each learner. Return what a single learner
     would return for the whole ``batch``: scalars as means over all rows, and metrics with an entry per row in the order

@@ -7,8 +7,7 @@ import tree
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from rlmodule.envs.checks import reset_remedy
-from rlmodule.envs.values import describe
+from rlmodule.envs.checks import describe, reset_remedy
 from rlmodule.modules.rl_module import RLModule
 
 

@@ -30,12 +30,11 @@ from typing_extensions import Never
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, received, to_send
+from rlmodule.envs.checks import EnvError, check_finite, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
-from rlmodule.envs.values import check_finite
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule

@@ -17,9 +17,9 @@ from catalog.base import Tree
 from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import as_tensors, entry_of, map_leaves, unbind_rows, write_row
+from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
-from rlmodule.envs.values import check_finite
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sampling.devices import check_device

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.copies import frozen_copy
-from rlmodule.envs import checks
-from rlmodule.envs.checks import EnvError, EnvGuard, VectorGuard, is_due
+from rlmodule.envs import checks, vector_guard
+from rlmodule.envs.checks import EnvError, EnvGuard, check_finite, check_member, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
-from rlmodule.envs.values import check_finite, check_member
+from rlmodule.envs.vector_guard import VectorGuard
 
 # Python 3.12 and later warn of every fork of a process with threads, which torch has; it is Gymnasium that forks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -799,7 +799,7 @@ def test_vector_guard_takes_tensors_and_checks_resets() -> None:
 
 def test_vector_guard_checks_100_steps_and_then_every_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(checks, "check_member", lambda *given, **more: calls.append(len(seen)))
+    monkeypatch.setattr(vector_guard, "check_member", lambda *given, **more: calls.append(len(seen)))
     guard, seen = VectorGuard(ToyVector(3)), []
     for step in range(1, 351):
         seen.append(step)

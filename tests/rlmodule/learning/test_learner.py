@@ -16,7 +16,7 @@ from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
 from rlmodule.data.columns import Batch
 from rlmodule.data.rollout import row_minibatches
 from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_state
-from rlmodule.learning.reports import join_metrics
+from rlmodule.learning.learner import join_metrics
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

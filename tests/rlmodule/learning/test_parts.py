@@ -14,7 +14,8 @@ from rlmodule import BatchLearner, Columns
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, Part
-from rlmodule.learning.reports import ROWS, Metrics, join_metrics, merge_metrics, merge_parts, part_of
+from rlmodule.learning.learner import join_metrics
+from rlmodule.learning.reports import ROWS, Metrics, merge_metrics, merge_parts, part_of
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences
