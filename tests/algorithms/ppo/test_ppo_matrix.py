@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,9 @@ from rlmodule.modules.recurrent import values_along
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo import matrix
 from tests.algorithms.ppo.matrix import ACTIONS, FACTORS, OBSERVATIONS, Case, SpacesEnv
+from tests.turns import dealt, in_turn, levels_of, marks_of
 
 CASES = matrix.cases()
-
-
-def in_turn(cases: Sequence[Any], step: int) -> list[Any]:
-    """Parameters of a test: each ``step``-th case is run every time, the others with the slow tests."""
-    marks = [() if number % step == 0 else pytest.mark.slow for number in range(len(cases))]
-    return [pytest.param(case, id=case.name, marks=mark) for case, mark in zip(cases, marks, strict=True)]
-
-
-def levels_of(cases: Sequence[Any]) -> set[tuple[str, str]]:
-    return {level for case in cases for level in vars(case).items()}
 
 
 class Recording(PPOLearner):
@@ -104,7 +95,7 @@ def play(policy: Policy, env_config: Mapping[str, str]) -> Any:
             state = reward = None
 
 
-@pytest.mark.parametrize("case", in_turn(CASES, 3))
+@pytest.mark.parametrize("case", in_turn(CASES))
 def test_a_run_samples_updates_saves_loads_and_acts_the_same(case: Case, tmp_path: Path) -> None:
     with case.config().learners(learner_class=Recording).build() as algorithm:
         learner = algorithm.learner_group.learner
@@ -132,7 +123,7 @@ def test_a_run_samples_updates_saves_loads_and_acts_the_same(case: Case, tmp_pat
 
 def test_the_cases_hold_every_pair_of_features() -> None:
     assert len({*CASES}) == len(CASES)
-    assert levels_of(CASES[::3]) == levels_of(CASES)
+    assert all(levels_of(part) == levels_of(CASES) for part in dealt(CASES))
     met = {pair for case in CASES for pair in matrix.pairs_of(vars(case))}
     for first, second in itertools.combinations(FACTORS, 2):
         for a, b in itertools.product(FACTORS[first], FACTORS[second]):
@@ -144,11 +135,11 @@ def test_the_cases_hold_every_pair_of_features() -> None:
     assert len(nets) == len(matrix.MEMORIES) * len(matrix.SHARING) * len(matrix.MASKS)
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 4))])
+@pytest.mark.parametrize("share", [pytest.param(share, marks=marks_of(share, 4)) for share in range(4)])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 def test_every_observation_space_goes_with_every_action_space(observation: str, share: int) -> None:
     """One update on a made-up rollout; the nets of the two spaces meet in the latent alone, so no env is needed, and a
-    quarter of the pairs, in which each space is several times, is enough every time."""
+    quarter of the pairs, in which each space is several times, is enough for a commit."""
     met = [case for case in matrix.meetings() if case.observation == observation]
     assert {case.action for case in met} == {*ACTIONS}
     for case in met[([*OBSERVATIONS].index(observation) + share) % 4 :: 4]:
