@@ -5,7 +5,6 @@ removed."""
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import importlib
 import io
@@ -26,6 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
+from matplotlib.figure import Figure
 
 from algorithms import Algorithm
 from algorithms.cli import main
@@ -296,6 +296,11 @@ def at(content: Any, place: Place) -> Any:
     return content
 
 
+def contents_of(folder: str) -> dict[str, bytes]:
+    """Return what the files of a folder hold, by path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
 class Source:
     """A folder that we read, and one of its files, in which texts are put.
 
@@ -307,18 +312,18 @@ class Source:
 
     def __init__(self, folder: str, file: str, table: str) -> None:
         self.folder, self.file, self.table = folder, file, table
-        found = [path for path in Path(folder).rglob("*") if path.is_file()]
-        self.files = {str(path.relative_to(folder)): path.read_bytes() for path in found}
+        self.files = contents_of(folder)
         data = self.files[file]
         self.content: Any
         if file.endswith(".safetensors"):
             self.content = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         else:
             self.content = [json.loads(line) for line in data.splitlines()] if "jsonl" in file else json.loads(data)
+        self.text = json.dumps(self.content)
 
     def write(self, changes: Mapping[Place, Any]) -> None:
         """Write the folder with other values at some places of the file, and with digests that fit."""
-        content = copy.deepcopy(self.content)
+        content = json.loads(self.text)
         for place, value in changes.items():
             at(content, place[:-1])[place[-1]] = value
         data, manifest = self._bytes_of(content), str(Path(self.file).with_name("manifest.json"))
@@ -329,10 +334,14 @@ class Source:
                 body["files"][Path(self.file).name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             body = {key: value for key, value in body.items() if key != "sha256"}
             changed[manifest] = sealed_folder._sealed(body)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        for name, data in {**self.files, **changed}.items():
-            Path(self.folder, name).parent.mkdir(parents=True, exist_ok=True)
-            Path(self.folder, name).write_bytes(data)
+        wanted, found = {**self.files, **changed}, contents_of(self.folder)
+        if found.keys() - wanted.keys():  # a training run has added to it
+            shutil.rmtree(self.folder)
+            found = {}
+        for name, data in wanted.items():
+            if found.get(name) != data:
+                Path(self.folder, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(self.folder, name).write_bytes(data)
 
     def _bytes_of(self, content: Any) -> bytes:
         if "jsonl" in self.file:
@@ -583,9 +592,21 @@ def read_policies(trials: Trials) -> None:
         )
 
 
+SAVE_FIGURE = Figure.savefig
+
+
+def save_unless_of_a_training_run(figure: Figure, out: Path, **options: Any) -> None:
+    """Render the pictures of ``rlmodule plot``. Leave those of training empty, which show the same texts, for time."""
+    if Path(out).name == "learning_curve.png":
+        Path(out).write_bytes(b"")
+    else:
+        SAVE_FIGURE(figure, out, **options)
+
+
 def main_of_tests() -> None:
     """Read all kinds of files, and print the report."""
     os.fsync = lambda fd: None  # the folders need not last
+    Figure.savefig = save_unless_of_a_training_run
     logging.disable()
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder:

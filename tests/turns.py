@@ -1,4 +1,4 @@
-"""Tables of cases that take turns: `make test` runs a part, another one after each commit, and `make check` runs all."""
+"""Tables of cases that take turns: a part runs in `make test`, the next one after a commit, and all in `make check`."""
 
 import subprocess
 from collections.abc import Sequence
