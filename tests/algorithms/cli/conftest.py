@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from algorithms.ppo import PPOConfig
+from algorithms.run.plotting import Rows
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(trained: Path, tmp_path: Path) -> Path:
     """A copy of its last checkpoint, to be damaged."""
     return Path(shutil.copytree(trained / "checkpoint", tmp_path / "copy"))
+
+
+@pytest.fixture(autouse=True)
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures of runs blank: `tests/algorithms/run` looks at them, and each takes a sixth of a second."""
+
+    def touch(rows: Rows, out: Path, title: str, target_return: float | None = None) -> None:
+        out.write_text("blank")
+
+    monkeypatch.setattr("algorithms.run.run_folder.draw_run", touch)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,11 +223,19 @@ def test_a_signal_ends_with_a_checkpoint(sent: signal.Signals, code: int) -> Non
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def run_of_128_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*PPO, "--num-env-steps", "128", "--fcnet-hiddens", "8", "--gamma", "0.9", "--run-dir", "run"]) == 0
+    return folder / "run"
+
+
 @pytest.fixture
-def run(here: Path) -> Path:
-    """The folder of a run of 128 steps."""
-    assert main([*PPO, "--num-env-steps", "128", "--fcnet-hiddens", "8", "--gamma", "0.9", "--run-dir", "run"]) == 0
-    return here / "run"
+def run(run_of_128_steps: Path, here: Path) -> Path:
+    """The folder of a run of 128 steps, a copy for each test."""
+    return Path(shutil.copytree(run_of_128_steps, here / "run"))
 
 
 @pytest.mark.parametrize("path", ["run", "run/checkpoint"])
