@@ -28,11 +28,13 @@ TESTS = Path(__file__).parent
 # policy, a page of the documentation, a run whose processes are killed. They are the second stage, after those that
 # find most faults in less time.
 END_TO_END = (
+    "algorithms/loggers/test_services.py",
     "benchmarks",
     "deploy/test_browser_page.py",
     "deploy/test_export.py",
     "deploy/test_hub.py",
     "deploy/test_parity.py",
+    "deploy/test_serve_example.py",
     "faults",
     "learning",
     "settings_act",
@@ -43,6 +45,7 @@ END_TO_END = (
     "test_docs_of_catalog.py",
     "test_docs_site.py",
     "test_faq.py",
+    "test_pictures.py",
     "test_readme.py",
 )
 

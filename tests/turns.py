@@ -1,7 +1,7 @@
 """Tables of cases that take turns: a part runs in `make test`, the next one after a commit, and all in `make check`."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def number_of_commits() -> int:
     return int(counted.stdout)
 
 
-def marks_of(part: int, num_parts: int) -> list[pytest.MarkDecorator]:
+def marks_of(part: int, num_parts: int = NUM_PARTS) -> list[pytest.MarkDecorator]:
     """All parts have the mark ``matrix``. Those whose turn it is not belong to the second stage."""
     is_its_turn = number_of_commits() % num_parts == part
     return [pytest.mark.matrix] if is_its_turn else [pytest.mark.matrix, pytest.mark.end_to_end]
@@ -47,10 +47,15 @@ def dealt(cases: Sequence[Any], num_parts: int = NUM_PARTS) -> list[list[Any]]:
     return parts
 
 
+def taking_turns(values: Iterable[Any]) -> list[Any]:
+    """Parameters of a test, of which every third has its turn."""
+    return [pytest.param(value, marks=marks_of(number % NUM_PARTS)) for number, value in enumerate(values)]
+
+
 def in_turn(cases: Sequence[Any]) -> list[Any]:
-    """Parameters of a test, by name of the case."""
+    """Parameters of a test: cases, by their names."""
     return [
-        pytest.param(case, id=case.name, marks=marks_of(number, NUM_PARTS))
+        pytest.param(case, id=case.name, marks=marks_of(number))
         for number, part in enumerate(dealt(cases))
         for case in part
     ]

@@ -208,7 +208,9 @@ def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFi
 # --- videos and windows -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("args", "count"), [([], 1), (["--num-videos", "2"], 2)])
+@pytest.mark.parametrize(
+    ("args", "count"), [pytest.param([], 1, marks=pytest.mark.end_to_end), (["--num-videos", "2"], 2)]
+)
 def test_videos_are_written_and_named(
     trained: Path, capsys: pytest.CaptureFixture[str], args: list[str], count: int
 ) -> None:
@@ -305,6 +307,7 @@ def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
         assert printed in capsys.readouterr().err
 
 
+@pytest.mark.end_to_end
 def test_a_run_is_exported(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(trained), str(tmp_path / "x.pt2")]) == 0
     assert "x.pt2, 0.0" in capsys.readouterr().out

@@ -215,7 +215,7 @@ def test_a_pipe_between_processes_that_breaks_is_an_error(
     assert "a worker is gone" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.end_to_end)])
 def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -46,6 +46,7 @@ def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -
     assert seeds_of(text) == seeds
 
 
+@pytest.mark.end_to_end
 def test_a_seed_is_a_run_of_its_own_and_goes_on_though_another_fails(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,7 +213,13 @@ class Choice(gym.Env[np.ndarray, np.int64]):
         return self._look(), reward, False, self._t == self._length, {}
 
 
-@part
+def learning_marks(name: str) -> Any:
+    if name in IN_RAINBOW:
+        return pytest.mark.slow
+    return () if name == "rainbow" else pytest.mark.end_to_end
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=learning_marks(name)) for name in PARTS])
 def test_each_part_learns_a_small_task(name: str) -> None:
     settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
     settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}

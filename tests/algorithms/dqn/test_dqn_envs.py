@@ -15,6 +15,7 @@ from algorithms.dqn import DQNConfig
 from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
 from tests.algorithms.ppo.matrix import MASKS, MEMORIES, OBSERVATIONS, SHARING, TINY, Case, SpacesEnv
+from tests.turns import taking_turns
 
 RAINBOW: dict[str, Any] = {
     "dueling": True,
@@ -36,9 +37,9 @@ CASES = list(
 )
 
 
-@pytest.mark.parametrize(("observation", "others", "parts"), CASES)
-def test_any_observation(observation: str, others: tuple[str, str], parts: dict[str, Any]) -> None:
-    memory, mask = others
+@pytest.mark.parametrize("case_of_dqn", taking_turns(CASES))
+def test_any_observation(case_of_dqn: tuple[str, tuple[str, str], dict[str, Any]]) -> None:
+    observation, (memory, mask), parts = case_of_dqn
     case = Case(observation, "Discrete with a start", memory, next(iter(SHARING)), mask)
     model_config = {**TINY, **MEMORIES[memory], **OBSERVATIONS[observation].settings}
     config = tiny(SpacesEnv, env_config=vars(case), model_config=model_config, **parts)

@@ -154,6 +154,7 @@ def test_the_vault_pays_what_is_expected() -> None:
         assert total == pytest.approx(expected_return(p, q), abs=0.03)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(("autoregressive", "least", "most"), [(True, 0.9, 1.01), (False, 0.15, 0.4)])
 def test_the_vault_is_opened_by_parts_that_know_each_other_alone(
     autoregressive: bool, least: float, most: float

@@ -33,6 +33,7 @@ def config(env: Any) -> PPOConfig:
     return PPOConfig(env=env, seed=0).rl_module(model_config={"custom_action_dist": "Beta"})
 
 
+@pytest.mark.end_to_end
 def test_it_learns_to_aim_up_to_the_bounds() -> None:
     aiming = config(Aim).training(train_batch_size_per_learner=512, lr=1e-3).evaluation(evaluation_interval=4)
     # to shoot at the middle loses 1/3

@@ -24,6 +24,7 @@ from catalog import (
 from catalog.encoders.preprocessing import Vectorize, vector_width
 from rlmodule import Columns, RLModuleSpec
 from rlmodule.testing.data import random_rollout
+from tests.turns import NUM_PARTS, marks_of, taking_turns
 
 MASK = "action_mask"
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -175,7 +176,7 @@ def test_every_hook_is_tried() -> None:
     assert {"build_pi_head", "build_vf_head", "build_action_mask", "build_observation_normalizer"} < {*HOOKS}
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", taking_turns(SETTINGS))
 def test_overriding_one_hook_never_disables_another(name: str) -> None:
     setting = SETTINGS[name]
     pairs = [*itertools.combinations(HOOKS, 2)][[*SETTINGS].index(name) :: len(SETTINGS)]  # each pair in one setting
@@ -188,11 +189,11 @@ def test_overriding_one_hook_never_disables_another(name: str) -> None:
             assert (hook in called) is (hook in hooks and is_asked(hook, hooks, setting)), f"{hook} of {hooks}"
 
 
-# each hook in two or three settings, all of them in all, and the rest with the slow tests
+# each hook in two or three settings, and all of them in all
 @pytest.mark.parametrize(
     ("hook", "name"),
     [
-        pytest.param(hook, name, marks=pytest.mark.slow if hook != "all of them" and (i + j) % 3 else ())
+        pytest.param(hook, name, marks=() if hook == "all of them" else marks_of((i + j) % NUM_PARTS))
         for i, hook in enumerate([*HOOKS, "all of them"])
         for j, name in enumerate(SETTINGS)
     ],
@@ -214,7 +215,7 @@ def test_a_module_with_a_hook_overridden_acts_and_learns(hook: str, name: str) -
     assert setting.action.contains(first if isinstance(first, dict) else first.numpy())
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", taking_turns(SETTINGS))
 def test_explain_names_each_hook_that_is_overridden(name: str) -> None:
     for hooks in [*itertools.combinations(HOOKS, 1), tuple(HOOKS)]:
         text = build(SETTINGS[name], override(hooks)[0]).catalog.explain()

@@ -107,6 +107,7 @@ def test_filters_of_its_own_may_have_another_padding() -> None:
     assert back.mirrored.layers == ((4, (3, 3), (2, 2), "valid"),)
 
 
+@pytest.mark.end_to_end
 def test_an_autoencoder_learns_to_reproduce_eight_images() -> None:
     torch.manual_seed(0)
     images = torch.rand(8, 12, 12, 1).round()

@@ -325,6 +325,7 @@ def test_compiled_dqn_equals_eager(quick: None, log: Callable[[], list[str]], tr
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.end_to_end
 def test_rare_shapes_are_not_compiled(quick: None, log: Callable[[], list[str]]) -> None:
     eager, compiled = ppo(), ppo(torch_compile_learner=True)
     before = num_graphs()
@@ -367,7 +368,7 @@ class Prints(PPOLearner):
         return loss * (2.0 if loss.item() > 0 else 1.0), metrics
 
 
-@pytest.mark.parametrize(("cls", "updates"), [(Prints, 3), (Counts, 7)])
+@pytest.mark.parametrize(("cls", "updates"), [(Prints, 3), pytest.param(Counts, 7, marks=pytest.mark.end_to_end)])
 def test_a_loss_that_cannot_be_compiled_is_told_once_and_learned_from_all_the_same(
     quick: None, log: Callable[[], list[str]], cls: type[PPOLearner], updates: int
 ) -> None:
@@ -447,6 +448,7 @@ def test_what_a_loss_raises_itself_is_raised(quick: None) -> None:
         learner.step_on_batch(regression_batch(9), env_steps=0)
 
 
+@pytest.mark.end_to_end
 def test_many_learners_of_one_process_are_each_compiled(quick: None, log: Callable[[], list[str]]) -> None:
     for width in range(2, 7):
         spec = RLModuleSpec(Small, OBS, spaces.Discrete(3), {"fcnet_hiddens": [width]}).as_multi()

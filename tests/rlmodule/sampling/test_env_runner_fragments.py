@@ -20,6 +20,7 @@ from rlmodule.sampling.storage import RolloutStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling import test_env_runner, test_env_runner_actions, test_env_runner_memory
 from tests.rlmodule.toys import Counter, NestedCounter, Scripted, Settings, Small, counters
+from tests.turns import taking_turns
 
 NAMES = (
     Columns.OBS,
@@ -91,7 +92,7 @@ def contents(rollouts: list[Rollout]) -> Tree:
     return columns, index[index[:, 0] < TOTAL], finals
 
 
-@pytest.mark.parametrize("kind", RUNNERS)
+@pytest.mark.parametrize("kind", taking_turns(RUNNERS))
 def test_data_does_not_depend_on_the_length_of_fragments(kind: str) -> None:
     def collect(length: int) -> Tree:
         runner = RUNNERS[kind]()

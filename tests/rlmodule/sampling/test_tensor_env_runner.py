@@ -651,6 +651,7 @@ def test_envs_of_tensors_cannot_be_mended_one_by_one() -> None:
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 def test_ppo_learns_from_it() -> None:
     config = (
         PPOConfig()
