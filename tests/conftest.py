@@ -50,15 +50,18 @@ END_TO_END = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out tests by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the second stage. Run the tests that share Ray first and those that share a fleet next, so that
-    a single process of pytest-xdist starts each of the two, once."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the tests of the second stage before pytest leaves out tests by their marks. When all is in order, put the
+    tests that share Ray first and those that share a fleet next: a single process of pytest-xdist runs the beginning,
+    so each of the two is started once. The others follow, whose halves the processes take from each other."""
     places = [TESTS / place for place in END_TO_END]
     for item in items:
         if any(item.path.is_relative_to(place) for place in places):
             item.add_marker(pytest.mark.end_to_end)
+    result = yield
     items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("ray_started", "fleet")])
+    return result
 
 
 def asks_for_ray(item: pytest.Item | None) -> bool:
