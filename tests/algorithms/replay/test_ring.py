@@ -28,6 +28,7 @@ from tests.algorithms.replay.test_buffer import make
 from tests.rlmodule.sampling.test_env_runner import SOURCES
 from tests.rlmodule.sampling.test_final_observations import Breaks, EndedSettings, with_module
 from tests.rlmodule.toys import Settings, counters_one_by_one
+from tests.turns import taking_turns
 
 # --- one path --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ LENGTH = 5
 
 @pytest.mark.parametrize("burn", [0, 3])
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("steps", [1, 3, 7, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH + 3])
+@pytest.mark.parametrize("steps", taking_turns([1, 3, 7, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH + 3]))
 def test_every_row_is_trained_on_whatever_the_length_of_rollouts(steps: int, mode: str, burn: int) -> None:
     streams = [Stream(1, 2, mode=mode), Stream(2, 1, mode=mode)]
     options: dict[str, Any] = {"n_step": 2, "prioritized": PrioritizedReplay() if burn else None, "burn": burn}

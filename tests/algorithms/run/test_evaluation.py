@@ -321,6 +321,7 @@ def test_noisy_nets_train_the_same_too(tmp_path: Path) -> None:
             env="CartPole-v1", num_envs_per_env_runner=2, seed=1, noisy=True, train_batch_size_per_learner=8
         )
         config.update({"num_steps_sampled_before_learning_starts": 20, "num_env_steps_per_iteration": 40})
+        config.training(training_intensity=None)
         with config.build() as algorithm:
             for index in range(3):
                 algorithm.train()
