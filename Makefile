@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-end-to-end test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
+.PHONY: help install train test test-fast test-end-to-end test-matrix test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,14 +46,17 @@ $(DEV): $(CORE)
 train: $(CORE) ## train PPO on CartPole until it is solved: the first thing to try
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
-test: $(DEV) ## the first stage of the tests, which finds most faults
+test: $(DEV) ## the first stage of the tests, which finds most faults; a third of each feature matrix, in turn
 	$(SUITE)
 
 test-fast: $(DEV) ## the tests that start no process and train nothing, in a minute
 	$(SUITE) $(FAST)
 
-test-end-to-end: $(DEV) ## the second stage: learning runs, benchmarks, exports and pages
+test-end-to-end: $(DEV) ## the second stage: learning runs, benchmarks, exports, pages, the rest of the matrices
 	$(BOTH) -m "end_to_end and not slow and not faults and not site"
+
+test-matrix: $(DEV) ## the feature matrices as a whole
+	$(BOTH) -m matrix
 
 test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow --ignore tests/deploy

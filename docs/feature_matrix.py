@@ -53,7 +53,8 @@ hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py
 ([test_sac_matrix.py](../tests/algorithms/sac/test_sac_matrix.py)), and **[TD3](#td3)**: {td3_runs} runs
 ([test_td3_matrix.py](../tests/algorithms/td3/test_td3_matrix.py)). Each run samples two envs that refuse an action
 outside their space or against their mask, updates, saves, loads, and compares what the policy does step by step. For
-PPO, log-probabilities before the first update also equal those recorded when acting.
+PPO, log-probabilities before the first update also equal those recorded when acting. `make test` runs a part of these
+cases, the next part after each commit; `make test-matrix` and `make check` run all.
 
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
 - *Previous* is the previous action and reward as inputs, of the LSTM, the GRU or the attention if there is one.
