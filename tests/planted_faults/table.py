@@ -1,0 +1,266 @@
+"""Faults of one line each, what a user would suffer from them, and the tests that find them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_LEAKS = "tests/nothing_leaks/test_rows_that_do_not_count.py::test_"
+_ORDERS = "tests/nothing_leaks/test_orders.py::test_"
+_REPORTS = "tests/nothing_leaks/test_public_reports.py::test_"
+_BOOKS = "tests/metrics_recounted/test_results_equal_the_books.py::test_"
+_CLOCKS = "tests/metrics_recounted/test_clocks.py::test_"
+_ACTS = "tests/settings_act/test_every_setting_acts.py::test_a_setting_acts_or_is_refused"
+
+
+class Fault(NamedTuple):
+    """A fault to plant.
+
+    Attributes:
+        path: The file, from the root of the repository.
+        line: The line as it stands there once, without the blanks around it.
+        faulty: What to write in its place.
+        suffered: What a user would suffer.
+        test: The test that finds it.
+    """
+
+    path: str
+    line: str
+    faulty: str
+    suffered: str
+    test: str
+
+
+FAULTS: dict[str, Fault] = {
+    # --- losses
+    "advantages standardised over padding": Fault(
+        "algorithms/ppo/learner.py",
+        "rows = torch.stack([advantages[rollout.valid], targets[rollout.valid]])",
+        "rows = torch.stack([advantages.flatten(), targets.flatten()])",
+        "short episodes and memories learn from advantages that are scaled by the number of padded rows",
+        _REPORTS + "ray_57989_advantages_are_standardised_over_steps_alone",
+    ),
+    "loss summed over rows": Fault(
+        "algorithms/ppo/learner.py",
+        "loss = row_losses.mean()",
+        "loss = row_losses.sum()",
+        "the learning rate that works depends on the size of minibatches",
+        _ORDERS + "minibatches_of_an_epoch_add_up_to_its_gradient[PPO-plain]",
+    ),
+    "advantages cross truncations": Fault(
+        "algorithms/ops/returns.py",
+        "goes_on_t = valid_t & ~terminated_t & ~truncated_t",
+        "goes_on_t = valid_t & ~terminated_t",
+        "the last steps before a time limit are praised for what the next episode earns",
+        _LEAKS + "episodes_side_by_side_learn_as_one_after_another[PPO-plain]",
+    ),
+    "bootstrap after termination": Fault(
+        "algorithms/ops/returns.py",
+        "delta_t = r_t + gamma * v_tp1.masked_fill(terminated_t, 0.0) - v_t",
+        "delta_t = r_t + gamma * v_tp1 - v_t",
+        "falling over is worth as much as the start of the next episode",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-plain]",
+    ),
+    "bootstrap from the next episode": Fault(
+        "rlmodule/data/rollout.py",
+        "following[self.final_index.unbind(1)] = finals",
+        "following[self.final_index[:0].unbind(1)] = finals[:0]",
+        "a time limit teaches that the last state is as good as the first one",
+        _LEAKS + "episodes_side_by_side_learn_as_one_after_another[PPO-plain]",
+    ),
+    "replayed termination ignored": Fault(
+        "algorithms/replay/windows.py",
+        "going = ring.flags.take(last) & TERMINATED == 0",
+        "going = ring.flags.take(last) >= 0",
+        "no target ever ends with an episode: values grow without end",
+        _LEAKS + "a_window_knows_its_own_episode_alone[DQN-3 steps]",
+    ),
+    "replayed rewards of the next episode": Fault(
+        "algorithms/replay/windows.py",
+        "rewards *= self._offsets < steps[:, None]",
+        "rewards *= self._offsets <= steps[:, None]",
+        "n-step targets add the first reward of the next episode",
+        _LEAKS + "a_window_knows_its_own_episode_alone[DQN-3 steps]",
+    ),
+    "replayed bootstrap from the next episode": Fault(
+        "algorithms/replay/sequences.py",
+        "following = positions.take(trained + (steps - 1) * batch_size) + batch_size",
+        "following = positions.take(trained + steps * batch_size)",
+        "with a memory, time limits bootstrap from the start of the next episode",
+        _LEAKS + "a_window_knows_its_own_episode_alone[DQN-LSTM]",
+    ),
+    # --- masks
+    "invalid rows are trained on": Fault(
+        "rlmodule/data/rollout.py",
+        "rows = slice(None) if keep.all() else keep",
+        "rows = slice(None) if keep.any() else keep",
+        "rows that only reset an env are learned from as if they were steps",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-plain]",
+    ),
+    "padding of sequences is trained on": Fault(
+        "rlmodule/data/sequences.py",
+        "if valid.all():",
+        "if valid.any():",
+        "memories learn from padding",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-LSTM]",
+    ),
+    "rewards of invalid rows": Fault(
+        "algorithms/ops/returns.py",
+        "return discounted_suffix_sum(delta_t.masked_fill(~valid_t, 0.0), goes_on_t.to(r_t.dtype) * (gamma * lambda_))",
+        "return discounted_suffix_sum(delta_t, goes_on_t.to(r_t.dtype) * (gamma * lambda_))",
+        "the last step before padding gets an advantage from the padding",
+        _LEAKS + "more_padding_changes_nothing[PPO-plain]",
+    ),
+    "other policies' rows in a stack": Fault(
+        "rlmodule/learning/stacks.py",
+        "weights[step, i, : stop - start] = 1 / (stop - start)",
+        "weights[step, i] = 1 / (stop - start)",
+        "agents that act rarely learn several times from the same rows, as often as others act",
+        _LEAKS + "other_policies_change_nothing[PPO-plain]",
+    ),
+    "padding in a family of policies": Fault(
+        "rlmodule/learning/families.py",
+        "losses, metrics = compute(stacked, (torch.arange(width) < counts[:, None]) / counts[:, None])",
+        "losses, metrics = compute(stacked, torch.ones(len(counts), width) / counts[:, None])",
+        "policies with a shared part learn several times from rows of the agents that act rarely",
+        _LEAKS + "policies_with_a_shared_part_add_their_gradients[PPO-plain]",
+    ),
+    # --- statistics
+    "batch norm over padding": Fault(
+        "rlmodule/modules/recurrent.py",
+        "with nullcontext() if valid_rows is None else over_valid_rows(module, valid_rows, total):",
+        "with nullcontext():",
+        "batch norm before a memory is computed from padding",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-LSTM and batch norm]",
+    ),
+    "observation statistics over padding": Fault(
+        "rlmodule/learning/learner.py",
+        "rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))",
+        "rows = flatten_sequences(rows, None)",
+        "normalised observations drift with the amount of padding",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-LSTM]",
+    ),
+    "value statistics over padding": Fault(
+        "algorithms/ppo/learner.py",
+        "module.update_value_statistics(targets[rollout.valid])",
+        "module.update_value_statistics(targets)",
+        "values are normalised by the targets of padding",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-plain]",
+    ),
+    "values in train mode": Fault(
+        "rlmodule/learning/episode_learner.py",
+        "batch norm act as in the runners\n            self.module.eval()",
+        "batch norm act as in the runners\n            self.module.train()",
+        "batch norm moves with invalid rows, and values differ from those of the runner",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-batch norm]",
+    ),
+    # --- padding
+    "final observations of the wrong envs": Fault(
+        "rlmodule/data/rollout.py",
+        "shifted = [r.final_index + r.final_index.new_tensor([0, n]) for r, n in zip(rollouts, offsets, strict=True)]",
+        "shifted = [r.final_index for r, n in zip(rollouts, offsets, strict=True)]",
+        "with several runners, time limits bootstrap in envs where there were none",
+        _ORDERS + "envs_of_two_runners_are_those_of_one[plain]",
+    ),
+    "short rollouts repeat their last row": Fault(
+        "rlmodule/agents/multi_rollout.py",
+        "return torch.cat([x, x.new_zeros(num, *x.shape[1:])])",
+        "return torch.cat([x, x[-1:].expand(num, *x.shape[1:])])",
+        "runners whose agents act less often count their last step several times",
+        _ORDERS + "envs_of_two_runners_are_those_of_one[agents]",
+    ),
+    "memories of other agents": Fault(
+        "rlmodule/agents/columns.py",
+        "states = self._state if acts_in_every_column else map_leaves(lambda x: x[index], self._state)",
+        "states = self._state if acts_in_every_column else map_leaves(lambda x: x[: len(index)], self._state)",
+        "agents that act at different times go on with the memory of another agent",
+        _REPORTS + "ray_60205_memories_of_agents_on_different_clocks[PPO]",
+    ),
+    # --- metrics
+    "resets counted as steps": Fault(
+        "rlmodule/data/rollout.py",
+        "return int(np.count_nonzero(self.valid.numpy(force=True)))  # torch takes five times as long on the CPU",
+        "return self.valid.numel()",
+        "budgets and learning curves count steps that were none",
+        _BOOKS + "results_of_one_agent_equal_the_books[PPO-next step]",
+    ),
+    "lengths count the reset": Fault(
+        "rlmodule/sampling/accounts.py",
+        "began[again + 1] = end[again] + self._pause",
+        "began[again + 1] = end[again]",
+        "episode_len_mean is too long for envs that reset in a step of their own",
+        _BOOKS + "results_of_one_agent_equal_the_books[PPO-next step]",
+    ),
+    "open episodes lose their rewards": Fault(
+        "rlmodule/sampling/accounts.py",
+        "self._returns -= counted",
+        "self._returns[:] = 0.0",
+        "returns lack what was earned before the last end of any episode",
+        _BOOKS + "results_of_one_agent_equal_the_books[PPO-same step]",
+    ),
+    "one agent stands for all of its policy": Fault(
+        "algorithms/run/agent_metrics.py",
+        'self._returns_of["module"][agent_episode.policy].append(agent_episode.episode_return)',
+        'self._returns_of["module"][agent_episode.policy] = deque([agent_episode.episode_return])',
+        "the return of a shared policy is that of one of its agents",
+        _REPORTS + "ray_59860_the_return_of_a_shared_policy_is_that_of_all_its_agents",
+    ),
+    "returned agents keep their return": Fault(
+        "rlmodule/agents/runner.py",
+        "self._returns[slot] = 0.0",
+        "pass",
+        "an agent that comes back begins with the return of its last life",
+        _BOOKS + "results_of_several_agents_equal_the_books[PPO-shared]",
+    ),
+    # --- clocks
+    "target nets fall behind": Fault(
+        "rlmodule/learning/target_nets.py",
+        "self.last_update[module_id] = env_steps - late",
+        "self.last_update[module_id] = env_steps",
+        "target nets move less often than target_network_update_freq says",
+        _CLOCKS + "target_nets_move_as_often_as_the_setting_says",
+    ),
+    "updates forget what they owe": Fault(
+        "algorithms/off_policy/algorithm.py",
+        "self._steps_owed[module_id] = owed - batches * config.train_batch_size",
+        "self._steps_owed[module_id] = 0.0",
+        "fewer updates per step than training_intensity says",
+        _CLOCKS + "updates_are_as_many_as_the_setting_says[DQN]",
+    ),
+    "schedules run ahead": Fault(
+        "algorithms/ppo/ppo.py",
+        "learned = self.learner_group.update_from_episodes(rollout, env_steps=before)",
+        "learned = self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)",
+        "learning rates are an iteration ahead, and the last update has none",
+        _CLOCKS + "learning_rates_follow_the_steps[PPO]",
+    ),
+    # --- settings
+    "lambda is a literal": Fault(
+        "algorithms/ppo/learner.py",
+        "lambda_=config.lambda_,",
+        "lambda_=0.95,",
+        "the setting is documented, accepted and without effect",
+        _ACTS + "[PPO-lambda_]",
+    ),
+    "settings of the first policy for all": Fault(
+        "rlmodule/learning/joint_updates.py",
+        "return structure_of(module), id(settings), part.part.grad_clip",
+        "return structure_of(module), part.part.grad_clip",
+        "policy_overrides are without effect for policies with equal nets",
+        _LEAKS + "other_policies_change_nothing[PPO-plain]",
+    ),
+    "settings of the policy trained before": Fault(
+        "rlmodule/learning/episode_learner.py",
+        "module_id, of_module = update, prepared[update]\n                    self.use_settings_of(module_id)",
+        "module_id, of_module = update, prepared[update]",
+        "policy_overrides act on other policies",
+        _LEAKS + "other_policies_change_nothing[PPO-LSTM]",
+    ),
+    "tau is a literal": Fault(
+        "algorithms/off_policy/learner.py",
+        "every, tau = self.settings.target_network_update_freq, self.settings.tau",
+        "every, tau = self.settings.target_network_update_freq, 0.005",
+        "the setting is documented, accepted and without effect",
+        _ACTS + "[DDPG-tau]",
+    ),
+}
+"""Faults over losses, masks, statistics, padding, metrics, clocks and settings."""
