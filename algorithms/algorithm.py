@@ -18,7 +18,7 @@ from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.callbacks import CallbackCaller
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
 from algorithms.run.evaluation import Evaluation, evaluation_config
-from algorithms.run.goal import StoppedBy
+from algorithms.run.goal import Budget, StoppedBy
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
@@ -26,6 +26,7 @@ from algorithms.run.threads import Threads, building, computing_on
 from algorithms.run.wrong_calls import (
     already_stopped,
     cannot_load,
+    check_budget,
     check_has_config,
     no_sections,
     not_several,
@@ -186,23 +187,40 @@ class Algorithm(ABC):
         """Env steps sampled in the whole run, including those before a checkpoint that the run resumed from."""
         return self.metrics.env_steps
 
+    @property
+    def clock(self) -> int:
+        """Env steps sampled, plus gradient steps taken from data alone (``metrics.updates``), in the whole run.
+
+        Everything that depends on how far the run is follows the clock: schedules, target nets, and the names and order
+        of rows, checkpoints and videos. Without data, the clock is the number of env steps."""
+        return self.metrics.clock
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The arguments of :meth:`learn` that say how long this run can learn. Override it in an algorithm that learns
+        from data, which adds its gradient steps to ``metrics.updates``."""
+        return ("num_env_steps",)
+
     def learn(
         self,
-        num_env_steps: int = 0,
+        num_env_steps: int | None = None,
         *args: Never,
+        num_updates: int | None = None,
         target_return: float | None = None,
         progress: bool = False,
         **foreign: Never,
     ) -> dict[str, Any]:
-        """Call :meth:`train` until ``num_env_steps`` more steps are sampled, ``target_return`` is reached, or a
-        callback calls :meth:`stop_learning`. With a ``run_dir``, write a checkpoint and learning_curve.png at the end.
+        """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``num_updates`` more are learned,
+        ``target_return`` is reached, or a callback calls :meth:`stop_learning`. With a ``run_dir``, write a checkpoint
+        and learning_curve.png at the end.
 
         On Ctrl-C, finish the iteration, write a checkpoint (below ``runs/`` if there is no ``run_dir``) and raise
         ``KeyboardInterrupt``, so that a loop over several runs ends, too. On SIGTERM, do the same, but raise
         ``SystemExit`` with code 143. On a second Ctrl-C, raise ``KeyboardInterrupt`` at once.
 
         Args:
-            num_env_steps: Env steps to sample from now on, over all envs; required.
+            num_env_steps: Env steps to sample from now on, over all envs.
+            num_updates: Gradient steps to take from data from now on, instead of ``num_env_steps``.
             target_return: Stop when the mean return reaches this value. The mean is that of the latest evaluation, or
                 of recent training episodes if ``evaluation_interval`` is None.
             progress: Show a live display on a terminal or in a notebook. If stderr is neither, print a plain line
@@ -212,14 +230,16 @@ class Algorithm(ABC):
             The result of the last iteration, with ``stopped_by``: ``"steps"``, ``"target"`` or ``"callback"``.
 
         Raises:
-            TypeError, ValueError: If an argument is invalid.
+            TypeError, ValueError: If an argument is invalid, or not exactly one of ``num_env_steps`` and
+                ``num_updates`` is given and is among :attr:`budgets`.
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-            RuntimeError: If an iteration samples no env step.
+            RuntimeError: If an iteration takes no step.
             KeyboardInterrupt, SystemExit: After Ctrl-C and SIGTERM; :attr:`stopped_by` is then ``"signal"``.
         """
         if args or foreign:
             raise wrong_learn(self, num_env_steps, args, foreign)
-        session = TrainingSession(self, num_env_steps, target_return, progress)
+        budget, amount = check_budget(self, {"num_env_steps": num_env_steps, "num_updates": num_updates})
+        session = TrainingSession(self, amount, target_return, progress, budget=budget)
         result = session.run()
         session.raise_signal()
         return result
@@ -420,7 +440,7 @@ class Algorithm(ABC):
         self._opened.close()
 
     def __repr__(self) -> str:
-        return f"<{run_name(self)}, seed {self.run_seed}, {self.env_steps:,} env steps>"
+        return f"<{run_name(self)}, seed {self.run_seed}, {self.metrics.clock_text}>"
 
     def __enter__(self) -> Self:
         return self

@@ -333,7 +333,10 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda algo: algo.learn(num_iters=10),
         "Call learn(num_env_steps=...). Or call train() so many times",
     ),
-    "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected finite int, >= 1, got 0"),
+    "learn()": (
+        lambda algo: algo.learn(),
+        "learn(): expected num_env_steps, got nothing. Call learn(num_env_steps=...).",
+    ),
     "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
     "evaluate(n_eval_episodes=)": (
         lambda algo: algo.evaluate(n_eval_episodes=2),

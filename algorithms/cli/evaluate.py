@@ -86,7 +86,7 @@ def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, An
         algorithm = Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
     with algorithm:
         if not flags.json:
-            print(f"{run_name(algorithm)}, trained for {algorithm.env_steps:,} env steps")
+            print(f"{run_name(algorithm)}, trained for {algorithm.metrics.clock_text}")
             print(f"  checkpoint   {checkpoint}")
             print(f"  actions      {'sampled' if flags.explore else 'most likely'}")
             print(f"  seed         {algorithm.run_seed}", flush=True)
@@ -148,7 +148,7 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> dict[str, Any]:
 
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
     """Show episodes in a window, and return a result in the form of :meth:`Algorithm.evaluate`."""
-    seed = int_seed(algorithm.run_seed, "video", algorithm.env_steps)
+    seed = int_seed(algorithm.run_seed, "video", algorithm.clock)
     settings = algorithm.config.for_evaluation()
     seen = watch(player_of(algorithm), settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
     returns, lengths = zip(*seen, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 from algorithms.cli.checkpoints import find_checkpoint
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import CommandFlags, parse
-from algorithms.loggers.base import STEPS
+from algorithms.loggers.base import clock_of
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.saved_settings import default_settings, folders_below, plain_settings, read_about, setting_text
@@ -83,7 +83,7 @@ def _runs_in(path: Path) -> list[tuple[str, ...]]:
     for run in folders_below(path, "run.json"):
         about = read_about(run)
         name = "not begun" if about is None else f"{about['name']}, seed {about['seed']}"
-        steps = [row[STEPS] for row in read_rows(run / "progress.jsonl") if STEPS in row]
+        steps = [clock_of(row) for row in read_rows(run / "progress.jsonl")]
         checkpoints = [part for part in ("checkpoint", "best_checkpoint") if holds_checkpoint(run / part)]
         facts = f"{name}, {', '.join(checkpoints) or 'no checkpoint'}"
         rows.append((str(run), facts, f"{steps[-1]:,} steps" if steps else "no iteration yet"))

@@ -17,7 +17,7 @@ from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
-from algorithms.run.goal import Goal
+from algorithms.run.goal import Goal, spent
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
@@ -130,13 +130,13 @@ class Outcome:
     Attributes:
         exit_code: Exit code of a command that trains only this run.
         final_return: Mean return of the last evaluation; NaN without an evaluation, or if a signal stopped the run.
-        env_steps: Env steps sampled, including those before a checkpoint from which the run continues.
+        clock: The run's clock at the end, see :attr:`algorithms.Algorithm.clock`.
         seconds: Wall time of the training.
     """
 
     exit_code: int
     final_return: float
-    env_steps: int
+    clock: int
     seconds: float
 
 
@@ -148,7 +148,8 @@ def train_once(plan: TrainPlan) -> int:
         say(f"Starting {workers} on Ray, which can take a minute ...")
     with own_run_dir(config), plan.build() as algorithm:
         if is_done := _session(plan, algorithm).is_done:
-            say(f"{plan.checkpoint} has sampled {algorithm.env_steps:,} env steps: nothing is left to do.")
+            done = "taken" if algorithm.metrics.updates else "sampled"
+            say(f"{plan.checkpoint} has {done} {algorithm.metrics.clock_text}: nothing is left to do.")
         else:
             _announce(plan, algorithm)
         outcome = carry_out(plan, algorithm)
@@ -165,7 +166,7 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
     """Print what is about to be trained."""
     config, say = plan.config, plan.say
     parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
-    step = "" if plan.checkpoint is None else f", at step {algorithm.env_steps:,}"
+    step = "" if plan.checkpoint is None else f", at step {algorithm.clock:,}"
     say(run_name(algorithm))
     say(f"  begun with  {plan.begun_with}{step}")
     say(f"  steps       {_steps_text(plan, algorithm)}")
@@ -175,15 +176,15 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
 
 
 def _steps_text(plan: TrainPlan, algorithm: Algorithm) -> str:
-    """Return the steps that are left to sample as text, and for a run that goes on, how they follow from its goal."""
+    """Return the steps that are left to take as text, and for a run that goes on, how they follow from its goal."""
     goal = plan.goal(algorithm)
-    left = f"{max(0, goal.num_env_steps - algorithm.env_steps):,}"
+    left = f"{max(0, goal.left(algorithm.metrics)):,}"
     if plan.checkpoint is None:
         return left
     if plan.kept is None:
         return f"{left} more"
     target = "" if plan.kept.target_return is None else f" or a return of {plan.kept.target_return:g}"
-    kept = f"the run's goal of {plan.kept.num_env_steps:,}{target}"
+    kept = f"the run's goal of {plan.kept.amount:,}{target}"
     return f"{left} more, what is left of {kept}" if goal is plan.kept else f"{left} more, as {kept} is reached"
 
 
@@ -207,15 +208,17 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
     """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it. Of a run that resumes, do
     only what is left."""
-    say, session, first_step = plan.say, _session(plan, algorithm), algorithm.env_steps
+    say, session = plan.say, _session(plan, algorithm)
+    first_step = spent(session.budget, algorithm.metrics)
     session.run()
     if session.signal is signal.SIGTERM:
         session.raise_signal()
-    steps, target = algorithm.env_steps - first_step, session.target_return
+    steps, target = spent(session.budget, algorithm.metrics) - first_step, session.target_return
     if steps:
-        say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
+        done = f"Took {steps:,} updates" if session.budget == "num_updates" else f"Sampled {steps:,} env steps"
+        say(f"\n{done} in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     if session.signal is not None:
-        return Outcome(INTERRUPTED, math.nan, algorithm.env_steps, session.seconds)
+        return Outcome(INTERRUPTED, math.nan, algorithm.clock, session.seconds)
     final = algorithm.metrics.return_evaluated_last
     if session.evaluation is not None:
         episodes = session.evaluation["env_runners"]["num_episodes"]
@@ -228,18 +231,19 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
         print(f"The target return {target:g} was not reached.", file=sys.stderr)
     elif target is not None:
         say(f"The target return {target:g} was reached.")
-    return Outcome(OK if reached else FAILED, final, algorithm.env_steps, session.seconds)
+    return Outcome(OK if reached else FAILED, final, algorithm.clock, session.seconds)
 
 
 def _session(plan: TrainPlan, algorithm: Algorithm) -> TrainingSession:
     goal = plan.goal(algorithm)
     return TrainingSession(
         algorithm,
-        goal.num_env_steps - algorithm.env_steps,
+        goal.left(algorithm.metrics),
         goal.target_return,
         progress=not plan.flags.quiet,
         evaluate_at_end=True,
         resumes=plan.flags.resume is not None,
+        budget=goal.budget,
     )
 
 

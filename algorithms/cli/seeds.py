@@ -136,7 +136,7 @@ class Runs:
                 continue
             missed = "  target missed" if outcome.exit_code == FAILED else ""
             figure, time = return_text(outcome.final_return), duration_text(outcome.seconds)
-            yield f"{seed:>6}  {figure:>10}  {outcome.env_steps:>12,}  {time:>8}{missed}"
+            yield f"{seed:>6}  {figure:>10}  {outcome.clock:>12,}  {time:>8}{missed}"
             if not math.isnan(outcome.final_return):
                 known.append(outcome.final_return)
         if len(known) > 1:

@@ -46,7 +46,7 @@ def _check_run_folders(plan: TrainPlan) -> None:
     run = f"{name_of(plan.config)} with seed {plan.config.seed}"
     folders = [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [Path(run_dir)]
     for path in folders:
-        folder = RunFolder(path, env_steps=0, run=run, begins_again=plan.flags.resume is not None)
+        folder = RunFolder(path, clock=0, run=run, begins_again=plan.flags.resume is not None)
         if folder.has_begun_again:
             plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
         folder.undo()

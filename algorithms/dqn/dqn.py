@@ -109,4 +109,4 @@ class DQN(ExploringAlgorithm):
             raise
 
     def exploration_of(self, module_id: str) -> float:
-        return value_at(self.configs[module_id].epsilon_schedule, self.env_steps)
+        return value_at(self.configs[module_id].epsilon_schedule, self.clock)

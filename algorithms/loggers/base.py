@@ -36,6 +36,8 @@ STEPS = "env_runners/num_env_steps_sampled_lifetime"
 """Path of the metric that counts the env steps of the whole run."""
 SECONDS = "time_total_s"
 """Path of the metric that counts the seconds of the whole run."""
+CLOCK = "clock"
+"""Path of the run's clock, in rows of a run that has taken updates from data."""
 
 MOST_FAILED_IN_A_ROW = 3
 """Number of results in a row that a logger may fail to log before the run ends with an error."""
@@ -50,8 +52,9 @@ class LoggedRun:
     Attributes:
         name: Algorithm and env, such as ``PPO on CartPole-v1``.
         folder: The run's ``run_dir``. None if the run writes no files.
-        env_steps: Env steps at which the run begins: 0, or more if it resumes from a checkpoint. A logger drops the
-            results that an interrupted run logged after that step.
+        env_steps: The clock at which the run begins: 0, or more if it resumes from a checkpoint. A logger drops the
+            results that an interrupted run logged after that. The clock of a run that learns from data counts its
+            updates from them, too; see :attr:`algorithms.Algorithm.clock`.
         seed: The run's seed.
         config: All settings as JSON values.
         seconds: Seconds that the run had taken at ``env_steps``. An evaluation at the end of an interrupted run may
@@ -67,7 +70,7 @@ class LoggedRun:
 
     def includes(self, row: Mapping[str, Any]) -> bool:
         """Return whether the run had logged ``row``, a result by path, when it was saved."""
-        return float(row.get(STEPS) or 0) <= self.env_steps and float(row.get(SECONDS) or 0) <= self.seconds
+        return float(clock_of(row)) <= self.env_steps and float(row.get(SECONDS) or 0) <= self.seconds
 
 
 class Logger(ABC):
@@ -101,7 +104,8 @@ class Logger(ABC):
         Args:
             values: The result by path, such as ``env_runners/episode_return_mean``. Values are numbers, or None for NaN
                 and infinities; values from callbacks may be anything that JSON can hold.
-            env_steps: Env steps sampled so far.
+            env_steps: The run's clock, see :attr:`algorithms.Algorithm.clock`: env steps sampled so far, and updates
+                taken from data.
         """
 
     def close(self) -> None:
@@ -234,6 +238,11 @@ def _no_folder(choice: object) -> ValueError:
 
 
 # --- what loggers share -----------------------------------------------------------------------------------------------
+
+
+def clock_of(row: Mapping[str, Any]) -> Any:
+    """Return the run's clock in ``row``, a result by path: a number, or from a table its text."""
+    return row.get(CLOCK) or row.get(STEPS) or 0
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import SECONDS, STEPS, LoggedRun, Logger, append_whole, replace_file
+from algorithms.loggers.base import CLOCK, SECONDS, STEPS, LoggedRun, Logger, append_whole, replace_file
 
 
 class JsonlLogger(Logger):
@@ -41,7 +41,7 @@ class JsonlLogger(Logger):
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a progress.jsonl, one flat dict per iteration, without lines that a crash cut off or whose
-    env steps or seconds are no number. Return an empty list if the file does not exist."""
+    clock or seconds are no number. Return an empty list if the file does not exist."""
     rows = []
     # errors="replace": a crash of the machine may leave bytes that are no text
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -49,4 +49,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             rows.append(json.loads(line))
     found = [row for row in rows if isinstance(row, dict)]
-    return [row for row in found if all(isinstance(row.get(name) or 0, int | float) for name in (STEPS, SECONDS))]
+    return [
+        row for row in found if all(isinstance(row.get(name) or 0, int | float) for name in (CLOCK, STEPS, SECONDS))
+    ]

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
+from algorithms.loggers.base import CLOCK, STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
 
 VIDEOS = "evaluation/videos"
 """Path at which a result lists the videos of an evaluation."""
 
 
 class WandbLogger(Logger):
-    """Logs to a new W&B run: numbers against env steps, settings, and videos of evaluations.
+    """Logs to a new W&B run: numbers against env steps, settings, and videos of evaluations. In a run that learns from
+    data, the numbers are against its clock.
 
     A run that resumes from a checkpoint in its folder continues its W&B run. That run keeps everything that was logged
     before.
@@ -52,11 +53,15 @@ class WandbLogger(Logger):
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Log the numbers at ``env_steps``, and the videos if the iteration recorded any."""
+        axis = STEPS
+        if CLOCK in values:
+            axis = CLOCK
+            self._run.define_metric("*", step_metric=axis)
         videos = [
             self._wandb.Video(video["path"], caption=f"return {video['episode_return']:g}", format="mp4")
             for video in values.get(VIDEOS) or ()
         ]
-        self._run.log(numbers_of(values) | {STEPS: env_steps} | ({VIDEOS: videos} if videos else {}))
+        self._run.log(numbers_of(values) | {axis: env_steps} | ({VIDEOS: videos} if videos else {}))
 
     def close(self) -> None:
         self._run.finish()

@@ -239,7 +239,7 @@ class ReplayAlgorithm(Algorithm):
         )
         for module_id, numbers in learned.items():
             if (config := self.configs[module_id]).prioritized_replay:
-                numbers["prioritized_replay_beta"] = value_at(config.prioritized_replay_beta, self.env_steps)
+                numbers["prioritized_replay_beta"] = value_at(config.prioritized_replay_beta, self.clock)
         stored = {name: {"num_transitions": x.num_transitions, "num_bytes": x.num_bytes} for name, x in replays.items()}
         return {"learners": learned, "replay_buffer": self._by_id(stored), "timers": seconds}
 
@@ -273,10 +273,10 @@ class ReplayAlgorithm(Algorithm):
         """Draw a batch for a module, learn from it, and update the priorities of its rows if replay is prioritized.
         Return the learners' metrics by module id. Add the learning time to ``seconds["update"]``."""
         config, replay = self.configs[module_id], self.replays[module_id]
-        beta = value_at(config.prioritized_replay_beta, self.env_steps)
+        beta = value_at(config.prioritized_replay_beta, self.clock)
         sample = replay.sample(config.train_batch_size, beta=beta)
         start = perf_counter()
-        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps, module_id=module_id)
+        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.clock, module_id=module_id)
         seconds["update"] += perf_counter() - start
         if config.prioritized_replay:
             metrics = learned[module_id]

@@ -122,7 +122,7 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def training_step(self) -> dict[str, dict[str, Any]]:
-        before = self.env_steps  # the last update of an annealed run would have a learning rate of 0 at the count after
+        before = self.clock  # the last update of an annealed run would have a learning rate of 0 at the count after
         while not (rollout := self.sample()).num_env_steps:
             pass  # all rows are the reset steps of next-step autoreset envs
         learned = self.learner_group.update_from_episodes(rollout, env_steps=before)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 # Largest number of envs that a checkpoint may ask for if the envs return tensors.
 MOST_TENSOR_ENVS = 1_000_000
 
+# Largest number of envs that a checkpoint without their state may ask for.
+MOST_ENVS = 10_000
+
 # Setting that no saved state limits → the largest value that a checkpoint may have for it.
-MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": 10_000}
+MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": MOST_ENVS}
 MOST_AGENTS = 10_000
 
 # Largest count of steps, updates or episodes of a run, at which 64-bit floats still tell neighbours apart.
@@ -95,9 +98,10 @@ def check_sizes(
 
 def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:
     """Return the largest number of envs that settings may ask for if ``state`` holds the state of each env by index:
-    as many as it holds, or :data:`MOST_TENSOR_ENVS` if the envs return tensors."""
+    as many as it holds, or :data:`MOST_ENVS` if it holds none, as in a run without envs, or :data:`MOST_TENSOR_ENVS` if
+    the envs return tensors."""
     on_device = any(env.get("generator", {}).get("draws", "arrays") != "arrays" for env in state.values())
-    return MOST_TENSOR_ENVS if on_device else len(state)  # envs that return tensors share one state
+    return MOST_TENSOR_ENVS if on_device else len(state) or MOST_ENVS  # envs that return tensors share one state
 
 
 def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping[str, Any]) -> None:

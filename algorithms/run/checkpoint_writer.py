@@ -59,7 +59,7 @@ class CheckpointWriter:
         write_last = None if last is None else prepare_content(content, copy=not waits)
         jobs: list[tuple[Path, Callable[..., Any]]] = []
         if last is not None and write_last is not None:
-            keeps = partial(_write_and_keep, write_last, self._algorithm.env_steps, self._keep)
+            keeps = partial(_write_and_keep, write_last, self._algorithm.clock, self._keep)
             jobs.append((last, keeps if self._keep > 1 else write_last))
         if best is not None:
             content.pop("replay", None)
@@ -106,17 +106,18 @@ class CheckpointWriter:
         return [(path, error is None) for path, error in done]
 
 
-def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path: Path) -> None:
+def _write_and_keep(write: Callable[..., Path], clock: int, keep: int, path: Path) -> None:
     """Write a checkpoint to ``path``, and move the checkpoint that it replaces to the folder ``checkpoints``, unless
-    both have the same number of env steps.
+    both have the same ``clock``.
 
     Read the new checkpoint back. If it is undamaged, keep the newest ``keep - 1`` complete checkpoints in the folder
     ``checkpoints``, and delete all that are older. If fewer are complete, delete none.
     """
     aside = None
     if _is_complete(path):
-        earlier = read_manifest(path, KIND)["about"]["env_steps"]
-        if earlier != env_steps:
+        about = read_manifest(path, KIND)["about"]
+        earlier = about["env_steps"] + about.get("updates", 0)  # earlier versions wrote no updates
+        if earlier != clock:
             aside = path.with_name("checkpoints") / str(earlier)
             aside.parent.mkdir(exist_ok=True)
     write(path, aside)

@@ -143,7 +143,7 @@ def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callab
     checkpoint to ``path`` and moves an earlier checkpoint from there to ``keep``, if given. With ``copy``, copy the
     tensors now, so that they may change before ``write`` is called."""
     metrics = content["state"]["metrics"]
-    about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
+    about = {name: metrics[name] for name in ("env_steps", "updates", "iterations", "last_evaluation")}
     return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
 
 

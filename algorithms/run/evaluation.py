@@ -134,13 +134,13 @@ class Evaluation:
         algorithm, count = self._algorithm, config.evaluation_num_videos
         if folder is None:
             assert config.run_dir is not None
-            folder = Path(config.run_dir, "videos", f"step-{algorithm.env_steps:010d}")
+            folder = Path(config.run_dir, "videos", f"step-{algorithm.clock:010d}")
         with display(count, enabled=progress, lines=False, waiting="recording") as show:
             return record_videos(
                 player_of(algorithm),
                 config.for_evaluation(),
                 num_episodes=count,
-                seed=int_seed(algorithm.run_seed, "video", algorithm.env_steps),
+                seed=int_seed(algorithm.run_seed, "video", algorithm.clock),
                 folder=Path(folder),
                 explore=config.evaluation_explore,
                 show=lambda done: show(done, f"recorded {done}/{count} episodes"),

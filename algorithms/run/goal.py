@@ -6,16 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from algorithms.run.metrics import RunMetrics
 from algorithms.run.saved_settings import read_about
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 StoppedBy: TypeAlias = Literal["steps", "target", "callback", "signal"]
-"""What ended a call of ``learn()``: all steps were sampled, the target return was reached, a callback called
-``stop_learning()``, or Ctrl-C or SIGTERM arrived."""
+"""What ended a call of ``learn()``: all env steps were sampled or all updates taken, the target return was reached, a
+callback called ``stop_learning()``, or Ctrl-C or SIGTERM arrived."""
+
+Budget: TypeAlias = Literal["num_env_steps", "num_updates"]
+"""The arguments of ``learn()`` that say how long to learn: env steps to sample, or gradient steps to take from data
+alone."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,22 @@ class Goal:
     """The steps and the mean return at which a run ends.
 
     Attributes:
-        num_env_steps: Env steps in all, including those before a checkpoint that the run resumed from.
+        amount: Steps in all, including those before a checkpoint that the run resumed from.
         target_return: Mean return that ends the run earlier; None for none.
+        budget: What ``amount`` counts.
     """
 
-    num_env_steps: int
+    amount: int
     target_return: float | None = None
+    budget: Budget = "num_env_steps"
+
+    def left(self, metrics: RunMetrics) -> int:
+        """Return how many steps of ``amount`` a run with ``metrics`` still has to take; less than 0 if it took more."""
+        return self.amount - spent(self.budget, metrics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the goal as JSON values, for :func:`read_goal`."""
+        return {self.budget: self.amount, "target_return": self.target_return}
 
     def is_target_reached(self, algorithm: Algorithm) -> bool:
         """Return whether the mean return after the last iteration is at least ``target_return``: that of an evaluation
@@ -44,7 +59,12 @@ class Goal:
             return "target"
         if algorithm.metrics.learning_stopped:
             return "callback"
-        return "steps" if algorithm.env_steps >= self.num_env_steps else None
+        return "steps" if self.left(algorithm.metrics) <= 0 else None
+
+
+def spent(budget: Budget, metrics: RunMetrics) -> int:
+    """Return the steps so far that ``budget`` counts."""
+    return metrics.updates if budget == "num_updates" else metrics.env_steps
 
 
 def read_goal(run: Path) -> Goal | None:
@@ -57,11 +77,12 @@ def read_goal(run: Path) -> Goal | None:
     if about is None or "goal" not in about:
         return None
     saved: Any = about["goal"]
-    if isinstance(saved, Mapping) and saved.keys() == {"num_env_steps", "target_return"}:
-        steps, target = saved["num_env_steps"], saved["target_return"]
-        is_target = target is None or (type(target) in (int, float) and math.isfinite(target))
-        if type(steps) is int and steps >= 1 and is_target:  # no bool
-            return Goal(steps, target)
+    for budget in get_args(Budget):
+        if isinstance(saved, Mapping) and saved.keys() == {budget, "target_return"}:
+            steps, target = saved[budget], saved["target_return"]
+            is_target = target is None or (type(target) in (int, float) and math.isfinite(target))
+            if type(steps) is int and steps >= 1 and is_target:  # no bool
+                return Goal(steps, target, budget)
     raise ValueError(
         f"{str(run / 'run.json')!r}: expected a goal with num_env_steps, an int >= 1, and target_return, a finite "
         f"number or null, got {saved!s:.80}. Type --num-env-steps for another goal."

@@ -1,4 +1,4 @@
-"""Counters of a run: env steps, finished episodes, seconds per phase."""
+"""Counters of a run: env steps, updates from data, finished episodes, seconds per phase."""
 
 import math
 import numbers
@@ -22,7 +22,7 @@ RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
 
-LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False}
+LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False, "updates": 0}
 """More of them, which checkpoints of earlier versions lack, with the values that these then get."""
 
 
@@ -46,6 +46,8 @@ class RunMetrics:
         self.iterations = 0
         self.seconds = 0.0
         self.env_steps = 0
+        self.updates = 0
+        """Gradient steps from data alone, which an algorithm counts that learns without sampling env steps."""
         self.episodes = 0
         self.best_evaluation: float | None = None
         """The greatest mean return of all evaluations so far; None before the first."""
@@ -74,6 +76,22 @@ class RunMetrics:
         self._lengths.extend(stats["episode_lengths"].tolist())
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
+
+    @property
+    def clock(self) -> int:
+        """See :attr:`algorithms.Algorithm.clock`."""
+        return self.env_steps + self.updates
+
+    @property
+    def clock_text(self) -> str:
+        """The clock as text: ``1,000 env steps``, with the updates from data if there are any."""
+        counts = {"updates from data": self.updates, "env steps": self.env_steps}
+        return " and ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "0 env steps"
+
+    def clock_entry(self) -> dict[str, int]:
+        """Return the entry ``clock`` of a result, which only a run with updates from data has. In any other run, the
+        clock is the number of env steps."""
+        return {"clock": self.clock} if self.updates else {}
 
     @property
     def training_return(self) -> float:
@@ -171,6 +189,7 @@ class RunMetrics:
         result = Result(
             training_iteration=self.iterations,
             time_total_s=self.seconds,
+            **self.clock_entry(),
             env_runners=Result(episode_summary(self._returns, self._lengths) | sampled),
             timers=self._timers,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from algorithms.loggers.base import STEPS, numbers_of
+from algorithms.loggers.base import CLOCK, STEPS, clock_of, numbers_of
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.saved_settings import folders_below, learning_settings, read_about, setting_text
 from algorithms.run.text import duration_text, return_text, table_text
@@ -55,7 +55,7 @@ class Series:
     """One seed's values of a metric.
 
     Attributes:
-        x: ``[P]`` env steps, or seconds of training, increasing.
+        x: ``[P]`` the run's clock (env steps), or seconds of training, increasing.
         y: ``[P]`` values.
         last: The row of progress.jsonl with the last value.
     """
@@ -107,7 +107,7 @@ def plot_runs(
     Args:
         runs: Run folders, or folders with a run folder for each seed, at most two levels down.
         out: Picture to write, ``.png``, ``.pdf`` or ``.svg``.
-        by: The x axis: env steps, or time.
+        by: The x axis: env steps, or the clock of runs that learn from data; or time.
         metric: Path in progress.jsonl, or its last parts. None takes the evaluation return if all runs have several
             evaluations, else the training return.
         labels: Names for the curves; None names them by their differences.
@@ -143,12 +143,13 @@ def plot_runs(
 
 def table_of(curves: Sequence[Curve]) -> str:
     """Format a table of the final and highest mean of each curve, its env steps and its time."""
-    lines = [("", "seeds", "final, 95 % CI", "highest", "env steps", "time")]
+    clock = _clock_label(seed.last for curve in curves for seed in curve.seeds)
+    lines = [("", "seeds", "final, 95 % CI", "highest", clock, "time")]
     for curve in curves:
         final = return_text(curve.mean[-1])
         if curve.margin is not None:
             final += f" ± {return_text(curve.margin[-1])}"
-        steps = min(seed.last[STEPS] for seed in curve.seeds)  # reached by all seeds
+        steps = min(clock_of(seed.last) for seed in curve.seeds)  # reached by all seeds
         highest, time = return_text(curve.mean.max()), fmean(seed.last[SECONDS] for seed in curve.seeds)
         lines.append((curve.label, str(len(curve.seeds)), final, highest, f"{steps:,}", duration_text(time)))
     return table_text(lines, "<>>>>>", indent="")
@@ -280,7 +281,8 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
 
 def _series(rows: Rows, by: By, metric: str) -> Series | None:
     """Return a run's values of ``metric``; None if it has none yet. If a step has several values, the last counts."""
-    points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if isinstance(row.get(metric), int | float)}
+    found = [row for row in rows if isinstance(row.get(metric), int | float)]
+    points = {clock_of(row) if by == "steps" else row[SECONDS]: row for row in found}
     if not points:
         return None
     x = sorted(points)
@@ -334,7 +336,7 @@ def student_t(freedom: int) -> float:
 
 
 def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = None) -> None:
-    """Draw the returns of one run, in training and in evaluations, against env steps.
+    """Draw the returns of one run, in training and in evaluations, against its clock.
 
     Args:
         rows: The rows of progress.jsonl.
@@ -342,12 +344,12 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         title: Title.
         target_return: A return to mark; None marks none.
     """
-    figure, axes = _picture(title, "env steps", "mean episode return")
+    figure, axes = _picture(title, _clock_label(rows), "mean episode return")
     for key, style, label in (
         (TRAINING_RETURN, "-", "training, recent episodes"),
         (EVALUATION_RETURN, "o--", "evaluation"),
     ):
-        if points := [(row[STEPS], row[key]) for row in rows if isinstance(row.get(key), int | float)]:
+        if points := [(clock_of(row), row[key]) for row in rows if isinstance(row.get(key), int | float)]:
             axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
     if target_return is not None:
         axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
@@ -356,8 +358,18 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
     figure.savefig(out, dpi=120)
 
 
+def _clock_label(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return what the clock of ``rows`` counts, as text."""
+    rows = [*rows]
+    if not any(CLOCK in row for row in rows):
+        return "env steps"
+    return "updates and env steps" if any(row.get(STEPS) for row in rows) else "updates"
+
+
 def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None:
-    xlabel, size = ("env steps", 1) if by == "steps" else ("training time (min)", 60)
+    xlabel, size = "training time (min)", 60
+    if by == "steps":
+        xlabel, size = _clock_label(seed.last for curve in curves for seed in curve.seeds), 1
     metric = curves[0].metric
     figure, axes = _picture(title, xlabel, METRIC_TEXTS.get(metric, metric))
     for curve in curves:

@@ -7,7 +7,7 @@
     events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
     checkpoint/           the last checkpoint
-    checkpoints/          earlier checkpoints by their env steps, if keep_checkpoints is more than 1
+    checkpoints/          earlier checkpoints by their clock (env steps), if keep_checkpoints is more than 1
     best_checkpoint/      the checkpoint of the best evaluation
     videos/               videos of evaluations
     .lock                 locked while a run trains in the folder
@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -92,7 +91,7 @@ class RunFolder:
 
     Args:
         path: The folder; created if it does not exist.
-        env_steps: Env steps that the algorithm has sampled so far; 0 for a new run.
+        clock: The run's clock, see :attr:`algorithms.Algorithm.clock`; 0 for a new run.
         run: Algorithm and seed of the run, as in ``PPO with seed 1``.
         begins_again: Whether the same run may begin again in its folder if it ended before its first checkpoint. Then
             run.json is removed, and loggers drop the rows of that run.
@@ -106,7 +105,7 @@ class RunFolder:
         BlockingIOError: If a run is training in the folder.
     """
 
-    def __init__(self, path: StrPath, *, env_steps: int, run: str = "", begins_again: bool = False) -> None:
+    def __init__(self, path: StrPath, *, clock: int, run: str = "", begins_again: bool = False) -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
@@ -139,7 +138,7 @@ class RunFolder:
             self.about.unlink()
             begun = False
         got = how = ""
-        if begun if env_steps == 0 else about is not None and there.upper() != run.upper():
+        if begun if clock == 0 else about is not None and there.upper() != run.upper():
             got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
                 how = f"; continue it with Algorithm.from_checkpoint({path_text(self.checkpoint)!r})"
@@ -201,7 +200,7 @@ class RunReport:
         run = LoggedRun(
             name=run_name(algorithm),
             folder=None if config.run_dir is None else Path(config.run_dir),
-            env_steps=algorithm.env_steps,
+            env_steps=algorithm.clock,
             seed=algorithm.run_seed,
             config=config.to_dict(),
             seconds=algorithm.metrics.seconds,
@@ -213,7 +212,7 @@ class RunReport:
         with ExitStack() as undone:
             if run.folder is not None:
                 which = f"{self._about['algorithm']} with seed {run.seed}"
-                self.folder = RunFolder(run.folder, env_steps=run.env_steps, run=which)
+                self.folder = RunFolder(run.folder, clock=run.env_steps, run=which)
                 undone.callback(self.folder.undo)
                 self._best = best_return_in(self.folder.best_checkpoint)
             self._loggers = LoggerGroup(config.loggers, run)
@@ -236,7 +235,7 @@ class RunReport:
     def keep_goal(self, goal: Goal) -> None:
         """Write ``goal`` to run.json. Do nothing if the run writes no files."""
         if self.folder is not None:
-            self._about["goal"] = dataclasses.asdict(goal)
+            self._about["goal"] = goal.to_dict()
             self._write_about()
 
     @contextmanager
@@ -264,7 +263,7 @@ class RunReport:
         failed = None
         try:
             # before the checkpoints: if the run is killed in between, it resumes before this row, and logs it again
-            self._loggers.log(dict(flatten(result)), self._algorithm.env_steps)
+            self._loggers.log(dict(flatten(result)), self._algorithm.clock)
         except LoggerFailed as error:
             failed = error
         self._write_checkpoints(evaluation_return(result))

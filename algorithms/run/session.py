@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from algorithms.loggers.base import LoggerFailed
-from algorithms.run.goal import Goal
+from algorithms.run.goal import Budget, Goal, spent
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
@@ -30,18 +30,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingSession:
-    """Calls ``algorithm.train()`` until all steps are sampled, the target is reached, or a signal or callback ends it.
+    """Calls ``algorithm.train()`` until all steps are taken, the target is reached, or a signal or callback ends it.
     Sets ``algorithm.stopped_by`` to which of them it was.
 
     Args:
         algorithm: The algorithm to train.
-        num_env_steps: Steps to sample from now on, over all envs.
+        amount: Steps to take from now on, which ``budget`` counts.
         target_return: See :meth:`algorithms.Algorithm.learn`.
         progress: Show progress: a live display on a terminal or in a notebook, else a plain line now and then.
         evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
             or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
         resumes: Whether the algorithm may have reached this goal before it was saved. If it has, do not train, and do
-            only what is left: the evaluation at the end. Then ``num_env_steps`` may be less than 1.
+            only what is left: the evaluation at the end. Then ``amount`` may be less than 1.
+        budget: Whether to count env steps, over all envs, or updates from data.
 
     Attributes:
         goal: When the run ends by itself.
@@ -52,23 +53,28 @@ class TrainingSession:
         checkpoint: Path of the checkpoint that was saved at the end; None if none was saved.
 
     Raises:
-        TypeError, ValueError: If ``num_env_steps`` is not an int >= 1, or ``target_return`` not a finite number or
+        TypeError, ValueError: If ``amount`` is not an int >= 1, or ``target_return`` not a finite number or
             None.
     """
 
     algorithm: Algorithm
-    num_env_steps: int
+    amount: int
     target_return: float | None = None
     progress: bool = False
     evaluate_at_end: bool = False
     resumes: bool = False
+    budget: Budget = "num_env_steps"
 
     def __post_init__(self) -> None:
-        steps, target = "Steps to sample from now on, over all envs.", "Mean return to stop at; None for none."
+        meanings = {
+            "num_env_steps": "Steps to sample from now on, over all envs.",
+            "num_updates": "Gradient steps to take from data from now on.",
+        }
         bounds = Bounds() if self.resumes else Bounds(ge=1)
-        self.num_env_steps = check_value("learn(num_env_steps=)", self.num_env_steps, int, bounds, steps)
+        self.amount = check_value(f"learn({self.budget}=)", self.amount, int, bounds, meanings[self.budget])
+        target = "Mean return to stop at; None for none."
         check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
-        self.goal = Goal(self.algorithm.env_steps + self.num_env_steps, self.target_return)
+        self.goal = Goal(self._spent() + self.amount, self.target_return, self.budget)
         self.seconds = 0.0
         self.evaluation: dict[str, Any] | None = None
         self.signal: signal.Signals | None = None
@@ -80,7 +86,7 @@ class TrainingSession:
 
         Raises:
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-            RuntimeError: If an iteration samples no env step; or, after saving, if the evaluation at the end fails, or
+            RuntimeError: If an iteration takes no step; or, after saving, if the evaluation at the end fails, or
                 a logger several times in a row.
             KeyboardInterrupt: On the second Ctrl-C, at once and without saving.
         """
@@ -95,7 +101,7 @@ class TrainingSession:
             if algorithm.stopped_by is None:
                 algorithm.metrics.learning_stopped = False
                 try:
-                    with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
+                    with display(self.amount, enabled=self.progress, waiting="first iteration …") as show:
                         result = self._train(show)
                 except LoggerFailed:  # what was learned is worth more than its log
                     self._save(report.folder)
@@ -108,7 +114,7 @@ class TrainingSession:
             if self.signal is not None:
                 name = "Ctrl-C" if self.signal is signal.SIGINT else self.signal.name
                 algorithm.stopped_by = "signal"  # also if it came after the last iteration
-                stopped = f"Stopped by {name} after {algorithm.env_steps:,} env steps"
+                stopped = f"Stopped by {name} after {algorithm.metrics.clock_text}"
                 print(f"{stopped}; saved {self.checkpoint}", file=sys.stderr, flush=True)
         return result
 
@@ -130,22 +136,22 @@ class TrainingSession:
     def reached(self) -> bool:
         return self.goal.is_target_reached(self.algorithm)
 
+    def _spent(self) -> int:
+        return spent(self.budget, self.algorithm.metrics)
+
     def _train(self, show: Show) -> dict[str, Any]:
         algorithm, start = self.algorithm, perf_counter()
-        first_step, evaluation = algorithm.env_steps, math.nan
+        first_step, evaluation = self._spent(), math.nan
         evaluates = algorithm.config.evaluation_interval is not None
         while True:
-            before = algorithm.env_steps
+            before, clock_before = self._spent(), algorithm.clock
             result = algorithm.train()
-            if algorithm.env_steps == before:
-                raise RuntimeError(
-                    f"{type(algorithm).__name__}.training_step(): expected an iteration that "
-                    "samples env steps, since learn() counts them, got none. Call self.sample() "
-                    "in it, or call train() in a loop of your own."
-                )
+            # a run of env steps may begin with updates from data
+            if self._spent() == before and (self.budget == "num_updates" or algorithm.clock == clock_before):
+                raise _no_step(algorithm, self.budget)
             evaluated, training = evaluation_return(result), result["env_runners"]["episode_return_mean"]
             evaluation = evaluation if evaluated is None else evaluated
-            done, self.seconds = algorithm.env_steps - first_step, perf_counter() - start
+            done, self.seconds = self._spent() - first_step, perf_counter() - start
             show(done, self._facts(done, training, evaluation if evaluates else None))
             algorithm.stopped_by = "signal" if self.signal is not None else self.goal.stopped_by(algorithm)
             if algorithm.stopped_by is not None:
@@ -153,8 +159,9 @@ class TrainingSession:
 
     def _facts(self, done: int, training: float, evaluation: float | None) -> str:
         rate = done / max(self.seconds, 1e-9)
-        left = max(0, self.num_env_steps - done) / max(rate, 1e-9)
-        facts = [f"{done:,}/{self.num_env_steps:,} steps", f"{rate:,.0f}/s", f"return {return_text(training)}"]
+        left = max(0, self.amount - done) / max(rate, 1e-9)
+        unit = "updates" if self.budget == "num_updates" else "steps"
+        facts = [f"{done:,}/{self.amount:,} {unit}", f"{rate:,.0f}/s", f"return {return_text(training)}"]
         if evaluation is not None:
             facts.append(f"evaluation {return_text(evaluation)}")
         return "  ".join([*facts, f"{duration_text(left)} left"])
@@ -182,6 +189,7 @@ class TrainingSession:
         row = {
             "training_iteration": metrics.iterations,
             "time_total_s": metrics.seconds,
+            **metrics.clock_entry(),
             "env_runners": {"num_env_steps_sampled_lifetime": metrics.env_steps},
             "evaluation": self.evaluation,
         }
@@ -193,8 +201,9 @@ class TrainingSession:
     def _is_evaluation_due(self) -> bool:
         metrics = self.algorithm.metrics
         is_evaluated = metrics.evaluated_at == metrics.iterations
-        # without an episode that ended, an evaluation might never end
-        return self.evaluate_at_end and not is_evaluated and metrics.episodes > 0
+        # Without an episode that ended, an evaluation might never end. A run from data can see none.
+        may_end = metrics.episodes > 0 or metrics.updates > 0
+        return self.evaluate_at_end and not is_evaluated and may_end
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -208,6 +217,17 @@ class TrainingSession:
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
             # not print(), which is not reentrant: the handler may interrupt one
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
+
+
+def _no_step(algorithm: Algorithm, budget: Budget) -> RuntimeError:
+    """Return the error for an iteration in which ``algorithm`` took no step that ``budget`` counts."""
+    expected, remedy = "samples env steps", "Call self.sample()"
+    if budget == "num_updates":
+        expected, remedy = "takes updates from data", "Add them to self.metrics.updates"
+    return RuntimeError(
+        f"{type(algorithm).__name__}.training_step(): expected an iteration that {expected}, since learn() counts "
+        f"them, got none. {remedy} in it, or call train() in a loop of your own."
+    )
 
 
 @contextmanager

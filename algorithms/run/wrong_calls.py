@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from algorithms.settings.base import SettingsBase
 from catalog.migration import remedy_for
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+    from algorithms.run.goal import Budget
 
 
 def check_has_config(algorithm_class: type, args: Sequence[object], keywords: Mapping[str, object]) -> None:
@@ -37,6 +42,26 @@ def wrong_learn(
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
     return TypeError(f"{type(algorithm).__name__}.learn(): expected its documented arguments, got {got}. {remedy}")
+
+
+def check_budget(algorithm: Algorithm, given: Mapping[Budget, int | None]) -> tuple[Budget, int]:
+    """Return the argument in ``given`` that says how long ``algorithm`` is to learn, and its value.
+
+    Raises:
+        ValueError: If not exactly one argument was given, or the algorithm cannot count its steps.
+    """
+    asked = {budget: amount for budget, amount in given.items() if amount is not None}
+    name, why = type(algorithm).__name__, ""
+    if len(asked) == 1:
+        ((budget, amount),) = asked.items()
+        if budget in algorithm.budgets:
+            return budget, amount
+        why = f"{name} learns from {'env steps' if budget == 'num_updates' else 'data'} alone. "
+    got = " and ".join(f"{budget}={amount!r}" for budget, amount in asked.items()) or "nothing"
+    raise ValueError(
+        f"{name}.learn(): expected {' or '.join(algorithm.budgets)}, got {got}. {why}Call "
+        f"learn({algorithm.budgets[0]}=...)."
+    )
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:

@@ -83,4 +83,4 @@ class TD3(ExploringAlgorithm):
     exploration_name = "exploration_noise"
 
     def exploration_of(self, module_id: str) -> float:
-        return self.configs[module_id].noise_at(self.env_steps, self.metrics.steps_of(module_id))
+        return self.configs[module_id].noise_at(self.clock, self.metrics.steps_of(module_id))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from algorithms.loggers import LoggedRun, LoggerGroup
-from algorithms.loggers.base import STEPS
+from algorithms.loggers.base import CLOCK, STEPS
 from algorithms.loggers.mlflow import MlflowLogger
 from algorithms.loggers.wandb import WandbLogger
 
@@ -96,6 +96,16 @@ def test_wandb_is_told_numbers_against_env_steps_and_the_settings(begin: Begin, 
     assert config == run.config
     assert message["history"] == [{STEPS: 64, "a/b": 0.5}, {STEPS: 128, "a/b": 1.5}]
     assert any(metric.step_metric == STEPS for metric in message["metrics"])
+
+
+def test_wandb_is_told_numbers_of_a_run_from_data_against_its_clock(begin: Begin, offline: Path) -> None:
+    logger = WandbLogger(begin())
+    logger.log({CLOCK: 50, STEPS: 0, "a/b": 0.5}, 50)
+    logger.log({CLOCK: 114, STEPS: 64, "a/b": 1.5}, 114)
+    logger.close()
+    message = sent(offline)
+    assert message["history"] == [{CLOCK: 50, STEPS: 0, "a/b": 0.5}, {CLOCK: 114, STEPS: 64, "a/b": 1.5}]
+    assert message["metrics"][-1].step_metric == CLOCK
 
 
 def test_wandb_goes_on_with_its_run_when_ours_does(begin: Begin, offline: Path) -> None:
