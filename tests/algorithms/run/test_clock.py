@@ -55,7 +55,7 @@ class FromDataConfig(FromDataTraining, DQNConfig):
 
 
 class FromData(DQN):
-    """Learns from steps that are in the replay buffer before the run begins, and samples none until it is told to."""
+    """Learns from steps that are in the replay buffer before the run begins, and samples env steps after ``num_offline_updates``."""
 
     config: Any
 
