@@ -323,10 +323,11 @@ def minibatch_bounds(rows: int, size: int | None) -> list[int]:
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Shuffle the rows of ``batch`` ``[B, ...]``, and yield them in minibatches of ``size`` rows, or in one if ``size``
-    is None. A single row at the end joins the minibatch before it, because batch norm needs two rows.
+    """Draw an order of the rows of ``batch`` ``[B, ...]``, and return an iterator over minibatches of ``size`` rows, or
+    over a single one if ``size`` is None. A single row at the end joins the minibatch before it, because batch norm
+    needs two rows.
 
-    With a ``share``, the minibatches are of the rows of all learners; yield the rows of each that are in ``batch``.
+    With a ``share``, the minibatches are of the rows of all learners, without the rows that are not in ``batch``.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
@@ -336,10 +337,14 @@ def row_minibatches(
         order, bounds = share.of(order, bounds)
     if first.device.type != "cpu":
         order = moved(order, first.device)
-    # gather once per column and epoch, so that the minibatches are views
-    shuffled = map_columns(lambda x: x[order], batch)
-    for start, stop in itertools.pairwise(bounds):
-        yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
+
+    def cut() -> Iterator[Batch]:
+        # gather once per column and epoch, so that the minibatches are views
+        shuffled = map_columns(lambda x: x[order], batch)
+        for start, stop in itertools.pairwise(bounds):
+            yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
+
+    return cut()
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import map_leaves, row_minibatches
+from rlmodule.data.rollout import row_minibatches
 from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import where_not_finite
@@ -103,7 +103,12 @@ class Family:
 
         rows = torch.tensor([float(num_rows(batch) if batch else 0) for batch in batches.values()])
         if self._compute is not None and len(batches) == len(self._ids):
-            losses, results = self._backward_at_once(self._compute, batches)
+            losses, results = self._compute(batches)
+            # parameters of shared parts occur once for each module, so that their gradients add up
+            grads = [p.grad for p in self._compute.modules.parameters if p.grad is not None]
+            pieces = self._compute.grad.flatten().split([grad.numel() for grad in grads])
+            for grad, piece in zip(grads, pieces, strict=True):
+                grad.add_(piece.view_as(grad))
         else:
             # each loss is the mean over the rows of all learners, to which this learner contributes by its rows
             weights = rows / collective.all_reduce(rows.clone())
@@ -139,32 +144,6 @@ class Family:
             if collective.size > 1:
                 results[module_id][ROWS] = rows[i]
         return {x: {name: value.detach() for name, value in metrics.items()} for x, metrics in results.items()}
-
-    def _backward_at_once(
-        self, compute: StackedPass, batches: Mapping[str, Batch]
-    ) -> tuple[torch.Tensor, dict[str, Metrics]]:
-        """Add the gradients of all modules to the gradients of their parts. Return the losses ``[M]``, and the metrics
-        of each module."""
-        counts = torch.tensor([num_rows(batch) for batch in batches.values()])
-        width = int(counts.max())
-
-        def padded(*columns: torch.Tensor) -> torch.Tensor:
-            # repeat rows of the same module, whose action masks are valid; their weight is 0
-            return torch.stack([x if len(x) == width else x[torch.arange(width) % len(x)] for x in columns])
-
-        first, *others = batches.values()
-        stacked = {name: map_leaves(padded, column, *(x[name] for x in others)) for name, column in first.items()}
-        compute.modules.refresh()
-        losses, metrics = compute(stacked, (torch.arange(width) < counts[:, None]) / counts[:, None])
-        # parameters of shared parts occur once for each module, so that their gradients add up
-        grads = [p.grad for parameters in compute.modules.parameters for p in parameters if p.grad is not None]
-        pieces = compute.grad.flatten().split([grad.numel() for grad in grads])
-        for grad, piece in zip(grads, pieces, strict=True):
-            grad.add_(piece.view_as(grad))
-        results = dict[str, Metrics]()
-        for i, (module_id, count) in enumerate(zip(batches, counts.tolist(), strict=True)):
-            results[module_id] = {name: value[i, :count] for name, value in metrics.items()}
-        return losses, results
 
 
 def _ceil(numerator: int, denominator: int) -> int:

@@ -59,7 +59,7 @@ def _stacked_pass(learner: EpisodeLearner, module_ids: list[str]) -> StackedPass
     """Return a pass of modules whose keys from :func:`_stack_key` are equal. Return None if there is only one, or if
     the results would differ from those of separate passes."""
     modules = stack_of([learner.module[module_id] for module_id in module_ids])
-    return None if modules is None else StackedPass(learner, module_ids[0], modules)
+    return None if modules is None else StackedPass(learner, module_ids, modules)
 
 
 def _stack_key(learner: EpisodeLearner, module_id: str) -> object:

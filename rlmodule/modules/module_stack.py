@@ -41,7 +41,7 @@ class ModuleStack:
 
     Attributes:
         module: The copy of the first module.
-        parameters: For each module, the list of its own parameters (not copies).
+        parameters: The parameters of the modules themselves (not copies), one module after another.
         weights: The parameters of all modules, ``[M, P]``, in the order of ``parameters()``.
         leaves: Views of ``weights`` that record gradients, one for each parameter: ``[M, in, out]`` for the weight
             matrix of a linear layer, otherwise ``[M, 1, ...]``.
@@ -49,7 +49,8 @@ class ModuleStack:
 
     def __init__(self, modules: Sequence[RLModule]) -> None:
         self.module = copy.deepcopy(modules[0]).train()
-        self.parameters = [list(module.parameters()) for module in modules]
+        self.parameters = [p for module in modules for p in module.parameters()]
+        self._own_weights = [[p.detach().flatten() for p in module.parameters()] for module in modules]
         own = list(self.module.parameters())
         self._shapes = [p.shape for p in own]
         linear = {id(layer.weight) for layer in self.module.modules() if isinstance(layer, nn.Linear)}
@@ -86,8 +87,8 @@ class ModuleStack:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the current weights and buffers of all modules into the stack."""
-        for row, parameters in zip(self.weights.unbind(), self.parameters, strict=True):
-            torch.cat([p.flatten() for p in parameters], out=row)
+        for row, weights in zip(self.weights.unbind(), self._own_weights, strict=True):
+            torch.cat(weights, out=row)
         for of_modules, stacked in self._buffers:
             torch.stack(of_modules, out=stacked)
 
