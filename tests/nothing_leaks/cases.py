@@ -143,7 +143,9 @@ class Case:
         config = self.config.update(more)
         config.freeze()
         spec = InFloat64(**vars(self.spec(config)))
-        modules = MultiRLModuleSpec(dict.fromkeys(module_ids, spec), shared_parts=getattr(config, "shared_parts", None) or {})
+        modules = MultiRLModuleSpec(
+            dict.fromkeys(module_ids, spec), shared_parts=getattr(config, "shared_parts", None) or {}
+        )
         # probes of nets are in float32
         with mock.patch("rlmodule.learning.learner.check_module"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
@@ -210,8 +212,8 @@ def normed_catalog(config: type[AlgorithmConfig]) -> type[Any]:
 
 
 def cases(*scenes: str, episodes: bool | None = None, first: tuple[str, ...] = FIRST) -> Any:
-    """Return parameters of a test: all algorithms in all scenes that they have the settings for, or in ``scenes`` alone.
-    Those of scenes that are not among the ``first`` belong to the second stage.
+    """Return parameters of a test: all algorithms in all scenes that they have the settings for, or in ``scenes``
+    alone. Those of scenes that are not among the ``first`` belong to the second stage.
 
     Args:
         scenes: Keys of :data:`SCENES`.
@@ -255,7 +257,9 @@ def in_float64(data: Any) -> Any:
     if isinstance(data, Rollout):
         names = ("columns", "last_obs", "final_obs", "final_index", "state_in")
         return replace(data, **{name: in_float64(getattr(data, name)) for name in names})
-    return tree.map_structure(lambda x: (x.double() if x.is_floating_point() else x.clone()) if x is not None else x, data)
+    return tree.map_structure(
+        lambda x: (x.double() if x.is_floating_point() else x.clone()) if x is not None else x, data
+    )
 
 
 def times_a_million(column: Tensor, where: Tensor) -> None:

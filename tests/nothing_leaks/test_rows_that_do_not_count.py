@@ -15,12 +15,10 @@ import torch
 import tree
 from torch import Tensor
 
-from algorithms.registry import ALGORITHMS, config_class
 from catalog.settings import settings_of
 from rlmodule import Columns, Rollout
 from rlmodule.data.rollout import map_leaves
 from tests.nothing_leaks.cases import (
-    ID,
     LENGTH,
     Case,
     cases,
@@ -31,7 +29,7 @@ from tests.nothing_leaks.cases import (
     one_after_another,
     times_a_million,
 )
-from tests.nothing_leaks.traces import differences, gradients_of, trace_of, update, with_ids
+from tests.nothing_leaks.traces import differences, trace_of, update, with_ids
 
 NUMBERS = (Columns.REWARDS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
 """Columns of numbers that come with steps."""
