@@ -17,7 +17,7 @@ from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
-from algorithms.run.goal import Goal, spent
+from algorithms.run.goal import Goal
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
@@ -209,11 +209,10 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
     """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it. Of a run that resumes, do
     only what is left."""
     say, session = plan.say, _session(plan, algorithm)
-    first_step = spent(session.budget, algorithm.metrics)
     session.run()
     if session.signal is signal.SIGTERM:
         session.raise_signal()
-    steps, target = spent(session.budget, algorithm.metrics) - first_step, session.target_return
+    steps, target = session.taken, session.target_return
     if steps:
         done = f"Took {steps:,} updates" if session.budget == "num_updates" else f"Sampled {steps:,} env steps"
         say(f"\n{done} in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -143,8 +143,7 @@ def plot_runs(
 
 def table_of(curves: Sequence[Curve]) -> str:
     """Format a table of the final and highest mean of each curve, its env steps and its time."""
-    clock = _clock_label(seed.last for curve in curves for seed in curve.seeds)
-    lines = [("", "seeds", "final, 95 % CI", "highest", clock, "time")]
+    lines = [("", "seeds", "final, 95 % CI", "highest", _clock_of_all(curves), "time")]
     for curve in curves:
         final = return_text(curve.mean[-1])
         if curve.margin is not None:
@@ -344,7 +343,7 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         title: Title.
         target_return: A return to mark; None marks none.
     """
-    figure, axes = _picture(title, _clock_label(rows), "mean episode return")
+    figure, axes = _picture(title, _clock_name(rows), "mean episode return")
     for key, style, label in (
         (TRAINING_RETURN, "-", "training, recent episodes"),
         (EVALUATION_RETURN, "o--", "evaluation"),
@@ -358,18 +357,19 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
     figure.savefig(out, dpi=120)
 
 
-def _clock_label(rows: Iterable[Mapping[str, Any]]) -> str:
+def _clock_of_all(curves: Sequence[Curve]) -> str:
+    return _clock_name([seed.last for curve in curves for seed in curve.seeds])
+
+
+def _clock_name(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what the clock of ``rows`` counts, as text."""
-    rows = [*rows]
     if not any(CLOCK in row for row in rows):
         return "env steps"
     return "updates and env steps" if any(row.get(STEPS) for row in rows) else "updates"
 
 
 def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None:
-    xlabel, size = "training time (min)", 60
-    if by == "steps":
-        xlabel, size = _clock_label(seed.last for curve in curves for seed in curve.seeds), 1
+    xlabel, size = (_clock_of_all(curves), 1) if by == "steps" else ("training time (min)", 60)
     metric = curves[0].metric
     figure, axes = _picture(title, xlabel, METRIC_TEXTS.get(metric, metric))
     for curve in curves:

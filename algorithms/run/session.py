@@ -74,7 +74,7 @@ class TrainingSession:
         self.amount = check_value(f"learn({self.budget}=)", self.amount, int, bounds, meanings[self.budget])
         target = "Mean return to stop at; None for none."
         check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
-        self.goal = Goal(self._spent() + self.amount, self.target_return, self.budget)
+        self.goal = Goal(spent(self.budget, self.algorithm.metrics) + self.amount, self.target_return, self.budget)
         self.seconds = 0.0
         self.evaluation: dict[str, Any] | None = None
         self.signal: signal.Signals | None = None
@@ -136,23 +136,25 @@ class TrainingSession:
     def reached(self) -> bool:
         return self.goal.is_target_reached(self.algorithm)
 
-    def _spent(self) -> int:
-        return spent(self.budget, self.algorithm.metrics)
+    @property
+    def taken(self) -> int:
+        """The steps of ``amount`` that were taken so far."""
+        return self.amount - self.goal.left(self.algorithm.metrics)
 
     def _train(self, show: Show) -> dict[str, Any]:
         algorithm, start = self.algorithm, perf_counter()
-        first_step, evaluation = self._spent(), math.nan
+        evaluation = math.nan
         evaluates = algorithm.config.evaluation_interval is not None
         while True:
-            before, clock_before = self._spent(), algorithm.clock
+            before, clock_before = self.taken, algorithm.clock
             result = algorithm.train()
-            # a run of env steps may begin with updates from data
-            if self._spent() == before and (self.budget == "num_updates" or algorithm.clock == clock_before):
-                raise _no_step(algorithm, self.budget)
+            # A run of env steps may begin with updates from data.
+            if self.taken == before and (self.budget == "num_updates" or algorithm.clock == clock_before):
+                raise self._no_step()
             evaluated, training = evaluation_return(result), result["env_runners"]["episode_return_mean"]
             evaluation = evaluation if evaluated is None else evaluated
-            done, self.seconds = self._spent() - first_step, perf_counter() - start
-            show(done, self._facts(done, training, evaluation if evaluates else None))
+            self.seconds = perf_counter() - start
+            show(self.taken, self._facts(self.taken, training, evaluation if evaluates else None))
             algorithm.stopped_by = "signal" if self.signal is not None else self.goal.stopped_by(algorithm)
             if algorithm.stopped_by is not None:
                 return result | {"stopped_by": algorithm.stopped_by}
@@ -165,6 +167,16 @@ class TrainingSession:
         if evaluation is not None:
             facts.append(f"evaluation {return_text(evaluation)}")
         return "  ".join([*facts, f"{duration_text(left)} left"])
+
+    def _no_step(self) -> RuntimeError:
+        """Return the error for an iteration that took no step that ``budget`` counts."""
+        expected, remedy = "samples env steps", "Call self.sample()"
+        if self.budget == "num_updates":
+            expected, remedy = "takes updates from data", "Add them to self.metrics.updates"
+        return RuntimeError(
+            f"{type(self.algorithm).__name__}.training_step(): expected an iteration that {expected}, since learn() "
+            f"counts them, got none. {remedy} in it, or call train() in a loop of your own."
+        )
 
     def _save(self, folder: RunFolder | None) -> None:
         """Write the checkpoint and, after it, the learning curve, which matters less. Without a run folder, do nothing
@@ -217,17 +229,6 @@ class TrainingSession:
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
             # not print(), which is not reentrant: the handler may interrupt one
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
-
-
-def _no_step(algorithm: Algorithm, budget: Budget) -> RuntimeError:
-    """Return the error for an iteration in which ``algorithm`` took no step that ``budget`` counts."""
-    expected, remedy = "samples env steps", "Call self.sample()"
-    if budget == "num_updates":
-        expected, remedy = "takes updates from data", "Add them to self.metrics.updates"
-    return RuntimeError(
-        f"{type(algorithm).__name__}.training_step(): expected an iteration that {expected}, since learn() counts "
-        f"them, got none. {remedy} in it, or call train() in a loop of your own."
-    )
 
 
 @contextmanager

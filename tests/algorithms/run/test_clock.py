@@ -55,7 +55,8 @@ class FromDataConfig(FromDataTraining, DQNConfig):
 
 
 class FromData(DQN):
-    """Learns from steps that are in the replay buffer before the run begins, and samples env steps after ``num_offline_updates``."""
+    """Learns from steps that are in the replay buffer before the run begins. After ``num_offline_updates``, it samples
+    env steps as DQN does."""
 
     config: Any
 
