@@ -24,8 +24,6 @@ from rlmodule.data.rollout import Rollout
 FORMAT = 2
 """Format of the states of buffers. States of format 1 did not name theirs."""
 
-_ALL = slice(None)
-
 
 @dataclass(frozen=True)
 class ReplaySample:
@@ -99,28 +97,40 @@ class ReplayBuffer:
         self.ring = Ring(layout, observation_space, action_space)
         self._windows = Windows(least, most, gamma)
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
-        self._begin_draws()
         self._rng = np.random.default_rng(seed)
+        self._begin_draws()
+
+    def _begin_draws(self) -> None:
+        """Forget which transitions can be drawn, so that :attr:`_draws` finds them all."""
+        prioritized = self._layout.prioritized if self._anchors is None else None
+        self._transitions = Draws(self.rows, self.num_envs, prioritized)
+        self._is_behind = True
 
     @property
-    def _drawn(self) -> Draws:
+    def _draws(self) -> Draws:
         """What is drawn: transitions or anchors."""
-        return self._transitions_now() if self._anchors is None else self._anchors.draws
+        if self._anchors is not None:
+            return self._anchors.draws
+        if self._is_behind:
+            self._is_behind = False
+            written = self.ring.written
+            self._transitions.move(np.maximum(written - self.kept_rows, 0), written.copy())
+        return self._transitions
 
     @property
     def priorities(self) -> Priorities | None:
-        return self._drawn.priorities
+        return self._draws.priorities
 
     @property
     def num_transitions(self) -> int:
         """Number of transitions stored."""
-        return self._transitions_now().num
+        return int(np.minimum(self.ring.written, self.kept_rows).sum())
 
     @property
     def num_drawable(self) -> int:
         """Number of steps that :meth:`sample` can draw: those of all transitions, or if it draws sequences, those of
         all complete sequences."""
-        return self._drawn.num * self._length
+        return self._draws.num * self._length
 
     @property
     def max_steps(self) -> int:
@@ -138,11 +148,6 @@ class ReplayBuffer:
         A new array."""
         steps_after = self.ring.steps_after(np.arange(self.ring.num_places)).reshape(self.rows, self.num_envs)
         return steps_after < np.minimum(self.ring.written, self.kept_rows)
-
-    @property
-    def heads(self) -> np.ndarray:
-        """int64 ``[N]``: the row in which the next step of each env is stored. It already holds the observation."""
-        return self.ring.written % self.rows
 
     def add(self, rollout: Rollout, first_slot: int | np.ndarray = 0) -> None:
         """Store the valid rows of a rollout ``[T, n]``, those of each slot in a column of its own.
@@ -169,24 +174,10 @@ class ReplayBuffer:
             ring.add(rollout, columns)
         else:
             states = anchors.read_states(rollout)
-            numbers = ring.numbers(valid, columns)
+            numbers, written = ring.numbers(valid, columns), ring.written.copy()
             ring.add(rollout, columns)
-            anchors.add(states, numbers, columns)
+            anchors.add(states, numbers, columns, written)
         self._is_behind = True
-
-    def _begin_draws(self) -> None:
-        """Forget which transitions can be drawn, so that :meth:`_transitions_now` finds them all."""
-        prioritized = self._layout.prioritized if self._anchors is None else None
-        self._transitions = Draws(self.rows, self.num_envs, prioritized)
-        self._is_behind = True
-
-    def _transitions_now(self) -> Draws:
-        """Return the transitions that can be drawn. Takes note of those that were added since the last call."""
-        if self._is_behind:
-            self._is_behind = False
-            written = self.ring.written
-            self._transitions.move(_ALL, np.maximum(written - self.kept_rows, 0), written)
-        return self._transitions
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
         """Draw rows, or sequences of ``L`` steps, with replacement.
@@ -204,15 +195,15 @@ class ReplayBuffer:
         Raises:
             ValueError: If ``batch_size`` is below 1, or nothing can be drawn.
         """
-        length, drawable = self._length, self._drawn
-        there = drawable.num
-        if batch_size < 1 or not there:
+        length, draws = self._length, self._draws
+        if batch_size < 1 or not draws.num:
             what = "transition" if self._anchors is None else f"complete sequence of {length} steps"
             raise ValueError(
                 f"ReplayBuffer.sample(batch_size): expected at least 1, and at least one {what} to draw from, got "
-                f"{batch_size}, and {there} to draw from ({self.num_transitions} steps are stored). Add rollouts first."
+                f"{batch_size}, and {draws.num} to draw from ({self.num_transitions} steps are stored). Add rollouts "
+                "first."
             )
-        drawn, weights = drawable.sample(max(1, batch_size // length), beta, self._rng)
+        drawn, weights = draws.sample(max(1, batch_size // length), beta, self._rng)
         if self._anchors is None:
             batch, owners = self.gather_rows(drawn), None
             if weights is not None:
@@ -252,10 +243,10 @@ class ReplayBuffer:
         ring = self.ring
         last, _, rewards, discounts = self._windows.take(ring, places, self._rng)
         return {
-            Columns.OBS: ring.observations(places),
-            Columns.ACTIONS: ring.actions_at(places),
+            Columns.OBS: ring.obs.at(places),
+            Columns.ACTIONS: ring.actions.at(places),
             Columns.REWARDS: torch.from_numpy(rewards),
-            Columns.NEXT_OBS: ring.following_observations(last),
+            Columns.NEXT_OBS: ring.obs.following(last),
             Columns.DISCOUNTS: torch.from_numpy(discounts),
         }
 

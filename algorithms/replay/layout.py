@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,15 +63,8 @@ class StoredLeaf:
         return self.shape if self.axis is None else self.shape[: self.axis] + self.shape[self.axis + 1 :]
 
     def frames_of(self, array: np.ndarray) -> np.ndarray:
-        """Return a view of entries ``[..., *shape]`` as ``[..., frames, *kept_shape]``."""
-        begin = array.ndim - len(self.shape)
-        if self.axis is None:
-            return np.expand_dims(array, begin)
-        return np.moveaxis(array, begin + self.axis, begin)
-
-    def newest_frame(self, array: np.ndarray) -> np.ndarray:
-        """Return a view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
-        return array if self.axis is None else np.moveaxis(array, self.axis - len(self.shape), 0)[-1]
+        """Return a view of entries ``[..., *shape]`` as ``[frames, ..., *kept_shape]``, the newest frame last."""
+        return array[None] if self.axis is None else np.moveaxis(array, self.axis - len(self.shape), 0)
 
 
 def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> list[StoredLeaf]:
@@ -85,28 +78,30 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
     Raises:
         ValueError: If no leaf has a given path, or a leaf has no such axis.
     """
-    leaves = [
-        StoredLeaf(".".join(map(str, keys)), array.shape[1:], array.dtype)
-        for keys, array in tree.flatten_with_path(allocate_observations(space, 0))
-    ]
-    if not isinstance(frame_stack_axis, Mapping):
-        frame_stack_axis = {} if frame_stack_axis is None else {"": frame_stack_axis}
+    axes = {} if frame_stack_axis is None else frame_stack_axis
+    if not isinstance(axes, Mapping):
+        axes = {"": axes}
+    leaves = []
+    for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
+        path, shape = ".".join(map(str, keys)), array.shape[1:]
+        axis = _checked_axis(path, shape, axes[path]) if path in axes else None
+        leaves.append(StoredLeaf(path, shape, array.dtype, axis))
     paths = [leaf.path for leaf in leaves]
-    for path in frame_stack_axis:
+    for path in axes:
         if path not in paths:
             raise unknown(_axis_of(path), "paths", paths, path, "Give the axis by path: {path: axis}.")
-    return [_stacked(leaf, frame_stack_axis[leaf.path]) if leaf.path in frame_stack_axis else leaf for leaf in leaves]
+    return leaves
 
 
-def _stacked(leaf: StoredLeaf, axis: Any) -> StoredLeaf:
-    """Return ``leaf`` as one that stacks frames along ``axis``. Raise ValueError if it has no such axis."""
-    rank = len(leaf.shape)
+def _checked_axis(path: str, shape: tuple[int, ...], axis: Any) -> int:
+    """Return ``axis`` of ``shape``, counted from the front. Raise ``ValueError`` if there is no such axis."""
+    rank = len(shape)
     if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-rank, rank):
         raise ValueError(
-            f"{_axis_of(leaf.path)}: expected an axis of the shape {leaf.shape}, got {axis!r}. Name the axis along "
+            f"{_axis_of(path)}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
             "which one observation, without a batch dimension, stacks its frames."
         )
-    return replace(leaf, axis=axis % rank)
+    return axis % rank
 
 
 def _axis_of(path: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tree
 from gymnasium import Space
-from torch import Tensor, from_numpy
+from torch import from_numpy
 
 from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
@@ -23,11 +23,11 @@ from rlmodule.data.rollout import allocate_observations
 Arrays = Sequence[np.ndarray]
 """Leaves of a tree of arrays, in the order of ``tree.flatten``."""
 
-Index: TypeAlias = "int | slice | np.ndarray"
+Index: TypeAlias = "slice | np.ndarray"
 """Rows or columns of a ring. If rows and columns are both arrays ``[K]``, they mean ``K`` places."""
 
 CHECKED_ROWS = 100
-"""Number of first rows of each env in which to check that observations stack frames along the given axis."""
+"""Number of first transitions of each env in which to check that observations stack frames along the given axis."""
 
 
 class TreeRows:
@@ -38,16 +38,19 @@ class TreeRows:
         space: The space of the observations or actions.
         rows: ``R``.
         num_envs: ``N``.
+
+    Attributes:
+        arrays: One array ``[R, N, *kept_shape]`` per leaf. If the leaf stacks frames, an entry is only the newest.
     """
 
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
         self.leaves = leaves
         # zeros() claims memory from the system only as rows are written
         self.arrays = [np.zeros((rows, num_envs, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
-        self.flat = [array.reshape(rows * num_envs, *array.shape[2:]) for array in self.arrays]
+        self._flat = [array.reshape(rows * num_envs, *array.shape[2:]) for array in self.arrays]
         self._template = allocate_observations(space, 0)
 
-    def read(self, name: str, column: Tree, leading: tuple[int, ...]) -> list[np.ndarray]:
+    def read(self, name: str, column: Tree, leading: tuple[int, ...]) -> Arrays:
         """Return the leaves of a rollout's column, arrays ``[*leading, *leaf.shape]``.
 
         Args:
@@ -59,9 +62,8 @@ class TreeRows:
             ValueError: If the structure, a shape or a dtype differs from the space.
         """
         remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
-        if isinstance(column, np.ndarray) and isinstance(self._template, np.ndarray):
-            arrays = [column]
-        else:
+        arrays = [column]
+        if not isinstance(column, np.ndarray) or not isinstance(self._template, np.ndarray):
             try:
                 tree.assert_same_structure(self._template, column, check_types=False)
             except (TypeError, ValueError) as error:
@@ -80,18 +82,8 @@ class TreeRows:
         return arrays
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf.
-
-        Args:
-            places: ``row * N + column`` of each entry, int64 of any shape.
-        """
-        return [flat.take(places, 0) for flat in self.flat]
-
-    def write(self, rows: Index, columns: Index, values: Arrays, part: Any) -> None:
-        """For each leaf, write the entries that the NumPy index ``part`` selects from its array in ``values`` to the
-        ring at ``rows`` and ``columns``. If the leaf stacks frames, write only the newest frame of each entry."""
-        for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
-            array[rows, columns] = leaf.newest_frame(value)[part]  # the frame first, since `part` may copy
+        """Return the entries at ``places`` (int64 ``[B]``), one array ``[B, *leaf.shape]`` per leaf."""
+        return [flat.take(places, 0) for flat in self._flat]
 
     def build(self, arrays: Arrays) -> Tree:
         """Return the tree of tensors whose leaves are ``arrays``."""
@@ -99,18 +91,13 @@ class TreeRows:
             return from_numpy(arrays[0])
         return tree.unflatten_as(self._template, [from_numpy(array) for array in arrays])
 
-    def get_rows(self, rows: int) -> list[Tensor]:
-        """Return the first ``rows`` rows of each leaf, as tensors that share the memory of the ring."""
-        return [from_numpy(array[:rows]) for array in self.arrays]
-
-    def set_rows(self, state: Sequence[Tensor]) -> None:
-        """Restore the first rows of each leaf from a result of :meth:`get_rows`."""
-        for array, saved in zip(self.arrays, state, strict=True):
-            array[: len(saved)] = saved.numpy()
+    def at(self, places: np.ndarray) -> Tree:
+        """Return the entries at ``places`` (int64 ``[B]``), a tree of tensors ``[B, ...]``."""
+        return self.build(self.take(places))
 
 
 class SparseRows:
-    """Stores values for a few places of a ring ``[R, N]``, in tables that double in size when they are full.
+    """Stores values for a few places of a ring ``[R, N]``, in tables that grow when they are full.
 
     Args:
         rows: ``R``.
@@ -137,14 +124,12 @@ class SparseRows:
 
     def insert(self, places: np.ndarray, values: Arrays) -> None:
         """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which must have no values yet."""
-        while len(self._free) < len(places):
+        if len(self._free) < len(places):
             size = len(self.tables[0])
-            more = max(8, size)
-            self.tables = [np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]) for x in self.tables]
-            self._free += range(size, size + more)
-        kept = len(self._free) - len(places)
-        slots = self._free[kept:]
-        del self._free[kept:]
+            new_size = 2 * size + len(places)
+            self.tables = [np.resize(table, (new_size, *table.shape[1:])) for table in self.tables]
+            self._free += range(size, new_size)
+        slots = [self._free.pop() for _ in places]
         self.index.put(places, slots)
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
@@ -188,38 +173,34 @@ class ObservationRows(TreeRows):
 
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
         super().__init__(leaves, space, rows, num_envs)
-        self._rows, self._num_envs = rows, num_envs
+        self._num_envs = num_envs
         self.has_stacks = any(leaf.axis is not None for leaf in leaves)
         self.finals = SparseRows(rows, num_envs, [(leaf.shape, leaf.dtype) for leaf in leaves])
         kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
         self.older = SparseRows(rows, num_envs if self.has_stacks else 0, kinds)
-        self._checked = np.zeros(num_envs, np.int64)
 
-    def begin_stacks(self, places: np.ndarray, obs: Arrays, at: tuple[np.ndarray, ...]) -> None:
-        """Store the older frames of observations that begin a stack, because the row before is from a different
-        episode.
+    def newest(self, obs: Arrays) -> Arrays:
+        """Return the parts of observations, leaves ``[..., *leaf.shape]``, that ``arrays`` store: the newest frames."""
+        if not self.has_stacks:
+            return obs
+        return [leaf.frames_of(values)[-1] for leaf, values in zip(self.leaves, obs, strict=True)]
 
-        Args:
-            places: Places of the observations, ``[K]``.
-            obs: Leaves ``[T, n, ...]`` of the observations of a rollout.
-            at: Row and slot of these observations in the rollout, ``[K]`` each.
-        """
-        if len(places):
-            stacks = zip(self.leaves, obs, strict=True)
-            self.older.insert(places, [leaf.frames_of(values[at])[:, :-1] for leaf, values in stacks])
+    def begin_stacks(self, places: np.ndarray, obs: Arrays) -> None:
+        """Store the older frames of observations, leaves ``[K, *leaf.shape]``, that begin a stack at ``places``
+        ``[K]``, because the row before is from a different episode."""
+        frames = [leaf.frames_of(values)[:-1] for leaf, values in zip(self.leaves, obs, strict=True)]
+        self.older.insert(places, [np.moveaxis(values, 0, 1) for values in frames])
 
     def release(self, rows: Index, columns: Index) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        if self.has_stacks:
-            self.older.release(rows, columns)
+        self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return the observations at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf."""
-        return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
+        return [self._stacks(places, *kept) for kept in zip(self.leaves, self._flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """Return one leaf's observations at the flat indices ``places`` ``[B]`` of the ring, as ``[B, *leaf.shape]``.
+        """Return one leaf's observations at ``places`` ``[B]``, as ``[B, *leaf.shape]``.
 
         If the leaf stacks frames, the ring keeps only the newest frame of each observation, and the others are those of
         the rows before it. But the first observation of an episode begins a stack with frames that no row holds.
@@ -236,77 +217,50 @@ class ObservationRows(TreeRows):
         last = leaf.num_frames - 1
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
         frames = flat.take(window, 0, mode="wrap")
-        if last and len(self.older):
-            entries = self.older.index.take(window[:, 1:], mode="wrap")
-            begins = entries >= 0
-            rows = np.flatnonzero(begins.any(1))
-            since = begins[rows, ::-1].argmax(1)  # steps since the stack's start, which has `last` older frames
-            entry = entries[rows, last - 1 - since]
-            # Each step since the start pushed one older frame out, so position p shows older frame p + since.
-            which, position = np.nonzero(np.arange(last) + since[:, None] < last)
-            frames[rows[which], position] = older[entry[which], position + since[which]]
+        # The stack may have begun in any of these rows. The nearest beginning counts, so it is the last to be written.
+        for steps_since in range(last - 1, -1, -1):
+            num_older = last - steps_since  # each step pushed one older frame out
+            entries = self.older.index.take(window[:, num_older], mode="wrap")
+            begun = np.flatnonzero(entries >= 0)
+            frames[begun, :num_older] = older[entries[begun], steps_since:]
         return np.moveaxis(frames, 1, 1 + leaf.axis)
 
-    def take_following(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return the observations after the steps at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf.
+    def following(self, places: np.ndarray) -> Tree:
+        """Return the observations after the steps at ``places`` ``[B]``, a tree of tensors ``[B, ...]``.
 
-        After a truncated step, the result is the true final observation, else the observation in the next row.
+        After a truncated step, the result is the true final observation. After a terminated step, it is arbitrary,
+        unless the rollout had its final observation.
         """
-        following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
-        if len(self.finals):
-            entries = self.finals.index.take(places)
-            if len(found := np.flatnonzero(entries >= 0)):
-                for values, finals in zip(following, self.finals.tables, strict=True):
-                    values[found] = finals[entries[found]]
-        return following
+        following = self.take((places + self._num_envs) % self.finals.index.size)
+        entries = self.finals.index.take(places)
+        found = np.flatnonzero(entries >= 0)
+        for values, finals in zip(following, self.finals.tables, strict=True):
+            values[found] = finals[entries[found]]
+        return self.build(following)
 
-    def check_stacks(self, columns: Index, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
+    def check_stacks(self, obs: Arrays, last: Arrays, cuts: np.ndarray, columns: np.ndarray) -> None:
         """Check that the frames of a stack move on by one place from step to step.
 
-        Only the first :data:`CHECKED_ROWS` rows that are added for each env are checked.
-
         Args:
-            columns: The envs.
             obs: Leaves ``[T, n, ...]`` of the observations.
             last: Leaves ``[n, ...]`` of the observations after the last row.
-            cuts: bool ``[T, n]``: the next observation belongs to another episode, or to none.
+            cuts: bool ``[S, n]``, for the first ``S`` rows, which are checked: the next observation belongs to another
+                episode, or to none.
+            columns: The column of each slot, for errors.
 
         Raises:
             ValueError: If frames do not move on by one place.
         """
-        steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts)) if self.has_stacks else 0
-        if steps <= 0:
-            return
-        self._checked[columns] += steps
+        steps = len(cuts)
         for leaf, values, after in zip(self.leaves, obs, last, strict=True):
-            if leaf.axis is None:
-                continue
-            known = np.concatenate([values[: steps + 1], after[None]])[: steps + 1]
-            frames = leaf.frames_of(known)
-            same = (frames[1:, :, :-1] == frames[:-1, :, 1:]).reshape(steps, cuts.shape[1], -1).all(-1)
-            wrong = np.argwhere(~(cuts[:steps] | same))
+            frames = leaf.frames_of(np.concatenate([values, after[None]])[: steps + 1])
+            same = (frames[1:, :-1] == frames[:-1, 1:]).all((0, *range(3, frames.ndim)))
+            wrong = np.argwhere(~(cuts | same))
             if len(wrong):
                 where = "frame_stack_axis" + (f"[{leaf.path!r}]" if leaf.path else "")
                 raise ValueError(
                     f"{where}: expected observations that stack frames along axis {leaf.axis}, "
                     f"oldest first, got frames that did not move on by one at row {wrong[0][0]} of "
-                    f"env {np.arange(self._num_envs)[columns][wrong[0][1]]}. Name the axis along which frames are "
+                    f"env {columns[wrong[0][1]]}. Name the axis along which frames are "
                     "stacked, or None to store whole observations."
                 )
-
-    def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the first ``rows`` rows of the ring and the values of the tables. The rows share the ring's memory."""
-        return {
-            "columns": self.get_rows(rows),
-            "finals": self.finals.get_state(),
-            "older": self.older.get_state() if self.has_stacks else None,
-            "checked": from_numpy(self._checked),
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. The tables must be empty."""
-        self.set_rows(state["columns"])
-        self.finals.set_state(state["finals"])
-        if self.has_stacks:
-            self.older.set_state(state["older"])
-        self._checked[:] = state["checked"].numpy()

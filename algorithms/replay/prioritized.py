@@ -45,13 +45,18 @@ class Priorities:
     def insert(self, leaves: np.ndarray) -> None:
         """Make ``leaves`` (int64 ``[B]``) drawable, with the greatest priority so far of any leaf, which is at least
         1."""
-        if len(leaves):
-            self._tree.set(leaves, self._greatest)
+        self._tree.set(leaves, self._greatest)
 
     def remove(self, leaves: np.ndarray) -> None:
         """Stop drawing ``leaves`` (int64 ``[B]``)."""
-        if len(leaves):
-            self._tree.set(leaves, 0.0)
+        self._tree.set(leaves, 0.0)
+
+    def relocate(self, leaves: np.ndarray, new_leaves: np.ndarray, num_leaves: int) -> None:
+        """Set the number of leaves to ``num_leaves``, and move the priorities of ``leaves`` to ``new_leaves``, int64
+        ``[B]`` each. The other leaves cannot be drawn."""
+        priorities = self._tree.get(leaves)
+        self._tree = SumTree(num_leaves)
+        self._tree.set(new_leaves, priorities)
 
     def sample(self, num: int, beta: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw ``num`` leaves, one from each of ``num`` equal parts of the cumulative sum of the priorities.
@@ -116,14 +121,9 @@ class Priorities:
         self._tree.set(leaves, priorities)
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 
-    def get_state(self, leaves: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the priorities up to the last drawable leaf, and the greatest priority so far.
-
-        Args:
-            leaves: All leaves, int64, in the order in which to return their priorities; None keeps their own order.
-        """
-        order = np.arange(self._tree.num_leaves) if leaves is None else leaves
-        values = np.trim_zeros(self._tree.get(order), "b")
+    def get_state(self) -> dict[str, Any]:
+        """Return the priorities up to the last drawable leaf, and the greatest priority so far."""
+        values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
         return {"values": from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -11,37 +11,25 @@ continues. So the observation after a step is always in the next row, and is nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import Space
 from torch import Tensor, from_numpy
 
-from algorithms.replay.draws import ColumnIndex
 from algorithms.replay.layout import ReplayLayout
-from algorithms.replay.observations import Index, ObservationRows, TreeRows
-from catalog.base import Tree
+from algorithms.replay.observations import CHECKED_ROWS, Arrays, Index, ObservationRows, TreeRows
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 
-START, TRUNCATED, TERMINATED = 1, 2, 4
+START, TRUNCATED, TERMINATED = np.uint8(1), np.uint8(2), np.uint8(4)
 """Flags of a row: it is the first of an episode; its step truncated the episode; its step terminated the episode."""
 CUT = TRUNCATED | TERMINATED
 """No n-step window goes on after a row with one of these flags."""
 
-
-class _Rows(NamedTuple):
-    """The contents of a rollout: leaves ``[T, n, ...]`` of observations and actions, other columns ``[T, n]``, leaves
-    ``[n, ...]`` of the observations after the last row, and those of the true final observations."""
-
-    obs: list[np.ndarray]
-    actions: list[np.ndarray]
-    rewards: np.ndarray
-    starts: np.ndarray
-    flags: np.ndarray
-    last_obs: list[np.ndarray]
-    finals: list[np.ndarray]
+ColumnIndex: TypeAlias = "slice | np.ndarray"
+"""Columns of a ring, no two of them the same."""
 
 
 class Ring:
@@ -69,8 +57,9 @@ class Ring:
         self.obs = ObservationRows(layout.obs, observation_space, *shape)
         self.actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
         self.rewards = np.zeros(shape, np.float32)
-        self.flags = np.full(shape, TRUNCATED, np.uint8)
+        self.flags = np.full(shape, TRUNCATED)
         self.written = np.zeros(layout.num_envs, np.int64)
+        self._arrays = [*self.obs.arrays, *self.actions.arrays, self.rewards, self.flags]
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -84,54 +73,59 @@ class Ring:
             ValueError: If the rollout is too long, a column does not exist, or the data do not fit. The ring is then
                 unchanged.
         """
+        # Everything that can be refused is read before the first write.
         valid: Any = rollout.numpy(Columns.VALID)
         steps = len(valid)
         self._check_fit(columns, steps)
-        data = self._read(rollout, valid.shape)  # everything that can be refused is read before the first write
-        if self.obs.has_stacks:
-            self.obs.check_stacks(columns, data.obs, data.last_obs, ~valid | (data.flags & CUT > 0))
-        if not valid.size:
-            return
+        obs = self.obs.read("Rollout['obs']", rollout.numpy(Columns.OBS), valid.shape)
+        last_obs = self.obs.read("Rollout.last_obs", rollout.numpy("last_obs"), valid.shape[1:])
+        actions = self.actions.read("Rollout['actions']", rollout.numpy(Columns.ACTIONS), valid.shape)
+        rewards: Any = rollout.numpy(Columns.REWARDS)
+        flags = self._read_flags(rollout)
+        final_index, finals = self._read_finals(rollout, flags)
         heads = self.written[columns]
+        if self.obs.has_stacks and (unchecked := CHECKED_ROWS - int(heads.min())) > 0:
+            cuts = ~valid | (flags & CUT > 0)
+            self.obs.check_stacks(obs, last_obs, cuts[:unchecked], np.arange(self.num_columns)[columns])
+        num_valid = np.count_nonzero(valid)
+        if not num_valid:
+            return
         first_head = int(heads[0]) % self.rows
-        all_valid = np.count_nonzero(valid) == valid.size
         as_list = heads.tolist()  # faster than NumPy for a few
         are_aligned = isinstance(columns, slice) and as_list.count(as_list[0]) == len(as_list)
-        # `part` of the rollout goes to `rows` and `into` in the ring. `slots` are those that have a valid row, `acting`
-        # their columns, and `head` the first row that they write.
-        if all_valid and are_aligned and first_head + steps < self.rows:
+        # `part` of the rollout goes to `rows` and `into` in the ring. `slots` are those that have a valid row: each one
+        # writes `lengths` rows from `head` on to the column in `acting`, and its first valid row is `first`.
+        if num_valid == valid.size and are_aligned and first_head + steps < self.rows:
             # The rows lie together. Blocks are written faster than rows one by one.
             rows: Index = slice(first_head, first_head + steps)
             next_rows: Index = slice(first_head + 1, first_head + steps + 1)
             into = acting = columns
             part = slots = _ALL
-            head = first_head
-            first, lengths = 0, steps
+            first, head, lengths = 0, first_head, steps
         else:
             part = valid.nonzero()
-            slots = np.flatnonzero(valid.any(0))
-            if not len(slots):
-                return
-            rows, into = np.divmod(self._places(valid, columns, *part), self.num_columns)
+            rows, into = np.divmod(self._places(valid, columns)[part], self.num_columns)
             next_rows = (rows + 1) % self.rows
+            slots = np.flatnonzero(valid.any(0))
             acting = np.arange(self.num_columns)[columns][slots]
-            head = heads[slots] % self.rows
-            first, lengths = valid.argmax(0)[slots], valid.sum(0)[slots]
-        self._close(head, acting, data.starts[first, slots])
+            first, head, lengths = valid.argmax(0)[slots], heads[slots] % self.rows, valid.sum(0)[slots]
+        newest = (head - 1) % self.rows
+        is_start = flags[first, slots] & START > 0
+        if np.count_nonzero(is_start):
+            self._close((newest * self.num_columns + np.arange(self.num_columns)[acting])[is_start])
         self.obs.release(next_rows, into)
-        self.obs.write(rows, into, data.obs, part)
-        self.actions.write(rows, into, data.actions, part)
-        self.rewards[rows, into] = data.rewards[part]
-        self.flags[rows, into] = data.flags[part]
-        self.obs.write((head + lengths) % self.rows, acting, data.last_obs, slots)
-        if data.finals:
-            places = self._places(valid, columns, *rollout.final_index.numpy().T)
-            self.obs.finals.insert(places, data.finals)
+        columns_of_rollout = (*self.obs.newest(obs), *actions, rewards, flags)
+        for array, column in zip(self._arrays, columns_of_rollout, strict=True):
+            array[rows, into] = column[part]
+        after = (head + lengths) % self.rows
+        for array, column in zip(self.obs.arrays, self.obs.newest(last_obs), strict=True):
+            array[after, acting] = column[slots]
+        if len(finals):
+            self.obs.finals.insert(self._places(valid, columns)[final_index], finals)
         if self.obs.has_stacks:
-            begins = data.starts & valid
-            begins[first, slots] |= self.flags[(head - 1) % self.rows, acting] & CUT > 0
-            at = begins.nonzero()
-            self.obs.begin_stacks(self._places(valid, columns, *at), data.obs, at)
+            begins = valid & (flags & START > 0)
+            begins[first, slots] |= self.flags[newest, acting] & CUT > 0
+            self.obs.begin_stacks(self._places(valid, columns)[begins], [column[begins] for column in obs])
         self.written[acting] += lengths
 
     def numbers(self, valid: np.ndarray, columns: ColumnIndex) -> np.ndarray:
@@ -140,23 +134,18 @@ class Ring:
         heads = self.written[columns]
         return np.concatenate([heads[None], heads + np.cumsum(valid, 0, np.int64)])
 
-    def _places(self, valid: np.ndarray, columns: ColumnIndex, row: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        """Return the places ``[K]`` of ``K`` valid rows of a rollout that is being added, by their row and slot."""
-        rows = self.numbers(valid, columns)[row, slot] % self.rows
-        return rows * self.num_columns + np.arange(self.num_columns)[columns][slot]
+    def _places(self, valid: np.ndarray, columns: ColumnIndex) -> np.ndarray:
+        """Return the places of the valid rows of a rollout that is being added, int64 ``[T, n]``."""
+        rows = self.numbers(valid, columns)[:-1] % self.rows
+        return rows * self.num_columns + np.arange(self.num_columns)[columns]
 
-    def _close(self, head: int | np.ndarray, columns: ColumnIndex, begins: np.ndarray) -> None:
-        """Mark the newest row of a column as truncated if a new episode ``begins``, bool ``[n]``, though the last one
-        did not end. The observation that is still in row ``head`` is the true final one of the last episode."""
-        if not np.count_nonzero(begins):
-            return
-        newest = (head - 1) % self.rows
-        broken = begins & (self.flags[newest, columns] & CUT == 0)
-        if np.count_nonzero(broken):
-            numbers = np.arange(self.num_columns)[columns]
-            finals = self.obs.take((head * self.num_columns + numbers)[broken])
-            self.obs.finals.insert((newest * self.num_columns + numbers)[broken], finals)
-            self.flags[newest, columns] |= broken * np.uint8(TRUNCATED)
+    def _close(self, places: np.ndarray) -> None:
+        """Mark the newest rows of some columns, at ``places`` ``[k]``, as truncated unless they ended their episodes,
+        since the next row starts another. The observation that is still in that row is the true final one."""
+        places = places[~self.has(CUT, places)]
+        if len(places):
+            self.obs.finals.insert(places, self.obs.take((places + self.num_columns) % self.num_places))
+            self.flags.put(places, self.flags.take(places) | TRUNCATED)
 
     def _check_fit(self, columns: ColumnIndex, steps: int) -> None:
         """Raise ``ValueError`` if a column does not exist, or a rollout of ``steps`` rows is too long."""
@@ -174,39 +163,37 @@ class Ring:
             return
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
-    def _read(self, rollout: Rollout, shape: tuple[int, ...]) -> _Rows:
-        """Return the contents of a rollout of ``shape`` ``[T, n]``. Raise ``ValueError`` if they do not fit."""
+    def _read_flags(self, rollout: Rollout) -> np.ndarray:
+        """Return the flags of a rollout's rows, uint8 ``[T, n]``. A step that both truncates and terminates its episode
+        terminates it. Raise ``ValueError`` if the rollout does not say where episodes start."""
         if Columns.STARTS not in rollout:
             raise ValueError(
                 f"Rollout: expected the column 'starts', got {', '.join(rollout.columns)}. Say which rows "
                 "are the first of an episode."
             )
-        obs = self.obs.read("Rollout['obs']", rollout.numpy(Columns.OBS), shape)
-        last_obs = self.obs.read("Rollout.last_obs", rollout.numpy("last_obs"), shape[1:])
-        actions = self.actions.read("Rollout['actions']", rollout.numpy(Columns.ACTIONS), shape)
-        numbers: list[Any] = [rollout.numpy(name) for name in _NUMBERS]
-        terminateds, truncateds, rewards, starts = numbers
-        # The sum of the two is 0, TRUNCATED or TERMINATED, halved: a step that does both terminates.
-        ends = terminateds.view(np.uint8) + np.bitwise_or(terminateds, truncateds)
-        flags = starts.view(np.uint8) + (ends + ends)
-        finals = self._read_finals(rollout, flags)
-        return _Rows(obs, actions, rewards, starts, flags, last_obs, finals)
+        names = (Columns.STARTS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+        starts, terminateds, truncateds = [np.asarray(rollout.numpy(name)) for name in names]
+        flags = starts.view(np.uint8)
+        if np.count_nonzero(terminateds) or np.count_nonzero(truncateds):
+            flags = flags + TERMINATED * terminateds + TRUNCATED * (truncateds > terminateds)
+        return flags
 
-    def _read_finals(self, rollout: Rollout, flags: np.ndarray) -> list[np.ndarray]:
-        """Return the leaves ``[K, ...]`` of the true final observations. Raise ``ValueError`` unless the rollout lists
-        those of all truncated steps, and no others but those of terminated ones."""
-        num = np.count_nonzero(flags & TRUNCATED)
-        num_listed = rollout.final_index.shape[0]
+    def _read_finals(self, rollout: Rollout, flags: np.ndarray) -> tuple[tuple[np.ndarray, ...], Arrays]:
+        """Return the true final observations of a rollout: their rows and slots, ``[K]`` each, and their leaves
+        ``[K, ...]``. Raise ``ValueError`` unless it lists those of all truncated steps, and no others but those of
+        terminated ones."""
+        index = tuple(rollout.final_index.numpy().T)
+        num, num_listed = np.count_nonzero(flags & TRUNCATED), len(index[0])
         if not num_listed and not num:
-            return []
-        listed = flags[tuple(rollout.final_index.numpy().T)]
+            return index, []
+        listed = flags[index]
         if np.count_nonzero(listed & CUT) < num_listed or np.count_nonzero(listed & TRUNCATED) != num:
             raise ValueError(
                 f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
                 f"{num_listed} rows. List each truncated step once, and its true final observation in final_obs."
             )
         finals = map_leaves(Tensor.numpy, rollout.final_obs)
-        return self.obs.read("Rollout.final_obs", finals, (num_listed,))
+        return index, self.obs.read("Rollout.final_obs", finals, (num_listed,))
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -225,45 +212,34 @@ class Ring:
         """Return which rows at ``places`` have a ``flag``, bool of the same shape."""
         return self.flags.take(places) & flag > 0
 
-    def observations(self, places: np.ndarray) -> Tree:
-        """Return the observations in the rows at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
-        return self.obs.build(self.obs.take(places))
-
-    def actions_at(self, places: np.ndarray) -> Tree:
-        """Return the actions in the rows at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
-        return self.actions.build(self.actions.take(places))
-
-    def following_observations(self, places: np.ndarray) -> Tree:
-        """Return the observations after the steps at ``places`` ``[B]``, a tree of tensors ``[B, ...]``.
-
-        After a truncated step, the result is the true final observation. After a terminated step, it is arbitrary,
-        unless the rollout had its final observation.
-        """
-        return self.obs.build(self.obs.take_following(places))
-
     # -------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything in the rows that were written, as tensors that share the ring's memory."""
+        """Return everything in the rows that were written. Tensors of rows share the ring's memory."""
         rows = min(self.rows, int(self.written.max()) + 1)  # one more holds the newest observation
-        return {
-            "obs": self.obs.get_state(rows),
-            "actions": self.actions.get_rows(rows),
-            "rewards": from_numpy(self.rewards[:rows]),
-            "flags": from_numpy(self.flags[:rows]),
-            "written": from_numpy(self.written),
+        *leaves, rewards, flags = [from_numpy(array[:rows]) for array in self._arrays]
+        num_obs = len(self.obs.arrays)
+        obs = {
+            "columns": leaves[:num_obs],
+            "finals": self.obs.finals.get_state(),
+            "older": self.obs.older.get_state() if self.obs.has_stacks else None,
         }
+        written = from_numpy(self.written)
+        return {"obs": obs, "actions": leaves[num_obs:], "rewards": rewards, "flags": flags, "written": written}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` of a ring of the same layout."""
+        obs = state["obs"]
         self.flags[:] = TRUNCATED
-        self.obs.release(slice(None), slice(None))
-        self.obs.set_state(state["obs"])
-        self.actions.set_rows(state["actions"])
-        for array, saved in ((self.rewards, state["rewards"]), (self.flags, state["flags"])):
+        for array, saved in zip(
+            self._arrays, [*obs["columns"], *state["actions"], state["rewards"], state["flags"]], strict=True
+        ):
             array[: len(saved)] = saved.numpy()
+        self.obs.release(_ALL, _ALL)
+        self.obs.finals.set_state(obs["finals"])
+        if self.obs.has_stacks:
+            self.obs.older.set_state(obs["older"])
         self.written[:] = state["written"].numpy()
 
 
 _ALL = slice(None)
-_NUMBERS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.REWARDS, Columns.STARTS)

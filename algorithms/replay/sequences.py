@@ -18,12 +18,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 import tree
 from torch import Tensor, from_numpy
 
-from algorithms.replay.draws import ColumnIndex, Draws
+from algorithms.replay.draws import Draws
 from algorithms.replay.layout import ReplayLayout
-from algorithms.replay.ring import START, TRUNCATED, Ring
+from algorithms.replay.ring import START, TRUNCATED, ColumnIndex, Ring
 from algorithms.replay.windows import Windows
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
@@ -83,13 +84,9 @@ class Anchors:
         ValueError: If the ring is too short to hold a complete sequence at all times once it is full.
     """
 
-    draws: Draws
-    rows: np.ndarray
-
     def __init__(self, settings: SequenceReplay, layout: ReplayLayout, n_step: int) -> None:
         num_envs, kept_rows = layout.num_envs, layout.kept_rows
-        self.settings, self._kept_rows, self._num_envs = settings, kept_rows, num_envs
-        self._prioritized = layout.prioritized
+        self.settings, self._layout = settings, layout
         self._reach = settings.reach(n_step)
         needed = self._reach + settings.length - 1
         if kept_rows < needed:
@@ -100,15 +97,17 @@ class Anchors:
                 "the number of envs."
             )
         self._initial = [x.detach().cpu() for x in tree.flatten(settings.initial_state)]
-        self._num = np.zeros(num_envs, np.int64)  # of anchors there ever were
-        self._newest = np.full(num_envs, -settings.length)  # row of the newest one
+        self._columns = np.arange(num_envs)
         self._allocate(layout.num_anchors)
 
     def _allocate(self, size: int) -> None:
-        """Allocate ``size`` anchors for each column."""
-        self.rows = np.zeros((size, self._num_envs), np.int64)
-        self._states = [x.new_zeros(size, self._num_envs, *x.shape) for x in self._initial]
-        self.draws = Draws(size, self._num_envs, self._prioritized)
+        """Begin without anchors. Allocate ``size`` for each column."""
+        num_envs = len(self._columns)
+        self._num = np.zeros(num_envs, np.int64)  # of anchors there ever were
+        # Before there is an anchor, the next one is due, as if the newest one were a sequence back.
+        self.rows = np.full((size, num_envs), -self.settings.length)
+        self._states = [x.new_zeros(size, num_envs, *x.shape) for x in self._initial]
+        self.draws = Draws(size, num_envs, self._layout.prioritized)
 
     def read_states(self, rollout: Rollout) -> list[Tensor]:
         """Return the recurrent states recorded in a rollout ``[T, n]``, one tensor ``[ceil(T / L), n, ...]`` per leaf:
@@ -128,7 +127,7 @@ class Anchors:
             )
         return states
 
-    def add(self, states: Sequence[Tensor], numbers: np.ndarray, columns: ColumnIndex) -> None:
+    def add(self, states: Sequence[Tensor], numbers: np.ndarray, columns: ColumnIndex, written: np.ndarray) -> None:
         """Choose anchors among the states recorded in a rollout, make those of complete sequences drawable, and stop
         drawing those whose rows were overwritten.
 
@@ -136,61 +135,46 @@ class Anchors:
             states: The result of :meth:`read_states`.
             numbers: The result of :meth:`Ring.numbers`, ``[T + 1, n]``.
             columns: The column of each slot.
+            written: The number of transitions that were ever written to each column before the rollout, ``[N]``.
         """
-        length, all_columns = self.settings.length, np.arange(self._num_envs)[columns]
+        written = written.copy()
         # A state was recorded before the first transition at or after its row. The next one is at the next rollout.
-        recorded = np.concatenate([numbers[:-1:length], numbers[-1:]])
+        recorded = np.concatenate([numbers[: -1 : self.settings.length], numbers[-1:]])
         for i, (row, next_row) in enumerate(pairwise(recorded)):
-            due = (next_row > row) & (next_row - self._newest[all_columns] > length)
-            slots = np.flatnonzero(due)
+            newest = self.rows[(self._num - 1) % len(self.rows), self._columns][columns]
+            slots = np.flatnonzero((next_row > row) & (next_row - newest > self.settings.length))
             if len(slots):
-                self._begin(all_columns[slots], row[slots], [x[i, slots] for x in states])
-            self._settle(columns, next_row)
+                self._begin(self._columns[columns][slots], row[slots], [x[i, slots] for x in states])
+            written[columns] = next_row
+            begin = self._first_from(written - self._layout.kept_rows, self.draws.begin)
+            self.draws.move(begin, self._first_from(written - self._reach + 1, self.draws.end))
 
     def _begin(self, columns: np.ndarray, rows: np.ndarray, states: Sequence[Tensor]) -> None:
         """Add an anchor to each of ``columns`` ``[k]``, at ``rows`` ``[k]`` and with ``states`` ``[k, ...]``."""
         if (self._num - self.draws.begin)[columns].max() >= len(self.rows):
-            self._grow()
+            # Rollouts of some lengths put anchors closer together than others. Anchor `i` of the table of twice the
+            # size is one of the two copies of the one it was.
+            self.rows = np.concatenate([self.rows, self.rows])
+            self._states = [torch.cat([kept, kept]) for kept in self._states]
+            self.draws.double()
         where = self._num[columns] % len(self.rows)
         self.rows[where, columns] = rows
         for kept, new in zip(self._states, states, strict=True):
             kept[from_numpy(where), from_numpy(columns)] = new
         self._num[columns] += 1
-        self._newest[columns] = rows
 
-    def _grow(self) -> None:
-        """Make room for twice as many anchors. Rollouts of some lengths put them closer together than others."""
-        draws, rows, states = self.draws, self.rows, self._states
-        # The oldest anchor of each column becomes anchor 0.
-        order = (draws.begin + np.arange(len(rows))[:, None]) % len(rows) * self._num_envs + np.arange(self._num_envs)
-        self._allocate(2 * len(rows))
-        self.rows[: len(rows)] = rows.take(order)
-        for kept, before in zip(self._states, states, strict=True):
-            kept[: len(rows)] = before.flatten(0, 1)[from_numpy(order)]
-        self.draws.end[:] = draws.end - draws.begin
-        self.draws.refresh()
-        self._num -= draws.begin
-        if self.draws.priorities is not None and draws.priorities is not None:
-            self.draws.priorities.set_state(draws.priorities.get_state(order.reshape(-1)))
-
-    def _settle(self, columns: ColumnIndex, written: np.ndarray) -> None:
-        """Update which anchors of ``columns`` can be drawn, after ``written`` ``[n]`` transitions of each."""
-        end = self._first_from(written - self._reach + 1, self.draws.end[columns], columns)
-        begin = self._first_from(written - self._kept_rows, self.draws.begin[columns], columns)
-        self.draws.move(columns, begin, end)
-
-    def _first_from(self, rows: np.ndarray, numbers: np.ndarray, columns: ColumnIndex) -> np.ndarray:
-        """Return the number of the first anchor at or after ``rows`` ``[n]``. It is at least ``numbers`` ``[n]``."""
-        which = np.arange(self._num_envs)[columns]
+    def _first_from(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the number of each column's first anchor at or after ``rows`` ``[N]``. It is at least ``numbers``
+        ``[N]``."""
         while True:
-            comes_before = (numbers < self._num[which]) & (self.rows[numbers % len(self.rows), which] < rows)
+            comes_before = (numbers < self._num) & (self.rows[numbers % len(self.rows), self._columns] < rows)
             if not comes_before.any():
                 return numbers
             numbers = numbers + comes_before
 
     def places(self, anchors: np.ndarray, ring: Ring) -> np.ndarray:
         """Return the places of the rows of ``anchors`` ``[B]`` in ``ring``, int64 ``[B]``."""
-        return self.rows.take(anchors) % ring.rows * self._num_envs + anchors % self._num_envs
+        return self.rows.take(anchors) % ring.rows * ring.num_columns + anchors % ring.num_columns
 
     def states(self, anchors: np.ndarray) -> Tree:
         """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
@@ -213,7 +197,9 @@ class Anchors:
             "size": len(self.rows),
             "rows": from_numpy(self.rows[:used]),
             "states": [kept[:used] for kept in self._states],
-            **{name: from_numpy(array) for name, array in self._cursors().items()},
+            "num": from_numpy(self._num),
+            "begin": from_numpy(self.draws.begin),
+            "end": from_numpy(self.draws.end),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -222,12 +208,8 @@ class Anchors:
         self.rows[: len(state["rows"])] = state["rows"].numpy()
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
-        for name, array in self._cursors().items():
-            array[:] = state[name].numpy()
-        self.draws.refresh()
-
-    def _cursors(self) -> dict[str, np.ndarray]:
-        return {"num": self._num, "newest": self._newest, "begin": self.draws.begin, "end": self.draws.end}
+        self._num[:] = state["num"].numpy()
+        self.draws.move(state["begin"].numpy(), state["end"].numpy())
 
 
 def gather_sequences(
@@ -264,9 +246,9 @@ def gather_sequences(
     truncated[-1] = False  # the last row is only there for its observation, no window crosses its step
     spread, positions, inserted = _with_finals(places, truncated)
     shape, spread = spread.shape, spread.reshape(-1)
-    obs = ring.observations(spread)
+    obs = ring.obs.at(spread)
     if len(inserted):
-        index, finals = from_numpy(inserted), ring.following_observations(spread[inserted])
+        index, finals = from_numpy(inserted), ring.obs.following(spread[inserted])
         obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
 
     # `places` and `trained` count ring rows; `positions` translates them to rows of the batch, with inserted ones.
@@ -286,14 +268,14 @@ def gather_sequences(
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
         Columns.STATE_IN: anchors.states(drawn),
-        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions_at(trained_places)),
+        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions.at(trained_places)),
         Columns.REWARDS: lay_out(rows, rewards),
         Columns.DISCOUNTS: lay_out(rows, discounts),
         Columns.VALID_ROWS: from_numpy(rows),
         Columns.NEXT_ROWS: from_numpy(following),
     }
     if settings.burn_in:
-        obs = ring.observations(before.reshape(-1))
+        obs = ring.obs.at(before.reshape(-1))
         batch[Columns.BURN_IN] = {
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
             Columns.STARTS: from_numpy(ring.has(START, before)),

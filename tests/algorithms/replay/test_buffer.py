@@ -49,7 +49,7 @@ def where_stored(buffer: ReplayBuffer, stream: Stream, env: int, first_slot: int
     numbers = [i for i, step in enumerate(stream.steps[env]) if step.valid]
     rows = {}
     for back in range(1, min(buffer.kept_rows, len(numbers)) + 1):
-        row = (int(buffer.heads[first_slot + env]) - back) % buffer.rows
+        row = (int(buffer.ring.written[first_slot + env]) - back) % buffer.rows
         rows[row * buffer.num_envs + first_slot + env] = numbers[-back]
     return rows
 
@@ -405,7 +405,7 @@ def test_takes_what_a_runner_brings(mode: AutoresetMode) -> None:
     assert torch.equal(next_env, env)
     assert torch.equal(next_episode[lives], episode[lives])
     lengths = torch.tensor(LENGTHS)[(env + episode).long() % len(LENGTHS)]
-    newest = torch.from_numpy(places // 3 == (buffer.heads[places % 3] - 1) % buffer.rows)
+    newest = torch.from_numpy(places // 3 == (buffer.ring.written[places % 3] - 1) % buffer.rows)
     assert torch.equal(next_t[lives], torch.minimum(t + torch.where(newest, 1, 2), lengths)[lives])
     terminates = torch.tensor([terminated for terminated, _ in ENDS])[(env + episode).long() % len(ENDS)]
     reaches_end = torch.where(newest, t + 1, t + 2) >= lengths

@@ -94,10 +94,12 @@ def test_rollouts_that_do_not_fit(change: Callable[[Rollout], Rollout], message:
     buffer.add(stream.rollout(6))
     rollout = stream.rollout(6)
     assert len(rollout.final_index)
-    before = [array.copy() for array in (buffer.sampleable, buffer.ring.flags, buffer.ring.rewards, buffer.heads)]
+    before = [
+        array.copy() for array in (buffer.sampleable, buffer.ring.flags, buffer.ring.rewards, buffer.ring.written)
+    ]
     with pytest.raises(ValueError, match=message):
         buffer.add(change(rollout))
-    after = (buffer.sampleable, buffer.ring.flags, buffer.ring.rewards, buffer.heads)
+    after = (buffer.sampleable, buffer.ring.flags, buffer.ring.rewards, buffer.ring.written)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -115,7 +117,7 @@ def test_rollouts_with_as_many_rows_as_the_ring_are_refused(steps: int, frames: 
     buffer.add(stream.rollout(3))
     with pytest.raises(ValueError, match=f"at most {buffer.rows - 1} rows, got {steps} rows. Add it in parts"):
         buffer.add(stream.rollout(steps))
-    assert (buffer.num_transitions, buffer.heads.tolist()) == (6, [3, 3])
+    assert (buffer.num_transitions, buffer.ring.written.tolist()) == (6, [3, 3])
 
 
 def test_final_observations_of_steps_that_were_not_truncated_are_refused() -> None:

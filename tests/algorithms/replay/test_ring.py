@@ -171,7 +171,7 @@ def test_every_step_is_followed_by_what_followed_it(cls: type[Settings], source:
         batch = buffer.gather_rows(places)
         is_known = batch[Columns.DISCOUNTS] > 0
         # the observation after a terminated step is kept apart once the next episode begins
-        newest = torch.from_numpy(places // 3 == (buffer.heads[places % 3] - 1) % buffer.rows)
+        newest = torch.from_numpy(places // 3 == (buffer.ring.written[places % 3] - 1) % buffer.rows)
         if cls is EndedSettings:
             is_known |= True
         expected = batch[Columns.OBS] + torch.tensor([0.0, 0.0, 1.0])
