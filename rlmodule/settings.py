@@ -156,9 +156,12 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
     records_action_dist: ClassVar[bool] = True
     """Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``. Losses such as PPO's compare them
     with the current policy's."""
-    records_final_obs: ClassVar[FinalObs] = "truncated"
-    """Which steps have their true final observation in :attr:`Rollout.final_obs`. Value targets need those of truncated
-    steps only; ``"ended"`` adds those of terminated steps."""
+
+    @property
+    def records_final_obs(self) -> FinalObs:
+        """Which steps have their true final observation in :attr:`Rollout.final_obs`. Value targets need those of
+        truncated steps only; ``"ended"`` adds those of terminated steps."""
+        return "truncated"
 
     @property
     def records_episode_infos(self) -> bool:

@@ -2,28 +2,34 @@
 
 import logging
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
+from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
 from algorithms.multi_agent_config import MultiAgentConfig
 from algorithms.replay.buffer import FORMAT, ReplayBuffer
+from algorithms.replay.hindsight import GoalFn, HindsightReplay
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
+from algorithms.run.threads import building
 from algorithms.sections import Reporting
 from catalog.checks import Schedule
+from catalog.past import PREV_OBS, PREV_REWARD
 from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.seeding import seed_sequence
-from rlmodule.settings import Training
+from rlmodule.settings import FinalObs, Training
 
 if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
@@ -32,6 +38,8 @@ logger = logging.getLogger("algorithms.replay")
 
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that only have an effect with ``prioritized_replay=True``."""
+HINDSIGHT_SETTINGS = ("her_strategy", "her_reward_fn")
+"""Settings that only have an effect with ``her_ratio > 0``."""
 
 
 class ReplayTraining(Training):
@@ -75,6 +83,21 @@ class Replay(Settings):
         "Axis along which observations stack frames, to store each frame once; for a Dict or Tuple, a dict of axes by "
         "path; None stores whole observations.",
     )
+    her_ratio: float = setting(
+        0.0,
+        "Share of sampled steps whose desired goal becomes one achieved later in their episode (hindsight, HER): 0.8 "
+        "is four in five, 0 leaves all goals as they are.",
+        ge=0,
+        le=1,
+    )
+    her_strategy: Literal["future", "final"] = setting(
+        "future", "Which achieved goal a step gets: of a random step up to the end of its episode, or of the last one."
+    )
+    her_reward_fn: Callable[..., Any] | None = setting(
+        None,
+        "fn(achieved_goals, desired_goals, infos) that returns the rewards for new goals, all at once; None asks the "
+        "env's compute_reward, and compute_terminated if it has one.",
+    )
     replay_in_checkpoints: bool = setting(
         True, "Whether checkpoints hold the replay buffer, so that a run resumes exactly."
     )
@@ -96,6 +119,14 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
     records_action_dist = False
     sections_of_a_policy = ("training", "replay")
     settings_of_the_run = (*MultiAgentConfig.settings_of_the_run, "replay_in_checkpoints")
+
+    @property
+    def records_final_obs(self) -> FinalObs:
+        ratios = [self.her_ratio, *(changed.get("her_ratio", 0.0) for changed in self.policy_overrides.values())]
+        return "ended" if any(ratios) else "truncated"
+
+    def for_learners(self) -> Self:
+        return super().for_learners().copy().update({"her_reward_fn": None}).freeze()
 
     def get_rollout_fragment_length(self) -> int:
         """Return the number of steps per env in each rollout: the setting ``rollout_fragment_length``. If that is None,
@@ -122,6 +153,9 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
                 raise self._invalid(
                     name, "its default without prioritized_replay", "Set that to True, or leave this out."
                 )
+        for name in HINDSIGHT_SETTINGS:
+            if not self.her_ratio and vars(self)[name] != settings_of(type(self))[name].default:
+                raise self._invalid(name, "its default with her_ratio=0", "Set her_ratio=0.8, or leave this out.")
         num_envs = self.num_envs
         for needed, why in (
             (self.train_batch_size, self._batch_text()),
@@ -323,6 +357,7 @@ class ReplayAlgorithm(Algorithm):
         if config.prioritized_replay:
             alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
             prioritized = PrioritizedReplay(alpha=alpha, eps=eps)
+        hindsight = self._hindsight_of(config, module) if config.her_ratio else None
         if module.is_stateful():
             length, state = module.max_seq_len, module.get_initial_state()
             sequences = SequenceReplay(length=length, burn_in=config.burn_in_len, initial_state=state)
@@ -339,12 +374,49 @@ class ReplayAlgorithm(Algorithm):
             n_step=config.n_step,
             prioritized=prioritized,
             sequences=sequences,
+            hindsight=hindsight,
             frame_stack_axis=config.frame_stack_axis,
             seed=seed_sequence(self.run_seed, "replay", *number),
         )
         if sequences is not None and not config.is_multi_agent:
             self._check_sequences(sequences, replay.max_steps)
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
+
+    def _hindsight_of(self, config: Any, module: RLModule) -> HindsightReplay:
+        """Return the settings of hindsight for ``module``, which is trained with the settings ``config``. Raise
+        ``ValueError`` if it sees more of a goal than the observation, or nothing gives rewards for new goals."""
+        if seen := [name for name in (PREV_OBS, PREV_REWARD) if name in module.past_view.steps]:
+            expected = f"0 for a module that sees {' and '.join(seen)}, which belong to the goal that the env set"
+            raise config._invalid("her_ratio", expected, "Leave out lstm_use_prev_reward or these steps of the past.")
+        reward, terminated = config.her_reward_fn, None
+        if reward is None:
+            reward, terminated = self._goal_functions(config)
+        return HindsightReplay(
+            ratio=config.her_ratio,
+            reward=reward,
+            terminated=terminated,
+            strategy=config.her_strategy,
+            clip=config.clip_rewards,
+        )
+
+    def _goal_functions(self, config: Any) -> tuple[GoalFn, GoalFn | None]:
+        """Return ``compute_reward`` of an env made for this, and its ``compute_terminated`` or None. The outermost
+        wrapper that has the method counts."""
+        env: Any = None
+        if not (config.is_multi_agent or (isinstance(config.env, type) and issubclass(config.env, VectorEnv))):
+            with building(self.run_seed):
+                env = config.make_env()
+            self._opened.callback(env.close)
+        if not isinstance(env, gym.Env) or not env.has_wrapper_attr("compute_reward"):
+            raise config._invalid(
+                "her_reward_fn",
+                "fn(achieved_goals, desired_goals, infos), unless a single env has compute_reward(achieved_goal, "
+                "desired_goal, info)",
+                "Pass the function that computes the rewards of the env, or leave her_ratio out.",
+            )
+        has_terminated = env.has_wrapper_attr("compute_terminated")
+        terminated = env.get_wrapper_attr("compute_terminated") if has_terminated else None
+        return env.get_wrapper_attr("compute_reward"), terminated
 
     def _check_agents(self, config: Any, module_id: str, columns: int) -> None:
         """Raise ``ValueError`` if the module's replay buffer, which has ``columns`` columns, one per pair of env and

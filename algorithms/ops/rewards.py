@@ -3,8 +3,16 @@
 import dataclasses
 from typing import Literal
 
+from torch import Tensor
+
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
+
+
+def clipped(rewards: Tensor, clip: Literal["sign"] | float) -> Tensor:
+    """Return clipped ``rewards``: their signs for "sign" (Mnih et al. 2015, Methods), or the nearest numbers in
+    ``[-c, c]`` for a number ``c``."""
+    return rewards.sign() if clip == "sign" else rewards.clamp(-clip, clip)
 
 
 def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float) -> Rollout:
@@ -12,9 +20,7 @@ def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float) -> Rollout:
 
     Args:
         rollout: The rollout, which is not changed.
-        clip: "sign" replaces each reward with its sign (Mnih et al. 2015, Methods). A number ``c`` clips to
-            ``[-c, c]``.
+        clip: As :func:`clipped`.
     """
-    rewards = rollout[Columns.REWARDS]
-    clipped = rewards.sign() if clip == "sign" else rewards.clamp(-clip, clip)
-    return dataclasses.replace(rollout, columns=rollout.columns | {Columns.REWARDS: clipped})
+    rewards = {Columns.REWARDS: clipped(rollout[Columns.REWARDS], clip)}
+    return dataclasses.replace(rollout, columns=rollout.columns | rewards)

@@ -12,9 +12,10 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.replay.draws import Draws
+from algorithms.replay.hindsight import Hindsight, HindsightReplay
 from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay
-from algorithms.replay.ring import Ring
+from algorithms.replay.ring import CUT, TRUNCATED, Ring
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
 from algorithms.replay.windows import Windows
 from catalog.checks import Bounds, check_value
@@ -56,6 +57,7 @@ class ReplayBuffer:
             number in it is drawn for each sampled row.
         prioritized: Settings for drawing in proportion to TD errors; None draws uniformly.
         sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
+        hindsight: Settings for giving sampled steps new goals; None leaves the goals as they are.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Seed of the random stream of the draws, or the stream itself.
@@ -84,6 +86,7 @@ class ReplayBuffer:
         n_step: int | tuple[int, int] = 1,
         prioritized: PrioritizedReplay | None = None,
         sequences: SequenceReplay | None = None,
+        hindsight: HindsightReplay | None = None,
         frame_stack_axis: StackAxes | None = None,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
@@ -97,6 +100,9 @@ class ReplayBuffer:
         self.ring = Ring(layout, observation_space, action_space)
         self._windows = Windows(least, most, gamma)
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
+        self._hindsight = None
+        if hindsight is not None:
+            self._hindsight = Hindsight(hindsight, self.ring, observation_space, (least, most), gamma)
         self._rng = np.random.default_rng(seed)
         self._begin_draws()
 
@@ -170,6 +176,8 @@ class ReplayBuffer:
         if not isinstance(columns, np.ndarray):
             columns = slice(columns, columns + valid.shape[1])
         ring, anchors = self.ring, self._anchors
+        if self._hindsight is not None:
+            self._hindsight.check_fit(rollout)
         if anchors is None:
             ring.add(rollout, columns)
         else:
@@ -206,10 +214,16 @@ class ReplayBuffer:
         drawn, weights = draws.sample(max(1, batch_size // length), beta, self._rng)
         if self._anchors is None:
             batch, owners = self.gather_rows(drawn), None
+            if self._hindsight is not None:
+                self._hindsight.relabel_rows(batch, drawn, self._rng)
             if weights is not None:
                 batch[Columns.WEIGHTS] = torch.from_numpy(weights)
         else:
-            batch, owners = gather_sequences(self.ring, self._windows, self._anchors, drawn, self._rng)
+            finals = TRUNCATED if self._hindsight is None else CUT  # a new goal may let the episode go on
+            batch, owners = gather_sequences(self.ring, self._windows, self._anchors, drawn, self._rng, finals)
+            if self._hindsight is not None:
+                places = self._anchors.places(drawn, self.ring)
+                self._hindsight.relabel_sequences(batch, places, length, self._rng)
             if weights is not None:
                 batch[Columns.WEIGHTS] = column = torch.zeros_like(batch[Columns.REWARDS])
                 column.view(-1)[batch[Columns.VALID_ROWS]] = torch.from_numpy(weights[owners])
@@ -260,8 +274,9 @@ class ReplayBuffer:
     @property
     def num_bytes(self) -> int:
         """Bytes allocated: the result of :func:`replay_bytes`, plus the bytes of observations kept apart from the
-        ring."""
-        return self._layout.num_bytes + self.ring.num_bytes
+        ring, and of the ends of episodes for hindsight."""
+        ends = 0 if self._hindsight is None else self._hindsight.ends.num_bytes
+        return self._layout.num_bytes + self.ring.num_bytes + ends
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that later samples depend on, as tensors and JSON values. The tensors share the buffer's
@@ -275,7 +290,9 @@ class ReplayBuffer:
 
     def _describe(self) -> dict[str, Any]:
         """Return the properties that two buffers must share before one can load the state of the other."""
+        finals = {} if self._hindsight is None else {"final observations": "of all ends of episodes"}
         return {
+            **finals,
             "format": FORMAT,
             "capacity": self._layout.capacity,
             "num_envs": self.num_envs,
@@ -307,6 +324,8 @@ class ReplayBuffer:
         self.ring.set_state(state)
         self._rng.bit_generator.state = state["rng"]
         self._begin_draws()
+        if self._hindsight is not None:
+            self._hindsight.ends.forget()
         if self._anchors is not None:
             self._anchors.set_state(state["sequences"])
         if self.priorities is not None:

@@ -238,6 +238,19 @@ class ObservationRows(TreeRows):
             values[found] = finals[entries[found]]
         return self.build(following)
 
+    def take_leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Return one leaf of the observations after the steps at ``places`` of any shape, ``[*places.shape, ...]``.
+
+        Args:
+            number: The number of the leaf, which must not stack frames.
+            places: Places of steps.
+        """
+        following = self.flat[number].take((places + self._num_envs) % self.finals.index.size, 0)
+        entries = self.finals.index.take(places)
+        found = entries >= 0
+        following[found] = self.finals.tables[number][entries[found]]
+        return following
+
     def check_stacks(self, obs: Arrays, last: Arrays, cuts: np.ndarray, columns: np.ndarray) -> None:
         """Check that the frames of a stack move on by one place from step to step.
 

@@ -213,7 +213,12 @@ class Anchors:
 
 
 def gather_sequences(
-    ring: Ring, windows: Windows, anchors: Anchors, drawn: np.ndarray, rng: np.random.Generator
+    ring: Ring,
+    windows: Windows,
+    anchors: Anchors,
+    drawn: np.ndarray,
+    rng: np.random.Generator,
+    with_finals: int = TRUNCATED,
 ) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
@@ -227,6 +232,7 @@ def gather_sequences(
         anchors: The anchors of the ring.
         drawn: Places of anchors, int64.
         rng: Random stream of the numbers of steps of windows.
+        with_finals: Flags of the steps after which to insert the true final observation.
 
     Returns:
         A dict of columns, and the sequence in ``[0, B)`` of each valid row, int64 ``[V]``. The columns are
@@ -242,9 +248,9 @@ def gather_sequences(
     span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
     places = (anchors.places(drawn, ring) + span) % ring.num_places
     before, places = places[: settings.burn_in], places[settings.burn_in :]
-    truncated = ring.has(TRUNCATED, places)
-    truncated[-1] = False  # the last row is only there for its observation, no window crosses its step
-    spread, positions, inserted = _with_finals(places, truncated)
+    ended = ring.has(with_finals, places)
+    ended[-1] = False  # the last row is only there for its observation, no window crosses its step
+    spread, positions, inserted = _with_finals(places, ended)
     shape, spread = spread.shape, spread.reshape(-1)
     obs = ring.obs.at(spread)
     if len(inserted):

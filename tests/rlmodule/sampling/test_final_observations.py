@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -43,7 +43,9 @@ ALL_SOURCES: dict[str, Callable[[], Any]] = SOURCES | {
 
 
 class EndedSettings(Settings):
-    records_final_obs: ClassVar[FinalObs] = "ended"
+    @property
+    def records_final_obs(self) -> FinalObs:
+        return "ended"
 
 
 BOTH = (Settings, EndedSettings)
