@@ -1,5 +1,5 @@
-"""Hindsight replay (HER, Andrychowicz et al. 2017): learn from an episode that failed as if its goal had been one that
-it did achieve.
+"""Hindsight replay (HER, Andrychowicz et al. 2017): learn from a failed episode as if its goal had been one that it did
+achieve.
 
 Nothing is stored twice. A drawn batch is changed instead: some of its steps get a goal that was achieved later in their
 episode, and the rewards that follow from it. So hindsight composes with everything that stores and draws steps.
@@ -26,8 +26,8 @@ from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
 
 GoalFn: TypeAlias = Callable[[np.ndarray, np.ndarray, Any], Any]
-"""``fn(achieved_goals, desired_goals, infos)``: an answer for each of ``K`` pairs of goals ``[K, ...]``. The infos are a
-list of empty dicts."""
+"""``fn(achieved_goals, desired_goals, infos)``: an answer for each of ``K`` pairs of goals ``[K, ...]``. The infos are
+empty dicts, one for each pair."""
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 
