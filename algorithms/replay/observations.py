@@ -245,7 +245,7 @@ class ObservationRows(TreeRows):
             number: The number of the leaf, which must not stack frames.
             places: Places of steps.
         """
-        following = self.flat[number].take((places + self._num_envs) % self.finals.index.size, 0)
+        following = self._flat[number].take((places + self._num_envs) % self.finals.index.size, 0)
         entries = self.finals.index.take(places)
         found = entries >= 0
         following[found] = self.finals.tables[number][entries[found]]
