@@ -22,6 +22,9 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
+# The tests start some hundred processes, which would compile all modules anew if the shell says not to keep them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-fast test-end-to-end test-matrix test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
 

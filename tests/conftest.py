@@ -1,6 +1,7 @@
 """Tests run in parallel: one torch thread each, one Ray for all of them that need one, and no test of Hypothesis
 fails because a machine is busy."""
 
+import functools
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.together import Fleet, fleet_of
 
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and in the processes that tests start
 # Ray starts workers at the lowest priority, at which they get next to nothing of cores that others use.
 os.environ.setdefault("RAY_worker_niceness", "0")
 # A shell starts what it runs in the background with Ctrl-C ignored, which tests press.
@@ -50,14 +52,18 @@ END_TO_END = (
 )
 
 
+@functools.cache
+def is_end_to_end(file: Path) -> bool:
+    return any(file.is_relative_to(TESTS / place) for place in END_TO_END)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark the tests of the second stage before pytest leaves out tests by their marks. When all is in order, put the
     tests that share Ray first and those that share a fleet next: a single process of pytest-xdist runs the beginning,
     so each of the two is started once. The others follow, whose halves the processes take from each other."""
-    places = [TESTS / place for place in END_TO_END]
     for item in items:
-        if any(item.path.is_relative_to(place) for place in places):
+        if is_end_to_end(item.path):
             item.add_marker(pytest.mark.end_to_end)
     result = yield
     items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("ray_started", "fleet")])
