@@ -30,7 +30,9 @@ TESTS = Path(__file__).parent
 # policy, a page of the documentation, a run whose processes are killed. They are the second stage, after those that
 # find most faults in less time.
 END_TO_END = (
+    "algorithms/dqn/test_dqn_learners_together.py",
     "algorithms/loggers/test_services.py",
+    "algorithms/td3/test_td3_learners_together.py",
     "benchmarks",
     "deploy/test_browser_page.py",
     "deploy/test_export.py",

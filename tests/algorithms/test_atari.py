@@ -141,6 +141,7 @@ def small_pong(config: Any, **env_config: Any) -> Any:
     return config.environment("ALE/Pong-v5", env_config=env_config).rl_module(model_config=net).debugging(seed=1)
 
 
+@pytest.mark.end_to_end
 def test_ppo_takes_updates_on_pong() -> None:
     pytest.importorskip("ale_py")
     config = small_pong(PPOConfig.preset("ALE/Pong-v5"), max_num_frames_per_episode=400)
@@ -161,6 +162,7 @@ def test_dqn_takes_updates_on_pong_and_stores_each_frame_once() -> None:
     assert result["replay_buffer"]["num_bytes"] < 2 * 800 * 84 * 84
 
 
+@pytest.mark.end_to_end
 def test_games_are_recorded_as_the_policy_sees_them(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     pytest.importorskip("moviepy")

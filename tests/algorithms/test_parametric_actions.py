@@ -448,6 +448,7 @@ LEARNING: dict[str, tuple[AlgorithmConfig, int]] = {
 }
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", list(LEARNING))
 def test_it_learns_what_the_vectors_mean(name: str) -> None:
     config, num_env_steps = LEARNING[name]

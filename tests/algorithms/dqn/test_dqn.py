@@ -15,6 +15,7 @@ from algorithms.ppo import PPOCatalog
 from rlmodule import ExplorationAPI, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.testing.data import clone, differences
 from tests.algorithms.dqn.conftest import tiny
+from tests.turns import NUM_PARTS, marks_of
 
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {"double_q": False},
@@ -51,8 +52,18 @@ PARTS: dict[str, dict[str, Any]] = {
     "normalised observations": {"model_config": {"normalize_observations": True}},
 }  # fmt: skip
 IN_RAINBOW = {"double", "dueling", "n-step", "prioritized", "atoms", "noisy"}
+EACH_TIME = ("plain", "rainbow", "GRU with burn-in")
+
+
+def marks(name: str, number: int) -> Any:
+    """Parts of Rainbow are run alone with the slow tests. The others take turns, but for three that hold most."""
+    if name in IN_RAINBOW:
+        return pytest.mark.slow
+    return () if name in EACH_TIME else marks_of(number % NUM_PARTS)
+
+
 part = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in IN_RAINBOW else ()) for name in PARTS]
+    "name", [pytest.param(name, marks=marks(name, number)) for number, name in enumerate(PARTS)]
 )
 
 
@@ -213,13 +224,10 @@ class Choice(gym.Env[np.ndarray, np.int64]):
         return self._look(), reward, False, self._t == self._length, {}
 
 
-def learning_marks(name: str) -> Any:
-    if name in IN_RAINBOW:
-        return pytest.mark.slow
-    return () if name == "rainbow" else pytest.mark.end_to_end
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=learning_marks(name)) for name in PARTS])
+@pytest.mark.end_to_end
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in IN_RAINBOW else ()) for name in PARTS]
+)
 def test_each_part_learns_a_small_task(name: str) -> None:
     settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
     settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}

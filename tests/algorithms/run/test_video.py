@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import pygame
 import pytest
 import torch
 from gymnasium import spaces
@@ -435,6 +436,7 @@ def test_what_is_watched_is_what_would_be_recorded(
 
 
 def test_a_window_needs_a_display(painted: type[Painted], monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame.display.quit()  # SDL looks for a display when it is started, which another test may have done
     monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
     with pytest.raises(
         RuntimeError, match=r"watch\(\): expected a display to open a window on, got .+ Record it instead"
@@ -445,6 +447,7 @@ def test_a_window_needs_a_display(painted: type[Painted], monkeypatch: pytest.Mo
 
 @pytest.mark.skipif("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ, reason="there is a display")
 def test_a_window_that_nobody_sees_is_none(painted: type[Painted], monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame.display.quit()
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     with pytest.raises(RuntimeError, match=r"watch\(\): expected a display"):
         watch(policy_for(painted), config_for(painted), num_episodes=1, seed=1)

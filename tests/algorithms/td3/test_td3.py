@@ -18,6 +18,7 @@ from rlmodule import Columns, RLModule, RLModuleSpec
 from rlmodule.testing.data import differences
 from rlmodule.testing.module_contract import RLModuleContract
 from tests.algorithms.td3.conftest import QUICK, SPACES, tiny
+from tests.turns import taking_turns
 
 NESTED = spaces.Dict(
     arm=spaces.Box(-1, 1, (2, 2)), grip=spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.Box(-3, 3, (2,))])
@@ -113,7 +114,9 @@ def test_one_iteration_reports_what_it_did(cls: type[TD3Config]) -> None:
 
 
 @pytest.mark.parametrize("acted", [SPACES[1], NESTED, spaces.Box(-1, 1, (2, 3), np.float64)], ids=["box", "tree", "64"])
-@pytest.mark.parametrize("observed", [SPACES[0], IMAGE, spaces.Discrete(4)], ids=["vector", "image", "discrete"])
+@pytest.mark.parametrize(
+    "observed", taking_turns([SPACES[0], IMAGE, spaces.Discrete(4)]), ids=["vector", "image", "discrete"]
+)
 def test_any_observation_and_nested_boxes_of_any_rank(observed: spaces.Space, acted: spaces.Space) -> None:
     config = tiny(Reach, env_config={"observed": observed, "acted": acted}, num_env_steps_per_iteration=48)
     with config.build() as algorithm:
@@ -123,7 +126,7 @@ def test_any_observation_and_nested_boxes_of_any_rank(observed: spaces.Space, ac
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_attention"])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.end_to_end)])
 def test_memories_learn_from_stored_sequences(memory: str, shared: bool) -> None:
     model = {"fcnet_hiddens": [16], memory: True, "max_seq_len": 4, "vf_share_layers": shared}
     with tiny(model_config=model, burn_in_len=2, prioritized_replay=True, n_step=2).build() as algorithm:
