@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.test_layers import parsed
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("catalog", "rlmodule", "algorithms")
 TEXTS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")
@@ -49,7 +51,7 @@ def test_words_that_contributing_replaces_are_not_used() -> None:
 def test_docstrings_of_functions_begin_with_a_verb() -> None:
     mistakes = []
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if any(ast.unparse(decorator).endswith("property") for decorator in node.decorator_list):
