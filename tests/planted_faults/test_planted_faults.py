@@ -7,11 +7,14 @@ seed, in the second stage. ``PLANTED_FAULTS_SEED`` repeats a draw.
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,9 +27,37 @@ LEAST_FOUND = 28
 FEW = 2
 
 
+class Tests:
+    """Runs tests in ``tree``, each time in a new process, which has imported nothing of the project."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree, self._log = tree, tree / "log.txt"
+        # no byte code: it is trusted by seconds, in which a fault can come and go
+        more = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(Path(__file__).parent / "forks.py"), str(self._log)]
+        pipe = subprocess.PIPE
+        self._forks = subprocess.Popen(command, cwd=tree, env=os.environ | more, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, *tests: str) -> int:
+        """Return the exit code of pytest."""
+        assert self._forks.stdin is not None
+        assert self._forks.stdout is not None
+        self._forks.stdin.write(json.dumps(tests) + "\n")
+        self._forks.stdin.flush()
+        return int(self._forks.stdout.readline())
+
+    @property
+    def output(self) -> str:
+        """The end of what the last run wrote."""
+        return self._log.read_text(encoding="utf-8")[-4000:]
+
+    def close(self) -> None:
+        self._forks.communicate()
+
+
 @pytest.fixture(scope="module")
-def copied_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the packages and the tests, in which faults can be planted."""
+def tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tests]:
+    """Tests in a copy of the packages and tests, in which faults can be planted."""
     copy = tmp_path_factory.mktemp("tree")
     for name in COPIED:
         source = ROOT / name
@@ -34,30 +65,23 @@ def copied_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy / name)
-    return copy
+    with closing(Tests(copy)) as tests:
+        yield tests
 
 
-def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
-    """Run ``tests`` in ``tree``."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-    # no byte code: it is trusted by seconds, in which a fault can come and go
-    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=600, check=False)
-
-
-def is_found(fault: Fault, tree: Path) -> bool:
-    """Return whether the named test fails with ``fault`` in ``tree``, which is left as it was."""
-    path = tree / fault.path
+def is_found(fault: Fault, tests: Tests) -> bool:
+    """Return whether the named test fails with ``fault`` in the tree, which is left as it was."""
+    path = tests.tree / fault.path
     text = path.read_text(encoding="utf-8")
     assert text.count(fault.line) == 1, f"{fault.path}: expected the line once:\n{fault.line}\nRewrite the fault."
     try:
         path.write_text(text.replace(fault.line, fault.faulty), encoding="utf-8")
-        finished = run(tree, fault.test)
+        code = tests.run(fault.test)
     finally:
         path.write_text(text, encoding="utf-8")
     # 1: a test failed. Anything else but 0 says that no test ran, such as one of another name.
-    assert finished.returncode in (0, 1), f"{fault.test} did not run:\n{finished.stdout[-2000:]}{finished.stderr}"
-    return finished.returncode == 1
+    assert code in (0, 1), f"{fault.test} did not run:\n{tests.output}"
+    return code == 1
 
 
 def report_missed(names: list[str]) -> str:
@@ -79,22 +103,21 @@ def test_original_lines_stand() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.faults
-def test_tests_pass_without_faults(copied_tree: Path) -> None:
-    finished = run(copied_tree, *{fault.test: None for fault in FAULTS.values()})
-    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr
+def test_tests_pass_without_faults(tests: Tests) -> None:
+    assert tests.run(*{fault.test: None for fault in FAULTS.values()}) == 0, tests.output
 
 
 @pytest.mark.matrix
 @pytest.mark.faults
-def test_nearly_all_faults_are_found(copied_tree: Path) -> None:
-    missed = [name for name, fault in FAULTS.items() if not is_found(fault, copied_tree)]
+def test_nearly_all_faults_are_found(tests: Tests) -> None:
+    missed = [name for name, fault in FAULTS.items() if not is_found(fault, tests)]
     assert len(FAULTS) >= 30
     assert len(FAULTS) - len(missed) >= max(LEAST_FOUND, len(FAULTS) - 2), report_missed(missed)
 
 
 @pytest.mark.end_to_end
-def test_a_few_drawn_faults_are_found(copied_tree: Path) -> None:
+def test_a_few_drawn_faults_are_found(tests: Tests) -> None:
     seed = os.environ.get("PLANTED_FAULTS_SEED", datetime.date.today().isoformat())
     drawn = random.Random(seed).sample([*FAULTS], FEW)
-    missed = [name for name in drawn if not is_found(FAULTS[name], copied_tree)]
+    missed = [name for name in drawn if not is_found(FAULTS[name], tests)]
     assert not missed, f"PLANTED_FAULTS_SEED={seed}: {report_missed(missed)}"
