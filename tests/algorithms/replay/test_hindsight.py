@@ -330,8 +330,9 @@ def digest(batches: list[Any]) -> str:
     return sha.hexdigest()
 
 
+@pytest.mark.parametrize("rows", [9, 48])
 @pytest.mark.parametrize("kind", ["rows", "priorities", "sequences"])
-def test_a_loaded_buffer_goes_on_in_mid_episode_bit_for_bit(kind: str) -> None:
+def test_a_loaded_buffer_goes_on_in_mid_episode_bit_for_bit(kind: str, rows: int) -> None:
     more: dict[str, Any] = {}
     if kind == "priorities":
         more = {"prioritized": PrioritizedReplay()}
@@ -340,11 +341,13 @@ def test_a_loaded_buffer_goes_on_in_mid_episode_bit_for_bit(kind: str) -> None:
     goals = Goals(2, 3)
     hindsight = HindsightReplay(ratio=0.8, reward=reward, terminated=terminated)
     first, second = (buffer_of(goals, 90, hindsight, **more) for _ in range(2))
-    for _ in range(6):
-        first.add(goals.rollout(8))
+    for _ in range(rows // 3):
+        first.add(goals.rollout(3))
     first.sample(32)
     assert any(not of_env[-1].ended for of_env in goals.steps)
-    second.add(Goals(4, 3).rollout(20))  # which is replaced
+    other = Goals(4, 3)
+    for _ in range(4):
+        second.add(other.rollout(25))  # more steps than the first one has, all of them replaced
     second.sample(32)
     second.set_state(tree.map_structure(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, first.get_state()))
     batches: list[list[Any]] = [[], []]
