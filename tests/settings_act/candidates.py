@@ -7,6 +7,8 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Union
 
+import numpy as np
+
 from algorithms import AlgorithmConfig, Callbacks
 from algorithms.loggers.base import Logger
 from catalog import Catalog
@@ -26,6 +28,13 @@ def chosen(*args: Any, **kwargs: Any) -> str:
     """Choose a policy of the scenes with several agents."""
     called()
     return "cart_0"
+
+
+def rewarded(achieved_goals: Any = (), desired_goals: Any = (), *args: Any, **kwargs: Any) -> Any:
+    """Reward the goals of an env with goals: half of them as the env does."""
+    called()
+    rewards = -np.abs(np.subtract(achieved_goals, desired_goals))[..., 0]
+    return np.maximum(rewards, -1.0)
 
 
 class Counting(Callbacks):
@@ -87,7 +96,7 @@ def _values(hint: Any, default: Any, item: Setting, config: type[AlgorithmConfig
     elif origin is type or hint is type:
         yield from _classes(arguments[0] if arguments else object, config)
     elif origin is not None and isinstance(origin, type) and issubclass(origin, Callable):  # type: ignore[arg-type]
-        yield from (called, chosen, Listening)
+        yield from (called, chosen, Listening, rewarded)
     elif origin is list:
         for value in _values(arguments[0], None, item, config):
             yield [value]

@@ -66,6 +66,28 @@ class Slope(Track):
     action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
+class Goals(Slope):
+    """A slope with a goal, which is a place on it."""
+
+    observation_space = gym.spaces.Dict(
+        {name: gym.spaces.Box(-9.0, 9.0, (1,), np.float32) for name in ("achieved_goal", "desired_goal")}
+    )
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, _, over, info = super().step(action)
+        return obs, float(self.compute_reward(*obs.values(), {})), False, over, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Return the rewards for goals ``[..., 1]``."""
+        return -np.abs(achieved_goal - desired_goal)[..., 0]
+
+    def _obs(self) -> Any:
+        return {
+            "achieved_goal": np.clip(np.array([self.place], np.float32), -9.0, 9.0),
+            "desired_goal": np.array([self.length - 4.0], np.float32),
+        }
+
+
 SMALL: dict[str, Any] = {
     "lr": 0.01,
     "num_envs_per_env_runner": 2,

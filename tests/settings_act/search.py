@@ -18,7 +18,7 @@ from algorithms import AlgorithmConfig
 from catalog.settings import settings_of
 from rlmodule.agents.cartpoles import CartPoles
 from tests.settings_act.candidates import candidates
-from tests.settings_act.footprint import SMALL, Slope, Track, footprint
+from tests.settings_act.footprint import SMALL, Goals, Slope, Track, footprint
 
 SCENES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -26,6 +26,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "two agents": {"env": CartPoles, "env_config": {"num_agents": 2}, "policies": "shared"},
     "two policies": {"env": CartPoles, "env_config": {"num_agents": 2}, "policies": "own"},
     "memory": {"model_config": {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4], "max_seq_len": 4}},
+    "goals": {"env": Goals, "her_ratio": 0.5},
+    "goals alone": {"env": Goals},
     "atoms": {"num_atoms": 3, "v_min": -9.0, "v_max": 9.0},
     "env runners on Ray": {"num_env_runners": 1},
     "learners on Ray": {"num_learners": 2},
