@@ -1,20 +1,17 @@
 """Train a run with several seeds, each in a separate process: one after the other or in parallel."""
 
 import dataclasses
+import json
 import math
-import multiprocessing
 import os
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 
@@ -90,8 +87,8 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
 class Runs:
     """Trains each seed of a plan in a process.
 
-    A terminal sends Ctrl-C to all processes, but the processes of the seeds block it. On the first Ctrl-C or SIGTERM,
-    the parent process asks them to finish their iteration and save. On a second Ctrl-C, it kills them.
+    Each process has a session of its own, so that a terminal sends Ctrl-C to this process alone. On the first Ctrl-C or
+    SIGTERM, this process asks the others to finish their iteration and save. On a second Ctrl-C, it kills them.
 
     Attributes:
         folder: The folder in which each run has a folder; None if nothing is written.
@@ -103,19 +100,13 @@ class Runs:
         run_dir = plan.config.run_dir
         self.folder = None if run_dir is None else Path(run_dir).absolute()  # an env may change the working directory
         self.ended: dict[int, tuple[int, Outcome | None]] = {}
-        self._running: dict[int, SpawnProcess] = {}
-        self._one_at_a_time = threading.Lock()  # starting a process also reaps others: not at once with join()
+        self._running: dict[int, subprocess.Popen[str]] = {}
         self._stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
         """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more
         processes."""
-        resource_tracker.ensure_running()  # here, since starting it unblocks Ctrl-C
-        blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # new processes inherit the mask
-        with (
-            stop_requests(self._on_signal),
-            ThreadPoolExecutor(self.plan.flags.jobs, initializer=signal.pthread_sigmask, initargs=blocked) as pool,
-        ):
+        with stop_requests(self._on_signal), ThreadPoolExecutor(self.plan.flags.jobs) as pool:
             list(pool.map(self._run, self.plan.seeds))  # raises what one of them raised
 
     @property
@@ -155,33 +146,34 @@ class Runs:
         stop."""
         if self._stopped_by is not None:
             return
-        plan, context = self.plan, multiprocessing.get_context("spawn")
         run_dir = None if self.folder is None else str(self.folder / f"seed-{seed}")
-        receiver, sender = context.Pipe(duplex=False)
-        lines, output = context.Pipe(duplex=False) if plan.flags.jobs > 1 else (None, None)
-        process = context.Process(target=_child, args=(self.args, seed, run_dir, output, sender))
-        with self._one_at_a_time:
-            process.start()
-        self._running[seed] = process
-        if self._stopped_by is not None:  # the signal came before the process was in _running
-            process.terminate()
-        sender.close()
-        if lines is None or output is None:
-            plan.say(f"\nSeed {seed}")
-        else:
-            output.close()  # the lines end when no process holds the pipe open for writing
-            with open(lines.fileno(), encoding="utf-8", errors="replace", closefd=False) as text:
-                for line in filter(str.strip, text):
-                    print(f"[seed {seed}] {line.rstrip()}", file=sys.stderr, flush=True)
-        wait([process.sentinel])
-        with self._one_at_a_time:
-            process.join()
-        try:
-            outcome = receiver.recv()
-        except EOFError:
-            outcome = None
+        # Pass on where Python finds modules, which depends on how this process was started.
+        code = (
+            f"import sys; sys.path[:] = {sys.path}; from algorithms.cli.seeds import train_seed; "
+            f"train_seed({self.args}, {seed}, {run_dir!r})"
+        )
+        is_alone = self.plan.flags.jobs == 1
+        if is_alone:
+            self.plan.say(f"\nSeed {seed}")
+        with subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,  # the process ends when this one does, which closes the pipe
+            stdout=subprocess.PIPE,
+            stderr=None if is_alone else subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            self._running[seed] = process
+            if self._stopped_by is not None:  # the signal came before the process was in _running
+                process.terminate()
+            for line in filter(str.strip, process.stderr or ()):
+                print(f"[seed {seed}] {line.rstrip()}", file=sys.stderr, flush=True)
+            assert process.stdout is not None
+            result = process.stdout.read()
+            process.wait()  # before the block closes stdin, which would stop a process that is about to end
         del self._running[seed]
-        self.ended[seed] = process.exitcode or 0, outcome
+        self.ended[seed] = process.returncode, Outcome(**json.loads(result)) if result else None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._stopped_by is not None
@@ -206,32 +198,36 @@ def _how_it_ended(code: int | None) -> str:
 # --- in the process of a seed -----------------------------------------------------------------------------------------
 
 
-def _child(args: list[str], seed: int, run_dir: str | None, output: Connection | None, outcome: Connection) -> None:
-    if output is not None:
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    run = partial(_train, args, seed, run_dir, outcome)
-    sys.exit(exit_code_of(run, debug="--debug" in args))
+def train_seed(args: list[str], seed: int, run_dir: str | None) -> None:
+    """Train one of several seeds, and exit with the code of the run. Print its result as JSON, and all else to stderr.
 
-
-def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection) -> int:
+    Args:
+        args: The arguments of the command that trains all seeds.
+        seed: The seed.
+        run_dir: Folder of the run; None writes no files.
+    """
     from algorithms.cli.train import train_plan  # here, as train imports this module
 
-    plan = train_plan(args)
-    plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
-    with plan.build() as algorithm:
-        ended = carry_out(plan, algorithm)
-    outcome.send(ended)
-    return ended.exit_code
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def train() -> int:
+        plan = train_plan(args)
+        plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
+        with plan.build() as algorithm:
+            outcome = carry_out(plan, algorithm)
+        print(json.dumps(vars(outcome)), file=results, flush=True)
+        return outcome.exit_code
+
+    sys.exit(exit_code_of(train, debug="--debug" in args))
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process has ended, then send SIGTERM to this process, so that its run saves and ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+    """Wait until the process that started this one has ended, then send SIGTERM to this process, so that its run saves
+    and ends."""
+    sys.stdin.read()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # stdout and stderr may be pipes to the parent
+    for stream in (1, 2):  # stderr may be a pipe to the process that has ended
         os.dup2(nowhere, stream)
     os.kill(os.getpid(), signal.SIGTERM)
