@@ -85,25 +85,57 @@ class DenseStack(nn.Module):
         super().__init__()
         self.input_dim = input_dim
         self.dropout = dropout
-        self.normalize, norm_class = functional.layer_norm, nn.LayerNorm
-        if norm == "rms":
-            self.normalize, norm_class = functional.rms_norm, nn.RMSNorm
-        ends, norm_widths = _widths(input_dim, hidden_dims, norm, blocks)
-        linears = [nn.Linear(inputs, outputs) for inputs, outputs in ends]
-        norms = [norm_class(width) for width in norm_widths]
+        self.normalize = functional.rms_norm if norm == "rms" else functional.layer_norm
+        self.linears, self.norms = nn.ModuleList(), nn.ModuleList()
+        hidden = [*self._hidden_layers(input_dim, hidden_dims, norm, blocks)]
         # all layers exist before the first is initialised: both draw random numbers, and seeds rely on their order
         output = None if output_dim is None else nn.Linear((input_dim, *hidden_dims)[-1], output_dim)
-        for linear in linears:
-            init.apply(linear)
+        for layer in hidden:
+            if layer.linear is not None:
+                init.fill(**layer.linear)
         if output is not None:
             (output_init or init).apply(output)
-        self.layers = [*_hidden_layers(linears, norms, blocks, activation)]
+        # each layer has its own activation, which stands where dropout does
+        self.layers = [
+            layer._replace(activation=in_place_by_name(activation)) if layer.drops else layer for layer in hidden
+        ]
         if output is not None:
             self.layers.append(Layer(output._parameters))
-            linears.append(output)
-        self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
+            self.linears.append(output)
         activations = [layer.activation for layer in self.layers]
         self.activations = nn.ModuleList(made for made in activations if isinstance(made, nn.Module))
+
+    def _hidden_layers(
+        self, input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
+    ) -> Iterator[Layer]:
+        """Build the modules of all layers except the output layer, and yield these layers without activations."""
+        norm_class = nn.RMSNorm if norm == "rms" else nn.LayerNorm
+
+        def linear(inputs: int, outputs: int) -> dict[str, Any]:
+            self.linears.append(nn.Linear(inputs, outputs))
+            return self.linears[-1]._parameters
+
+        def normed(width: int) -> dict[str, Any]:
+            self.norms.append(norm_class(width))
+            return self.norms[-1]._parameters
+
+        if blocks is None:
+            for inputs, width in pairwise((input_dim, *hidden_dims)):
+                yield Layer(linear(inputs, width), normed(width) if norm else None, drops=True)
+            return
+        width, *others = hidden_dims
+        if blocks == "bro":
+            yield Layer(linear(input_dim, width), normed(width), drops=True)
+            for _ in others:
+                yield Layer(linear(width, width), normed(width), drops=True, keeps=True)
+                yield Layer(linear(width, width), normed(width), adds=True)
+        else:
+            yield Layer(linear(input_dim, width))
+            for _ in others:
+                yield Layer(None, normed(width), keeps=True)
+                yield Layer(linear(width, EXPANSION * width), drops=True)
+                yield Layer(linear(EXPANSION * width, width), adds=True)
+            yield Layer(None, normed(width))
 
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
@@ -165,43 +197,6 @@ class DenseStack(nn.Module):
     def bounded(self, out: Tensor) -> Tensor:
         """Return the outputs ``out`` ``[..., D]``, clamped as :meth:`bound_outputs` asked for."""
         return torch.clamp(out, self.low, self.high) if self.has_bounds else out
-
-
-def _widths(
-    input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
-) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the numbers of inputs and outputs of each linear layer except the output layer, and the width of each
-    norm."""
-    if blocks is None:
-        return [*pairwise((input_dim, *hidden_dims))], [*hidden_dims] if norm else []
-    first, *others = hidden_dims
-    simba = blocks == "simba"
-    middle = EXPANSION * first if simba else first
-    ends = [(input_dim, first), *[(first, middle), (middle, first)] * len(others)]
-    return ends, [first] * (1 + len(others) * (1 if simba else 2))
-
-
-def _hidden_layers(
-    linears: Sequence[nn.Module], norms: Sequence[nn.Module], blocks: Blocks | None, activation: Activation
-) -> Iterator[Layer]:
-    """Yield all layers except the output layer, each with its own activation."""
-    weights, scales = iter([net._parameters for net in linears]), iter([net._parameters for net in norms])
-    plain = len(linears) if blocks is None else 0 if blocks == "simba" else 1
-    for _ in range(plain):
-        yield Layer(next(weights), next(scales, None), in_place_by_name(activation), drops=True)
-    if blocks == "simba":
-        yield Layer(next(weights))
-    for of_inside in weights:
-        made = in_place_by_name(activation)
-        if blocks == "simba":
-            yield Layer(None, next(scales), keeps=True)
-            yield Layer(of_inside, None, made, drops=True)
-            yield Layer(next(weights), adds=True)
-        else:
-            yield Layer(of_inside, next(scales), made, drops=True, keeps=True)
-            yield Layer(next(weights), next(scales), adds=True)
-    if blocks == "simba":
-        yield Layer(None, next(scales))
 
 
 class DenseEnsemble(DenseStack):
