@@ -30,7 +30,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
-from catalog.spaces import ArraySpace
+from catalog.spaces import ArraySpace, space_parts
 from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -236,7 +236,11 @@ class EnvGuard(Guard, gym.Wrapper):
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             self._last_step = None
-            raise self._wrong_result(result) from error
+            raise ValueError(
+                f"env {self.env_index}, step {step}, step(): expected a tuple (obs, reward, terminated, "
+                f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
+                "terminated (the task ended) and truncated (a time limit, say, cut it off)."
+            ) from error
         # most steps return these types, and need no further check
         if not (
             type(terminated) in BOOLS and type(truncated) in BOOLS and type(reward) in PLAIN and type(info) is dict
@@ -247,13 +251,6 @@ class EnvGuard(Guard, gym.Wrapper):
         if terminated or truncated:
             obs = own(obs)
         return obs, reward, terminated, truncated, info
-
-    def _wrong_result(self, result: Any) -> ValueError:
-        return ValueError(
-            f"env {self.env_index}, step {self._steps}, step(): expected a tuple (obs, reward, terminated, "
-            f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
-            "terminated (the task ended) and truncated (a time limit, say, cut it off)."
-        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env. Check the observation if a check is due, and the info in every reset.
@@ -406,24 +403,20 @@ def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs
     """
     if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
         _check_array(space, value, where, path, steps)
-    elif isinstance(space, spaces.Dict | spaces.Tuple):
-        _check_parts(space, value, where, path, steps)
-    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
-        raise _not_in_space(where, path, f"a member of {space}", describe(value))
-
-
-def _check_parts(space: spaces.Dict | spaces.Tuple, value: Any, where: Where, path: str, steps: int) -> None:
+        return
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             got = f"one with keys {[*value]}" if isinstance(value, Mapping) else describe(value)
             raise _not_in_space(where, path, f"a dict with keys {[*space.spaces]}", got)
-        for key, inner in space.spaces.items():
-            check_member(inner, value[key], where, f"{path}[{key!r}]", steps)
-    else:
+    elif isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", describe(value))
-        for position, inner in enumerate(space.spaces):
-            check_member(inner, value[position], where, f"{path}[{position}]", steps)
+    else:
+        if not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
+            raise _not_in_space(where, path, f"a member of {space}", describe(value))
+        return
+    for key, part in space_parts(space).items():
+        check_member(part, value[key], where, f"{path}[{key!r}]", steps)
 
 
 def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueError:
@@ -445,48 +438,32 @@ def _check_array(space: ArraySpace, value: Any, where: Where, path: str, steps: 
     is_storable = array.dtype == space.dtype or np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind")
     if array.shape != space.shape or not is_storable:
         raise wrong(describe(value))
+    _check_bounds(space, array, where, path, steps)
+
+
+def _check_bounds(space: ArraySpace, array: np.ndarray, where: Where, path: str, steps: int) -> None:
+    """Raise ValueError for the first number in ``array`` that is outside of the bounds of ``space``.
+
+    But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once for each leaf, which
+    is known by its ``space`` and ``path``.
+    """
     low, high = _bounds_of(space)
+    has_floats = np.dtype(space.dtype).kind == "f"
     if not np.count_nonzero((array < low) | (array > high)):  # nearly all arrays pass here; rounding takes longer
         return
     least, most = low, high
-    if np.dtype(space.dtype).kind == "f":
+    if has_floats:
         least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
         least, most = least - _ROUNDING * (1 + np.abs(least)), most + _ROUNDING * (1 + np.abs(most))
         with np.errstate(all="ignore"):  # too large a float64 becomes inf, as when it is stored
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
-    if outside.any():
-        _refuse_outside(array, outside, (low, high), space, where, path, steps)
-
-
-def _bounds_of(space: ArraySpace) -> tuple[Any, Any]:
-    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
-    return space.start, space.start + counts - 1
-
-
-def _refuse_outside(
-    array: np.ndarray,
-    outside: np.ndarray,
-    bounds: tuple[Any, Any],
-    space: ArraySpace,
-    where: Where,
-    path: str,
-    steps: int,
-) -> None:
-    """Raise ValueError for the first value of ``array`` that is ``outside`` the ``bounds`` of ``space``.
-
-    But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once for each leaf, which
-    is known by its ``space`` and ``path``.
-    """
+    if not outside.any():
+        return
     index = tuple(int(i) for i in np.argwhere(outside)[0])
-    least, most = (np.broadcast_to(bound, array.shape)[index] for bound in bounds)
+    least, most = (np.broadcast_to(bound, array.shape)[index] for bound in (low, high))
     value = f"{array[index]}{f' at index {index}' if index else ''}"
-    if np.dtype(space.dtype).kind != "f" or steps <= _STRICT:
+    if not has_floats or steps <= _STRICT:
         raise ValueError(
             f"{where(index)}, {path}: expected values in [{least}, {most}], got {value}. Widen the bounds of the "
             "observation_space, or clip the observation in the env."
@@ -497,6 +474,16 @@ def _refuse_outside(
             f"{where(index)}, {path}: {value} is outside of [{least}, {most}], the bounds that the env gives. The run "
             "continues and uses such values as they are. There is nothing to do, unless they are a mistake of your env."
         )
+
+
+def _bounds_of(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return space.start, space.start + counts - 1
 
 
 def check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
