@@ -8,7 +8,7 @@ from gymnasium import Space
 from gymnasium.spaces import Dict
 
 from catalog.actions.converters import ActionConverter, action_converter_rules, check_reach
-from catalog.actions.embeddings import ActionEmbeddings, find_action_embeddings
+from catalog.actions.embeddings import ActionEmbeddings, Field, find_action_embeddings
 from catalog.actions.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.activations import Init
 from catalog.base import ModelConfig, encoder_rules
@@ -25,8 +25,6 @@ from catalog.registry import distributions
 from catalog.rules import Node
 
 T = TypeVar("T")
-Field = tuple[str, Space]
-"""Name and space of a field of a Dict observation."""
 
 
 class DecisionTree(Hooks, ABC):

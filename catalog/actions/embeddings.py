@@ -5,6 +5,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from catalog.actions.masks import misfit
 from catalog.base import Tree
 from catalog.distributions.base import Distribution
 from catalog.encoders.shape_checks import check_floats, try_net
@@ -57,27 +58,22 @@ def find_action_embeddings(
     Raises:
         ValueError: If the field does not fit the action space or the distribution; names the path to the field.
     """
+    where, setting = f"observation_space[{key!r}]", "action_embeddings_key"
     if not isinstance(action_space, spaces.Discrete):
         expected = "a Discrete action space, whose actions it describes"
-        raise _misfit(key, expected, action_space, "Leave it out of the observation")
+        raise misfit(where, setting, expected, action_space, "Leave it out of the observation")
     count = int(action_space.n)
     shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
     if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
         expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
         hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if shape == (count,) else ""
-        raise _misfit(key, expected, field, "Change its space", hint)
+        raise misfit(where, setting, expected, field, "Change its space", hint)
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
         expected = f"a distribution with one input for each of the {count} actions"
-        raise _misfit(key, expected, f"{dist_cls.__name__} with {inputs} inputs", "Leave custom_action_dist out")
+        got = f"{dist_cls.__name__} with {inputs} inputs"
+        raise misfit(where, setting, expected, got, "Leave custom_action_dist out")
     return ActionEmbeddings(key, int(shape[1]))
-
-
-def _misfit(key: str, expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a field ``key`` of the observation that does not describe the actions as it should: what was
-    ``expected``, ``got``, and the ``remedy``; ``hint`` ends the text."""
-    ordinary = "or set action_embeddings_key=None to treat it as an ordinary observation."
-    return ValueError(f"observation_space[{key!r}]: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
 
 Field = tuple[str, Space]

@@ -105,7 +105,7 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
     if not any(counts for counts, _ in _parts(action_space, dist_cls)):
         expected = "an action space with choices to forbid (Discrete, MultiDiscrete, integer Box)"
         got = f"{action_space} with {dist_cls.__name__}"
-        raise _misfit(path, (), expected, got, "Leave the mask out of the observation")
+        raise misfit(path, "action_mask_key", expected, got, "Leave the mask out of the observation")
     leaves: list[Leaf] = []
     source: list[int] = []
     groups: list[int] = []
@@ -119,7 +119,7 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
         for size in counts or (width,):
             groups += [next(group)] * size
     if not leaves:
-        raise _misfit(path, (), "a mask for at least one part of the action", field, "Add one")
+        raise misfit(path, "action_mask_key", "a mask for at least one part of the action", field, "Add one")
     return ActionMask(key, leaves, source + [-1] * context_dim, groups + [next(group)] * context_dim)
 
 
@@ -130,21 +130,26 @@ def _pieces(
     sizes of its categorical parts, and its number of logits. One array may mask several leaves.
 
     ``mask`` is the space of the mask for ``action``, None for no mask. ``keys`` lead from the whole mask to ``mask``;
-    ``path`` names the whole mask in error messages.
+    ``path`` names ``mask`` in error messages.
     """
+
+    def wrong(expected: str, remedy: str, hint: str = "") -> ValueError:
+        return misfit(path, "action_mask_key", expected, mask, remedy, hint)
+
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts, leaf = _parts(action, dist_cls), None
         if mask is not None:
-            if not _is_mask_array(mask):
-                raise _misfit(path, keys, "an array of 0s and 1s (a Box or MultiBinary)", mask, "Change its space")
+            is_binary = isinstance(mask, spaces.MultiDiscrete) and np.all(mask.nvec == 2) and np.all(mask.start == 0)
+            if not (is_binary or isinstance(mask, spaces.Box | spaces.MultiBinary)):
+                raise wrong("an array of 0s and 1s (a Box or MultiBinary)", "Change its space")
             leaf, num_choices = Leaf(keys, mask, tuple(mask.shape or ())), sum(sum(counts) for counts, _ in parts)
             if math.prod(leaf.shape) != num_choices:
-                raise _misfit(path, keys, f"{num_choices} entries, one for each choice in {action}", mask, "Resize it")
+                raise wrong(f"{num_choices} entries, one for each choice in {action}", "Resize it")
         for counts, width in parts:
             yield leaf if counts else None, counts, width
         return
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
-        raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
+        raise wrong(f"one array, since it is for {action}", "Change its space")
     masks = space_parts(mask)
     # a Dict may leave parts without a mask; a Tuple cannot, since its masks are matched by position
     unknown = [name for name in masks if name not in dist_cls.keys]
@@ -152,16 +157,15 @@ def _pieces(
         known = ", ".join(map(repr, dist_cls.keys))
         remedy = "Give a Tuple one for each, Box(0, 1, (0,)) for parts without choices"
         hint = closest(str(unknown[0]), map(str, dist_cls.keys)) if unknown else ""
-        raise _misfit(path, keys, f"masks for parts of the action ({known})", mask, remedy, hint)
+        raise wrong(f"masks for parts of the action ({known})", remedy, hint)
     for name, child in zip(dist_cls.keys, dist_cls.children, strict=True):
-        yield from _pieces(masks.get(name), action[name], child, (*keys, name), path)
+        yield from _pieces(masks.get(name), action[name], child, (*keys, name), f"{path}[{name!r}]")
 
 
-def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-    """Return the error for a mask, or its part at ``keys``, that does not fit the action. ``path`` names the whole
-    mask. The other arguments are texts of the error."""
-    where = path + "".join(f"[{key!r}]" for key in keys)
-    ordinary = "or set action_mask_key=None to treat it as an ordinary observation."
+def misfit(where: str, setting: str, expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
+    """Return the error for a field of the observation, or its part ``where``, that does not fit the action. ``setting``
+    is the model setting that names the field. The other arguments are texts of the error."""
+    ordinary = f"or set {setting}=None to treat it as an ordinary observation."
     return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
 
@@ -174,12 +178,6 @@ def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int,
         counts, width = choice_counts(leaf), leaf_cls.required_input_dim(leaf)
         parts.append((counts if sum(counts) == width else (), width))
     return parts
-
-
-def _is_mask_array(space: Space) -> bool:
-    if isinstance(space, spaces.MultiDiscrete):
-        return bool(np.all(space.nvec == 2) and np.all(space.start == 0))
-    return isinstance(space, spaces.Box | spaces.MultiBinary)
 
 
 def observation_space_without(space: Space, *keys: str) -> spaces.Dict:

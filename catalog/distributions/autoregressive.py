@@ -361,15 +361,10 @@ def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
     return [(part.name, part.inputs, part.code) for part in dist.parts]
 
 
-def _flat(value: Tensor, dims: int) -> Tensor:
-    """Flatten the dims of ``value`` from index ``dims - 1`` on into one; add that dim, of size 1, if it is missing."""
-    return value.unsqueeze(-1) if value.dim() < dims else value.flatten(dims - 1)
-
-
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
     """Write ``value`` of ``part`` in place into the flat action ``code`` ``[..., E]``: choices one-hot, numbers as they
     are. All numbers in the range ``part.code`` must be 0 before."""
-    flat = _flat(value, code.dim())
+    flat = value.unsqueeze(-1) if value.dim() < code.dim() else value.flatten(code.dim() - 1)
     if part.nvec:
         if len(part.nvec) > 1:
             flat = flat + part_starts(part.nvec, flat.device)

@@ -78,8 +78,7 @@ class DiagGaussian(BoxDistribution):
         return (-0.5 * noise.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
 
     def logp(self, actions: Tree) -> Tensor:
-        z = (self._flat(actions) - self.mean) * (-self.log_std).exp()
-        return (-0.5 * z.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
+        return self._logp_of((self._flat(actions) - self.mean) * (-self.log_std).exp())
 
     def entropy(self) -> Tensor:
         return self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.mean.shape[-1]

@@ -203,12 +203,10 @@ def at(nested: Any, keys: tuple[Any, ...]) -> Any:
     return functools.reduce(operator.getitem, keys, nested)
 
 
-def _multi(
+@action_distribution_rules.register(spaces.Tuple, name="Tuple → MultiDistribution, one per part")
+@action_distribution_rules.register(spaces.Dict, name="Dict → MultiDistribution, one per key")
+def _(
     space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[type[Distribution]]
 ) -> type[Distribution]:
     children = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return MultiDistribution.bind(space, children, path=node.path)
-
-
-action_distribution_rules.register(spaces.Dict, name="Dict → MultiDistribution, one per key")(_multi)
-action_distribution_rules.register(spaces.Tuple, name="Tuple → MultiDistribution, one per part")(_multi)

@@ -77,8 +77,12 @@ class Vectorize(nn.Module):
         one-hot codes: their product is the sum of the columns of ``weight`` at the ones."""
         products, start = list[Tensor](), 0
         for piece in self.parts():
-            products.append(piece.times(obs, weight, start))
-            start += piece.width
+            end = start + piece.width
+            if isinstance(piece, _OneHot) and piece.width > WIDE:
+                products.append(piece.columns_at_ones(obs, weight, start))
+            else:
+                products.append(functional.linear(piece(obs), weight[:, start:end]))
+            start = end
         return functools.reduce(torch.add, products)
 
 
@@ -105,10 +109,6 @@ class _Numbers(nn.Module):
         numbers = self.leaf.of(obs)
         return numbers / 255 if self.scaled else numbers.float()
 
-    def times(self, obs: Tree, weight: Tensor, start: int) -> Tensor:
-        """Return the product with the columns of ``weight`` from ``start`` on."""
-        return functional.linear(self(obs), weight[:, start : start + self.width])
-
 
 class _OneHot(nn.Module):
     """Encodes Discrete and MultiDiscrete leaves of an observation as one vector: their concatenated one-hot codes."""
@@ -134,10 +134,8 @@ class _OneHot(nn.Module):
         code = torch.zeros(*ones.shape[:-1], self.width, device=ones.device)
         return code.scatter_(-1, ones, 1.0)
 
-    def times(self, obs: Tree, weight: Tensor, start: int) -> Tensor:
-        """Return the product with the columns of ``weight`` from ``start`` on."""
-        if self.width <= WIDE:
-            return functional.linear(self(obs), weight[:, start : start + self.width])
+    def columns_at_ones(self, obs: Tree, weight: Tensor, start: int) -> Tensor:
+        """Return the product with the columns of ``weight`` from ``start`` on: the sum of its columns at the ones."""
         ones = self._ones(obs) + start
         rows = weight.shape[0]
         # on the CPU, a dense gradient in each minibatch would fragment the memory; a sparse one is added in place

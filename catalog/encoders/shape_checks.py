@@ -51,7 +51,13 @@ def check_encoder(
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
     out = try_net(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
-    latent = _latent_of(out, where)
+    latent = out.latent if isinstance(out, EncoderOutput) else None
+    if not isinstance(latent, Tensor):
+        got = f"an EncoderOutput of {type(latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
+        raise ValueError(
+            f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
+            "returns EncoderOutput(latent, state)."
+        )
     dims = tuple(latent.shape[-1:]) if declared is None else declared
     width = declared[0] if declared is not None and len(declared) == 1 else "D"
     expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
@@ -59,18 +65,6 @@ def check_encoder(
     check_floats(latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
     check_next_state(memory["state"], out.state, where)
     return dims
-
-
-def _latent_of(out: Any, where: str) -> Tensor:
-    """Return the latents in ``out``, which the encoder that ``where`` names has returned. Raise ValueError if ``out``
-    has none."""
-    if isinstance(out, EncoderOutput) and isinstance(out.latent, Tensor):
-        return out.latent
-    got = f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
-    raise ValueError(
-        f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
-        "returns EncoderOutput(latent, state)."
-    )
 
 
 def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:

@@ -406,18 +406,15 @@ def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
     if unlisted:
         rows.append(("others", "", _count(unlisted)))
     rows.append(("all", "", _count(whole.parameters())))
-    yield Line(1, "parameters", _sharing(catalog) if "critic encoder" in parts else "")
+    sharing = ""
+    if "critic encoder" in parts:
+        sharing, config = _setting(catalog, "vf_share_layers"), catalog.for_function("value").model_config
+        if not catalog.model_config.vf_share_layers and config.is_recurrent:
+            sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
+    yield Line(1, "parameters", sharing)
     width = max(len(text) for _, text, _ in rows)
     for name, text, count in rows:
         yield Line(2, name, f"{text:<{width}}  {count:>12}")
-
-
-def _sharing(catalog: Catalog) -> str:
-    """Return whether policy and critic share an encoder as text, and what separate encoders cost."""
-    sharing = _setting(catalog, "vf_share_layers")
-    if not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
-        sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
-    return sharing
 
 
 def _count(parameters: Iterable[Tensor]) -> str:

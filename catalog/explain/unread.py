@@ -66,10 +66,7 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
     """
     config, known = catalog.model_config, settings_of(type(catalog.model_config))
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
-    every = [catalog, *views.values()]
-    read = {*catalog.setting_reasons}.union(*(_read_by(view) for view in every))
-    if not any(_may_have_memory(view) for view in every):
-        read.discard("max_seq_len")
+    read = {*catalog.setting_reasons}.union(*map(_read_by, [catalog, *views.values()]))
     unread = {}
     for name, item in known.items():
         value = getattr(config, name)
@@ -100,15 +97,9 @@ def _decides_all(view: Catalog) -> bool:
     return any(node.rule is None for node in view.encoder_node.walk())
 
 
-def _may_have_memory(view: Catalog) -> bool:
-    """Return whether ``view`` has a net with a memory, or may have one because custom code builds its encoder."""
-    config = view.model_config
-    return config.is_recurrent or config.has_custom_model or _decides_all(view)
-
-
 def _read_by(view: Catalog) -> set[str]:
     """Return the names of the settings that affect what ``view`` builds, which is a catalog, or its copy for one
-    function. ``max_seq_len`` is one of them whether or not there is a net with a memory."""
+    function."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):
@@ -117,6 +108,8 @@ def _read_by(view: Catalog) -> set[str]:
         read.update(*(node.reads for node in view.encoder_node.walk()))
         if view._sees_more and not config.is_recurrent:
             read |= {*FUSION}
+        if not (config.is_recurrent or config.has_custom_model):  # custom code may build a net with a memory
+            read -= {"max_seq_len"}
     read |= {*view.further_settings}
     if not issubclass(dist_cls, AutoregressiveDistribution):
         read -= {"autoregressive_hiddens", "autoregressive_context_dim"}
