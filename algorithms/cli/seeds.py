@@ -147,10 +147,11 @@ class Runs:
         if self._stopped_by is not None:
             return
         run_dir = None if self.folder is None else str(self.folder / f"seed-{seed}")
+        results, written = os.pipe()
         # Pass on where Python finds modules, which depends on how this process was started.
         code = (
-            f"import sys; sys.path[:] = {sys.path}; from algorithms.cli.seeds import train_seed; "
-            f"train_seed({self.args}, {seed}, {run_dir!r})"
+            f"import sys; sys.path[:] = {[*map(str, sys.path)]}; from algorithms.cli.seeds import train_seed; "
+            f"train_seed({self.args}, {seed}, {run_dir!r}, {written})"
         )
         is_alone = self.plan.flags.jobs == 1
         if is_alone:
@@ -158,21 +159,23 @@ class Runs:
         with subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,  # the process ends when this one does, which closes the pipe
-            stdout=subprocess.PIPE,
-            stderr=None if is_alone else subprocess.PIPE,
+            stdout=None if is_alone else subprocess.PIPE,
+            stderr=None if is_alone else subprocess.STDOUT,
+            pass_fds=[written],
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
         ) as process:
+            os.close(written)
             self._running[seed] = process
             if self._stopped_by is not None:  # the signal came before the process was in _running
                 process.terminate()
-            for line in filter(str.strip, process.stderr or ()):
+            for line in filter(str.strip, process.stdout or ()):
                 print(f"[seed {seed}] {line.rstrip()}", file=sys.stderr, flush=True)
-            assert process.stdout is not None
-            result = process.stdout.read()
             process.wait()  # before the block closes stdin, which would stop a process that is about to end
         del self._running[seed]
+        with open(results, encoding="utf-8") as file:
+            result = file.read()
         self.ended[seed] = process.returncode, Outcome(**json.loads(result)) if result else None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -198,18 +201,17 @@ def _how_it_ended(code: int | None) -> str:
 # --- in the process of a seed -----------------------------------------------------------------------------------------
 
 
-def train_seed(args: list[str], seed: int, run_dir: str | None) -> None:
-    """Train one of several seeds, and exit with the code of the run. Print its result as JSON, and all else to stderr.
+def train_seed(args: list[str], seed: int, run_dir: str | None, results: int) -> None:
+    """Train one of several seeds, and exit with the code of the run.
 
     Args:
         args: The arguments of the command that trains all seeds.
         seed: The seed.
         run_dir: Folder of the run; None writes no files.
+        results: Descriptor of the pipe to which to write the result of the run as JSON.
     """
     from algorithms.cli.train import train_plan  # here, as train imports this module
 
-    results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def train() -> int:
@@ -217,7 +219,8 @@ def train_seed(args: list[str], seed: int, run_dir: str | None) -> None:
         plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
         with plan.build() as algorithm:
             outcome = carry_out(plan, algorithm)
-        print(json.dumps(vars(outcome)), file=results, flush=True)
+        with open(results, "w", encoding="utf-8") as file:
+            json.dump(vars(outcome), file)
         return outcome.exit_code
 
     sys.exit(exit_code_of(train, debug="--debug" in args))
@@ -228,6 +231,6 @@ def _end_with_parent() -> None:
     and ends."""
     sys.stdin.read()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # stderr may be a pipe to the process that has ended
+    for stream in (1, 2):  # stdout and stderr may be pipes to the process that has ended
         os.dup2(nowhere, stream)
     os.kill(os.getpid(), signal.SIGTERM)
