@@ -186,17 +186,14 @@ def _parser(prog: str, arguments: str, sections: Mapping[str, Section]) -> argpa
         group = parser.add_argument_group(f"{kebab(section_name)} options", section.doc)
         for item in section.settings:
             flag, name, about = _flag_of(item), item.name, _help_text(item)
-            list_item = item_of(item.hint)
             # "append" keeps all that is typed, where argparse would otherwise keep the last.
             if _is_switch(item):
                 group.add_argument(flag, dest=name, action="append_const", const=True, help=about)
                 group.add_argument(f"--no-{kebab(name)}", dest=name, action="append_const", const=False)
-            elif list_item is None:
-                group.add_argument(flag, dest=name, action="append", nargs=1, metavar=type_text(item.hint), help=about)
             else:
-                group.add_argument(
-                    flag, dest=name, action="append", nargs="*", metavar=type_text(list_item), help=about
-                )
+                list_item = item_of(item.hint)
+                words, hint = (1, item.hint) if list_item is None else ("*", list_item)
+                group.add_argument(flag, dest=name, action="append", nargs=words, metavar=type_text(hint), help=about)
     return parser
 
 

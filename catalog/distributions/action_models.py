@@ -207,9 +207,9 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
     model, parts = dist_cls.model, dist_cls.parts
     if model is None or type(model) is MADE:  # MADE's masks guarantee the independence
         return
-    # the most likely action of these inputs: bits are 1 and numbers are not 0, so no part has the code 0
-    likely = dist_cls.independent.from_logits(torch.ones(1, dist_cls.width)).to_deterministic().sample()
-    (whole,) = model.encode(likely)
+    # the most likely action of inputs that grow: last choices, bits of 1 and numbers other than 0, so no code is all 0
+    growing = torch.linspace(0.5, 1, dist_cls.width).unsqueeze(0)
+    (whole,) = model.encode(dist_cls.independent.from_logits(growing).to_deterministic().sample())
     starts = torch.tensor([part.code.start for part in parts])
     drawn = whole.masked_fill(torch.arange(len(whole)) >= starts.unsqueeze(-1), 0.0)
     # one row per part, as known when that part is sampled, and a last row with the whole action
