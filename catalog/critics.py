@@ -21,7 +21,8 @@ from catalog.encoders.shape_checks import check_encoder
 from catalog.hooks import refuses_foreign
 from catalog.model_config import ActionValueModelConfig, settings_about
 from catalog.past import sampled_space
-from catalog.settings import Settings, setting
+from catalog.return_heads import ReturnSettings
+from catalog.settings import setting
 from catalog.spaces import Leaf, array_leaves
 
 MOST_JOINT_ACTIONS = 256
@@ -30,11 +31,11 @@ MAX_LOG_STD = 2.0
 """Upper bound of the log standard deviations of a policy that is trained through its samples, as published for SAC."""
 
 
-class CriticSettings(Settings):
+class CriticSettings(ReturnSettings):
     """Settings of critics, which both the config of an algorithm and its model config have."""
 
-    twin_q: bool = setting(
-        True, "Whether to train two critics and use the lesser of their values (clipped double Q-learning)."
+    num_critics: int = setting(
+        2, "Number of critics. Targets use the least of their values (clipped double Q-learning).", ge=1
     )
 
 
@@ -43,6 +44,10 @@ class ActionCriticModelConfig(CriticSettings, ActionValueModelConfig):
     deviations of the policy depend on the state."""
 
     free_log_std = False
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        self.check_returns("model_config")
 
 
 def num_joint_actions(action_space: Space) -> int:
@@ -90,6 +95,7 @@ class ActionCriticConfig(ModelConfig):
             observation. The critic adds the width of the action.
         head: Config of the layers after the body. The critic replaces its ``input_dims`` and ``output_layer_dim``.
         values_all: Whether one pass predicts the values of all joint actions, from the latent alone.
+        outputs_per_value: Number of outputs for each value.
     """
 
     action_space: Space
@@ -97,10 +103,13 @@ class ActionCriticConfig(ModelConfig):
     body: MLPEncoderConfig
     head: MLPHeadConfig
     values_all: bool = False
+    outputs_per_value: int = 1
 
     @property
     def output_dims(self) -> tuple[int, ...]:
-        return (num_joint_actions(self.action_space),) if self.values_all else ()
+        if self.values_all:
+            return (num_joint_actions(self.action_space),)
+        return (self.outputs_per_value,) if self.outputs_per_value > 1 else ()
 
     def build(self) -> "ActionCritic":
         return ActionCritic(self)
@@ -123,6 +132,7 @@ class ActionCritic(nn.Module):
         super().__init__()
         self.values_all, (latent_dim,) = config.values_all, config.body.input_dims
         self.code = None if config.values_all else ActionCode(config.action_space)
+        self.has_several_outputs = config.outputs_per_value > 1
         width = latent_dim + (0 if self.code is None else self.code.width)
         body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))
         self.body = DenseEnsemble(config.members, **encoder_layers(body))
@@ -145,7 +155,8 @@ class ActionCritic(nn.Module):
             num_critics: Number of members to compute, the first ones; None computes all.
 
         Returns:
-            Values ``[members, B]``; without ``actions`` ``[members, B, number of joint actions]``.
+            Values ``[members, B]``, or with several outputs per value ``[members, B, outputs]``; without ``actions``
+            ``[members, B, number of joint actions]``.
         """
         x = latent.detach() if frozen else latent
         if self.code is not None:
@@ -154,7 +165,7 @@ class ActionCritic(nn.Module):
         x = self.body.run(x, self.body.layers_of(num_critics, frozen=frozen))
         values = self.head.run(x, self.head.layers_of(num_critics, frozen=frozen))
         if self.code is not None:
-            return values.squeeze(-1)
+            return values if self.has_several_outputs else values.squeeze(-1)
         return values if actions is None else self._taken(values, actions)
 
     def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
@@ -177,6 +188,7 @@ class ActionCriticCatalog(Catalog):
     functions = ("policy", "value")
     further_settings = settings_about("fcnet_")
     model_config_class = ActionCriticModelConfig
+    model_config: ActionCriticModelConfig
     _critic_dims: tuple[int, ...] = ()
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
@@ -237,10 +249,11 @@ class ActionCriticCatalog(Catalog):
         config, head = self.for_function("value").model_config, self.head_config("value", 1)
         return ActionCriticConfig(
             action_space=self.action_space,
-            members=2 if self.model_config.twin_q else 1,
+            members=self.model_config.num_critics,
             body=MLPEncoderConfig(input_dims=head.input_dims, **fcnet_layers(config)),
             head=head,
             values_all=self.values_all,
+            outputs_per_value=self.model_config.outputs_per_value,
         )
 
     def _explain_parts(self) -> dict[str, nn.Module]:

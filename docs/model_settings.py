@@ -62,7 +62,7 @@ defaults, and so is a `DefaultModelConfig`: what it was not given is DQN's.
 SAC = """\
 ## SAC's
 
-[`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `twin_q` and
+[`SACModelConfig`](../algorithms/sac/module.py), in the same way: `SACConfig().training(...)` sets `num_critics` and
 `initial_alpha`. TD3 and DDPG have [`ActionCriticModelConfig`](../catalog/critics.py), without `initial_alpha`.
 """
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rlmodule.modules.action_critic import ActionCriticModule
     from rlmodule.modules.apis import (
         ActionValueAPI,
-        DistributionalQNetAPI,
         ExplorationAPI,
         ExtraLoss,
         ExtraLossAPI,
@@ -58,7 +57,6 @@ __all__ = [
     "Coefficient",
     "Columns",
     "DEFAULT_MODULE_ID",
-    "DistributionalQNetAPI",
     "EnvError",
     "EnvRunner",
     "EnvRunnerGroup",

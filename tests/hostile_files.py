@@ -63,7 +63,7 @@ _SETTINGS = """
     replay_in_checkpoints restart_failed_env_runners restart_failed_learners restart_failed_sub_environments
     rl_module_spec rollout_fragment_length seed shared_parts sigma0 target_entropy target_kl target_network_update_freq
     target_noise target_noise_clip tau td_error_loss_fn torch_autocast torch_compile_learner torch_cuda_graphs
-    torch_num_threads train_batch_size_per_learner training_intensity twin_q use_kl_loss v_max v_min vf_clip_param
+    torch_num_threads train_batch_size_per_learner training_intensity use_kl_loss v_max v_min vf_clip_param
     vf_huber_delta vf_loss_coeff
 """
 _NETS = """
@@ -81,7 +81,7 @@ _NETS = """
     leaf_overrides/*/conv_activation log_std_clip_param lstm_bias_initializer lstm_bias_initializer_kwargs
     lstm_cell_size lstm_kernel_initializer lstm_kernel_initializer_kwargs lstm_num_layers lstm_use_prev_action
     lstm_use_prev_reward matrix_observations max_seq_len noisy normalize_actions normalize_observations
-    normalize_values num_atoms sigma0 twin_q use_attention use_gru use_lstm v_max v_min vf_share_layers
+    normalize_values num_atoms sigma0 use_attention use_gru use_lstm v_max v_min vf_share_layers
 """
 _SPEC = {
     "allow": """__dataclass__ fields/module_class/__import__ fields/catalog_class/__import__

@@ -21,7 +21,7 @@ from algorithms.sac import SACConfig, SACModule
 from algorithms.td3 import TD3Config, TD3Module
 from catalog import Catalog
 from examples.curiosity import icm
-from rlmodule import Columns, DistributionalQNetAPI, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
+from rlmodule import Columns, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
 from rlmodule.modules import apis
 from rlmodule.testing.learner_contract import LearnerContract
 
@@ -53,14 +53,13 @@ def test_values_of_states_of_actions_and_of_atoms_are_methods_with_shapes() -> N
     policy, q_net = built(ppo()), built(dqn(dueling=True, num_atoms=7, v_min=-1.0, v_max=1.0))
     assert policy.compute_values(batch).shape == (2, 6)
     assert q_net.compute_q_values(batch).shape == (2, 6, 3)
-    assert q_net.compute_q_logits(batch).shape == (2, 6, 3, 7)
-    means = q_net.compute_q_logits(batch).softmax(-1) @ q_net.q_support()
+    assert q_net.compute_q_outputs(batch).shape == (2, 6, 3, 7)
+    means = q_net.compute_q_outputs(batch).softmax(-1) @ torch.linspace(-1.0, 1.0, 7)
     torch.testing.assert_close(q_net.compute_q_values(batch), means)
 
 
 def test_abilities_build_on_one_another() -> None:
-    assert issubclass(DistributionalQNetAPI, QNetAPI)
-    assert DistributionalQNetAPI.__abstractmethods__ == {"compute_q_values", "compute_q_logits", "q_support"}
+    assert QNetAPI.__abstractmethods__ == {"compute_q_values"}
     assert isinstance(built(dqn()), QNetAPI)
     assert not isinstance(built(dqn()), ValueFunctionAPI)
     assert not isinstance(built(ppo()), QNetAPI)

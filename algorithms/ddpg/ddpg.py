@@ -8,7 +8,7 @@ class DDPGConfig(TD3Config):
     """Settings of :class:`DDPG`: those of TD3, with one critic, a policy update in every gradient step, and no noise on
     target actions."""
 
-    twin_q = False
+    num_critics = 1
     policy_delay = 1
     target_noise = 0.0
     presets = DDPG_PRESETS

@@ -35,7 +35,8 @@ class DQNTraining(DQNNetSettings, ReplayTraining):
         le=1,
     )
     td_error_loss_fn: Literal["huber", "mse"] = setting(
-        "huber", "Loss of TD errors without atoms: squared up to 1 and linear above it (huber), or squared (mse)."
+        "huber",
+        "Loss of TD errors without atoms and quantiles: squared up to 1 and linear above it (huber), or squared (mse).",
     )
 
 
@@ -89,8 +90,13 @@ class DQNConfig(DQNTraining, ReplayConfig):
     def validate(self) -> None:
         super().validate()
         self.check_nets(type(self).__name__)
-        if self.num_atoms > 1 and self.td_error_loss_fn != "huber":
-            raise self._invalid("td_error_loss_fn", "its default with num_atoms > 1, whose loss is KL", "Leave it out.")
+        if self.td_error_loss_fn != "huber":
+            if self.num_atoms > 1:
+                expected = "its default with num_atoms > 1, whose loss is KL"
+                raise self._invalid("td_error_loss_fn", expected, "Leave it out.")
+            if self.num_quantiles > 1:
+                expected = "its default with num_quantiles > 1, whose loss is the quantile Huber loss"
+                raise self._invalid("td_error_loss_fn", expected, "Leave it out.")
 
 
 class DQN(ExploringAlgorithm):

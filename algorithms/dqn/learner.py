@@ -1,18 +1,18 @@
 """DQN's learner: targets from the target network, the loss of action values, and target updates."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from algorithms.off_policy.learner import ReplayLearner, following, valid_rows
-from algorithms.ops.distributional import project_onto_support
+from algorithms.off_policy.learner import ReplayLearner, check_return_head, following, valid_rows
+from algorithms.ops.distributional import return_losses, return_targets, take_actions
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.reports import Metrics
-from rlmodule.modules.apis import DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, QNetAPI, check_apis
+from rlmodule.modules.apis import ExplorationAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
@@ -41,8 +41,8 @@ class DQNLearner(ReplayLearner):
         if not train:  # a module that is not trained chooses no targets
             return
         module, settings = self.module[module_id], self.settings
-        if settings.num_atoms > 1:
-            check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
+        assert isinstance(module, QNetAPI)
+        check_return_head(module.return_head(), settings, module_id)
         if settings.noisy:
             check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
         self.choosing.add(module_id, spec.build().to(self.device))
@@ -59,28 +59,19 @@ class DQNLearner(ReplayLearner):
         """Return the loss and its metrics. The loss is the mean over rows of the error of the taken action's value.
         With prioritized replay, each error is multiplied by its importance weight.
 
-        The error is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the target
-        distribution (Bellemare et al. 2017, Algorithm 1).
+        The error of a number is a Huber or squared error (Mnih et al. 2015, eq. 1). Those of atoms and quantiles are
+        described in :func:`return_losses`.
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
         """
         module, embeddings = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
-        targets, actions = batch[Columns.VALUE_TARGETS], batch[Columns.ACTIONS].unsqueeze(-1)
-        if self.settings.num_atoms > 1:
-            assert isinstance(module, DistributionalQNetAPI)
-            logits = module.compute_q_logits(batch, embeddings)
-            log_probs = logits.take_along_dim(actions.unsqueeze(-1), -2).squeeze(-2).log_softmax(-1)
-            # The KL has the gradient of the paper's cross-entropy, and is 0 at the target, as a priority should be.
-            losses = functional.kl_div(log_probs, targets, reduction="none").sum(-1)
-            values, td_error = (log_probs.detach().exp() * module.q_support()).sum(-1), losses.detach()
-        else:
-            assert isinstance(module, QNetAPI)
-            values = module.compute_q_values(batch, embeddings).gather(-1, actions).squeeze(-1)
-            distance = functional.smooth_l1_loss if self.settings.td_error_loss_fn == "huber" else functional.mse_loss
-            reduction = "none" if Columns.WEIGHTS in batch else "mean"  # a separate mean takes longer
-            losses, values = distance(values, targets, reduction=reduction), values.detach()
-            td_error = values - targets
+        assert isinstance(module, QNetAPI)
+        taken = take_actions(module.compute_q_outputs(batch, embeddings), batch[Columns.ACTIONS])
+        distance = functional.smooth_l1_loss if self.settings.td_error_loss_fn == "huber" else functional.mse_loss
+        if Columns.WEIGHTS in batch:
+            distance = partial(distance, reduction="none")  # else its own mean: a separate one takes longer
+        losses, values, td_error = return_losses(module.return_head(), taken, batch[Columns.VALUE_TARGETS], distance)
         if Columns.WEIGHTS in batch:
             losses = losses * batch[Columns.WEIGHTS]
         loss = losses.mean() if losses.dim() else losses
@@ -94,8 +85,8 @@ class DQNLearner(ReplayLearner):
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of one row's target: ``()`` for a number, or ``[num_atoms]`` for the probabilities of the atoms."""
-        return () if self.settings.num_atoms == 1 else (self.settings.num_atoms,)
+        """Shape of one row's target: ``()`` for a number, ``(K,)`` for the probabilities of atoms or for quantiles."""
+        return self.settings.build_return_head().shape
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
@@ -108,28 +99,23 @@ class DQNLearner(ReplayLearner):
             batch: Columns of :meth:`ReplayBuffer.sample`.
 
         Returns:
-            Targets ``[B]``; with atoms, their probabilities ``[B, num_atoms]``. For sequences, ``B`` is the number of
-            valid rows.
+            Targets ``[B, *target_shape]``. For sequences, ``B`` is the number of valid rows.
         """
         target, rows = self.target[module_id], valid_rows(batch)
         assert isinstance(target, QNetAPI)
         seen = following(target, batch)
         embeddings = seen.get(Columns.EMBEDDINGS)
-        values = target.compute_q_values(seen, embeddings)
-        preferences = values
+        outputs = target.compute_q_outputs(seen, embeddings)
         if self.settings.double_q:
             choosing = self.choosing[module_id]
             assert isinstance(choosing, QNetAPI)
             chosen_from = following(choosing, batch)
             preferences = choosing.compute_q_values(chosen_from, chosen_from.get(Columns.EMBEDDINGS))
-        best = preferences.argmax(-1, keepdim=True)
+        else:
+            preferences = target.compute_q_values(seen, embeddings)
+        best = take_actions(outputs, preferences.argmax(-1))
         rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
         if target.action_mask is not None:  # no reward can follow where no action is allowed
             stuck = target.action_mask.rows_without_choice(target.env_part(seen[Columns.OBS]))
             discounts = discounts.masked_fill(stuck, 0.0)
-        if self.settings.num_atoms > 1:
-            assert isinstance(target, DistributionalQNetAPI)
-            logits = target.compute_q_logits(seen, embeddings)
-            probs = logits.take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
-            return project_onto_support(probs, rewards, discounts, target.q_support())
-        return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))
+        return return_targets(target.return_head(), best, rewards, discounts)

@@ -17,9 +17,10 @@ from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
 from catalog.encoders.shape_checks import untouched
 from catalog.hooks import refuses_foreign
 from catalog.model_config import ActionValueModelConfig
-from catalog.settings import Settings, setting
+from catalog.return_heads import ReturnHead, ReturnSettings
+from catalog.settings import setting
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.modules.apis import DistributionalQNetAPI, ExplorationAPI, InferenceOnlyAPI, NoisyNetAPI
+from rlmodule.modules.apis import ExplorationAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
@@ -31,17 +32,12 @@ ALWAYS_GREEDY = 1e6
 """Logit of the greedy action if epsilon is 0. The other logits are 0, so the Categorical draws no other action."""
 
 
-class DQNNetSettings(Settings):
+class DQNNetSettings(ReturnSettings):
     """Settings of DQN's nets, shared by the algorithm's config and the model config."""
 
     dueling: bool = setting(
         False, "Whether the state's value and the actions' advantages have separate heads (dueling nets)."
     )
-    num_atoms: int = setting(
-        1, "Number of atoms of each action's distribution of returns; 1 predicts the mean alone.", ge=1
-    )
-    v_min: float | None = setting(None, "Discounted return of the lowest atom.")
-    v_max: float | None = setting(None, "Discounted return of the highest atom.")
     noisy: bool = setting(False, "Whether the heads explore through learned noise in their weights (noisy nets).")
     sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
 
@@ -52,21 +48,9 @@ class DQNNetSettings(Settings):
             where: Name of the object with the settings, for error messages.
 
         Raises:
-            ValueError: If ``v_min`` or ``v_max`` is missing for several atoms, or is set for one atom, or if ``sigma0``
-                is set without ``noisy``.
+            ValueError: In the cases of :meth:`check_returns`, or if ``sigma0`` is set without ``noisy``.
         """
-        for name, value in (("v_min", self.v_min), ("v_max", self.v_max)):
-            if (value is None) == (self.num_atoms > 1):
-                raise ValueError(
-                    f"{where}.{name}: expected {'a number' if value is None else 'None'}, "
-                    f"since num_atoms={self.num_atoms}, got {value}. Set v_min and v_max to the "
-                    "range of discounted returns, or num_atoms to 1 to leave them out."
-                )
-        if self.v_min is not None and self.v_max is not None and self.v_min >= self.v_max:
-            raise ValueError(
-                f"{where}.v_min: expected less than v_max={self.v_max}, got {self.v_min}. Set "
-                "them to the range of discounted returns."
-            )
+        self.check_returns(where)
         if not self.noisy and self.sigma0 != type(self).sigma0:
             raise ValueError(
                 f"{where}.sigma0: expected {type(self).sigma0}, since noisy=False, got "
@@ -114,18 +98,18 @@ class DQNCatalog(Catalog):
 
     @refuses_foreign
     def build_af_head(self) -> nn.Module:
-        """Build the action head, from the latent to ``[..., num_actions·num_atoms]``.
+        """Build the action head, from the latent to ``[..., num_actions·K]``.
 
-        The head outputs advantages if ``dueling``, else action values. With several atoms, it outputs the atoms'
-        logits, action by action. With :class:`ActionEmbeddings`, it outputs one intent vector per atom,
-        ``[..., action_head_dim·num_atoms]``.
+        The head outputs advantages if ``dueling``, else action values: for each action one number, or the ``K`` atoms
+        or quantiles of its return. With :class:`ActionEmbeddings`, it outputs ``K`` intent vectors,
+        ``[..., action_head_dim·K]``.
         """
-        return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
+        return self._build_head("q", self.action_head_dim * self.model_config.outputs_per_value)
 
     @refuses_foreign
     def build_vf_head(self) -> nn.Module:
-        """Build the state-value head of dueling nets, from the latent to ``[..., num_atoms]``."""
-        return self._build_head("state_value", self.model_config.num_atoms)
+        """Build the state-value head of dueling nets, from the latent to ``[..., K]``."""
+        return self._build_head("state_value", self.model_config.outputs_per_value)
 
     def _build_head(self, function: str, width: int) -> nn.Module:
         head, config = self.head_config(function, width), self.model_config
@@ -183,16 +167,16 @@ class DQNCatalog(Catalog):
                     )
 
 
-class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI):
+class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI):
     """DQN's network: observation normaliser → encoder → action head. Dueling nets also have a state-value head, and any
     extra outputs have their own heads.
 
     ``forward_inference`` returns action values as logits, computed with the mean weights of noisy heads.
     ``forward_exploration`` returns the logits of the ε-greedy policy. Its noisy heads use the noise drawn last.
-    ``forward_train`` returns latents, from which :meth:`compute_q_values` and :meth:`compute_q_logits` compute values.
+    ``forward_train`` returns latents, from which :meth:`compute_q_values` and :meth:`compute_q_outputs` compute values.
 
     Attributes:
-        support: The discounted return that each atom stands for, ``[num_atoms]``; None without atoms.
+        returns: What the outputs for an action say about its return.
         epsilon: Share of random actions, a scalar that ``set_exploration`` sets.
         greedy_bonus: Logit of the greedy action in ``forward_exploration`` if all actions are allowed, a scalar. All
             other logits are 0.
@@ -200,7 +184,6 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
 
     catalog: DQNCatalog
     exploration_buffers = ("epsilon", "greedy_bonus")
-    support: Tensor | None
     epsilon: Tensor
     greedy_bonus: Tensor
 
@@ -208,19 +191,18 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
         self._check_catalog(DQNModule, DQNCatalog)
         catalog = self.catalog
         config = catalog.model_config
-        self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
+        self.num_actions = catalog.num_actions
+        self.returns = config.build_return_head()
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_trunk()
-        width = catalog.action_head_dim * self.num_atoms
+        width = catalog.action_head_dim * config.outputs_per_value
         self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
         self.vf_head: nn.Module | None = None
         if config.dueling:
-            self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
+            self.vf_head = self._probed(
+                catalog.build_vf_head(), "state_value", config.outputs_per_value, "build_vf_head()"
+            )
         self.extra_outputs = catalog.build_extra_outputs()
-        support = None
-        if config.v_min is not None and config.v_max is not None:
-            support = torch.linspace(config.v_min, config.v_max, self.num_atoms)
-        self.register_buffer("support", support, persistent=False)
         self.register_buffer("epsilon", torch.zeros(()))
         # The greedy action's logit if all actions are allowed: computed once per epsilon, not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
@@ -266,20 +248,15 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
         :meth:`QNetAPI.compute_q_values`."""
         return self._q_values(self._latent(batch, embeddings), batch)
 
-    def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return the atoms' logits ``[..., num_actions, num_atoms]``. Arguments as for :meth:`compute_q_values`.
+    def return_head(self) -> ReturnHead:
+        return self.returns
 
-        The logits of forbidden actions are arbitrary.
-
-        Raises:
-            ValueError: If ``num_atoms`` is 1.
-        """
-        self.q_support()  # raises if the nets have no atoms
+    def compute_q_outputs(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         return self._outputs(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_state_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return V(s) ``[...]`` in units of reward, from the state-value head of dueling nets (Wang et al. 2016, eq.
-        9). With atoms, V(s) is the mean of the distribution that this head alone predicts. Arguments as for
+        9). V(s) is the mean of the return that this head alone predicts. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:
@@ -290,12 +267,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
                 f"{type(self).__name__}.compute_state_values(): expected dueling nets, got "
                 "dueling=False. Set dueling=True."
             )
-        value = self.vf_head(self._latent(batch, embeddings))
-        return value.squeeze(-1) if self.support is None else value.softmax(-1) @ self.support
+        outputs = self.vf_head(self._latent(batch, embeddings))
+        return self.returns.mean(outputs.unflatten(-1, (1, *self.returns.shape))).squeeze(-1)
 
     def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms,
-        the mean advantage of the allowed actions is 0. Forbidden actions are ``FORBIDDEN``. Arguments as for
+        """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. The mean
+        advantage of the allowed actions is 0, except with atoms. Forbidden actions are ``FORBIDDEN``. Arguments as for
         :meth:`compute_q_values`.
 
         Raises:
@@ -305,20 +282,6 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
         values = self.compute_state_values(batch, latent)
         advantages = self._q_values(latent, batch) - values.unsqueeze(-1)
         return advantages if allowed is None else advantages.masked_fill(~allowed, FORBIDDEN)
-
-    def q_support(self) -> Tensor:
-        """Return the discounted return that each atom stands for, as :meth:`DistributionalQNetAPI.q_support` does.
-
-        Raises:
-            ValueError: If ``num_atoms`` is 1.
-        """
-        if self.support is None:
-            raise ValueError(
-                f"distribution of returns of {type(self).__name__}: expected several atoms, got "
-                f"num_atoms={self.num_atoms}. Set num_atoms, v_min and v_max, or call "
-                "compute_q_values() instead."
-            )
-        return self.support
 
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
@@ -363,15 +326,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
         """Return action values ``[..., num_actions]``, ``FORBIDDEN`` for forbidden actions. The arguments are described
         in :meth:`_outputs`; ``mean`` turns off the noise of noisy heads."""
         allowed = self._allowed(batch)
-        values = self._outputs(latent, allowed, batch, mean=mean)
-        if self.support is not None:
-            values = values.softmax(-1) @ self.support
+        values = self.returns.mean(self._outputs(latent, allowed, batch, mean=mean))
         return values if allowed is None else values.masked_fill(~allowed, FORBIDDEN)
 
     def _outputs(
         self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
     ) -> Tensor:
-        """Return each action's value ``[..., num_actions]``, or its atoms' logits ``[..., num_actions, num_atoms]``.
+        """Return the outputs for each action, ``[..., num_actions, *returns.shape]``.
 
         Args:
             latent: Latents ``[..., D]``.
@@ -380,15 +341,16 @@ class DQNModule(RLModule, DistributionalQNetAPI, ExplorationAPI, NoisyNetAPI, In
             mean: Use the mean weights of noisy heads instead of the noise drawn last.
         """
         actions, value_head = _run(self.af_head, latent, mean), self.vf_head
-        if self.num_atoms > 1:
-            actions = actions.unflatten(-1, (-1, self.num_atoms))
+        has_several = len(self.returns.shape) > 0
+        if has_several:
+            actions = actions.unflatten(-1, (-1, *self.returns.shape))
         if (embeddings := self.action_embeddings) is not None:
-            score = embeddings.products if self.num_atoms > 1 else embeddings.forward
+            score = embeddings.products if has_several else embeddings.forward
             actions = score(actions, self.env_part(batch[Columns.OBS]))
         if value_head is None:
             return actions
         value = _run(value_head, latent, mean)
-        if self.num_atoms == 1:
+        if not has_several:
             return _joined(value, actions, allowed, -1)
         return _joined(value.unsqueeze(-2), actions, None if allowed is None else allowed.unsqueeze(-1), -2)
 

@@ -7,18 +7,56 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithms.off_policy.learner import ReplayLearner
+from algorithms.off_policy.algorithm import ReplayTraining
+from algorithms.off_policy.learner import ReplayLearner, check_return_head
+from algorithms.ops.distributional import least_returns
 from catalog.checks import Schedule
+from catalog.critics import CriticSettings
+from catalog.return_heads import ReturnHead
+from catalog.settings import setting
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.learning.flat_optimizer import FlatAdam, Part
 from rlmodule.learning.schedules import value_at
 from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI
-from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 _STREAMS = 0x9E3779B97F4A7C15F39CC0605CEDC835
 """Distance between the initial states of the streams of one gradient step."""
+
+
+class ActionCriticTraining(CriticSettings, ReplayTraining):
+    """Settings of the updates of a policy, and of critics that value observation and action."""
+
+    grad_clip = None
+    actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
+    critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
+    target_critics: int | None = setting(
+        None, "Number of critics, drawn in each gradient step, whose least value targets use; None uses all.", ge=1
+    )
+    drop_quantiles: int = setting(
+        0, "Number of the largest quantiles, per critic, that targets leave out so that they do not overestimate.", ge=0
+    )
+
+    def check_critics(self) -> None:
+        """Check that these settings do not contradict each other.
+
+        Raises:
+            ValueError: In the cases of :meth:`check_returns`, or if a setting would have no effect.
+        """
+        self.check_returns(type(self).__name__)
+        name = type(self).__name__
+        if self.target_critics is not None and self.target_critics >= self.num_critics:
+            raise ValueError(
+                f"{name}.target_critics: expected fewer than num_critics={self.num_critics}, got "
+                f"{self.target_critics}. Leave it out to use all critics."
+            )
+        if self.drop_quantiles and self.drop_quantiles >= self.num_quantiles:
+            raise ValueError(
+                f"{name}.drop_quantiles: expected fewer than num_quantiles={self.num_quantiles}, got "
+                f"{self.drop_quantiles}. Set num_quantiles, or leave this out."
+            )
 
 
 class ActionCriticLearner(ReplayLearner):
@@ -28,12 +66,14 @@ class ActionCriticLearner(ReplayLearner):
     """
 
     required_apis = (ActionValueAPI,)
+    settings: Any
 
     def __init__(self, settings: Any, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         # gets its state in each step, since a new one would take longer
         self._rng = np.random.Generator(np.random.PCG64(0))
         self._rng_state: dict[str, Any] = dict(self._rng.bit_generator.state)
         self._noise_seed = self._num_draws = 0  # of this gradient step
+        self._target_critics: Tensor | None = None  # likewise; None for all
         super().__init__(settings, spec, run_seed=run_seed)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -45,9 +85,37 @@ class ActionCriticLearner(ReplayLearner):
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw the seed of the noise of this gradient step. All learners draw the same seed."""
+        """Draw the seed of the noise of this gradient step, and the critics that its targets use if the settings ask
+        for a few. All learners draw the same."""
         super().before_gradient_step(module_id)
+        if self.settings.target_critics is not None:
+            drawn = torch.randperm(self.settings.num_critics, generator=self.generator)
+            self._target_critics = drawn[: self.settings.target_critics]
         self._noise_seed, self._num_draws = int(torch.randint(2**62, (), generator=self.generator)), 0
+
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
+        if train:
+            module = self.module[module_id]
+            assert isinstance(module, ActionValueAPI)
+            check_return_head(module.return_head(), self.settings, module_id)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one row's target: ``()`` for a number, ``(K,)`` for the probabilities of atoms. For quantiles, those
+        of all critics together that targets use."""
+        settings = self.settings
+        if settings.num_quantiles == 1:
+            return settings.build_return_head().shape
+        num_critics = settings.target_critics or settings.num_critics
+        return (num_critics * (settings.num_quantiles - settings.drop_quantiles),)
+
+    def least_returns(self, head: ReturnHead, outputs: Tensor) -> Tensor:
+        """Return the most pessimistic outputs of the target critics; see :func:`algorithms.ops.distributional
+        .least_returns`."""
+        if self._target_critics is not None:
+            outputs = outputs[self._target_critics.to(outputs.device)]
+        return least_returns(head, outputs, self.settings.drop_quantiles)
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
         """Return noise for ``num_actions`` actions in each row of this learner's batch, ``[num_actions, ..., W]`` for

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from catalog.return_heads import ReturnHead, ReturnSettings
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.batch_learner import BatchLearner
@@ -122,6 +123,22 @@ class ReplayLearner(BatchLearner):
         for module_id in set(self.target) - state["target"].keys():  # not trained when the state was saved
             self.targets.copy_weights(module_id, self.module[module_id])
         self.targets.set_state(state)
+
+
+def check_return_head(head: ReturnHead, settings: ReturnSettings, module_id: str) -> None:
+    """Check that a module describes returns as the settings ask.
+
+    Raises:
+        TypeError: If it does not.
+    """
+    expected = settings.build_return_head()
+    if type(head) is not type(expected) or head.shape != expected.shape:
+        raise TypeError(
+            f"return_head() of module {module_id!r}: expected {type(expected).__name__} of shape {expected.shape}, as "
+            f"num_atoms={settings.num_atoms} and num_quantiles={settings.num_quantiles} ask, got "
+            f"{type(head).__name__} of shape {head.shape}. Write return_head() and the method with its outputs for "
+            "the module, or leave these settings out."
+        )
 
 
 def valid_rows(batch: Batch) -> Batch:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
 from algorithms.off_policy.learner import following, valid_rows
+from algorithms.ops.distributional import half_squared_error, return_losses, return_targets
 from algorithms.sac.entropy import TargetEntropy
 from catalog.base import Tree
 from catalog.distributions.categorical import Choices
@@ -118,13 +118,16 @@ class SACLearner(ActionCriticLearner):
         module, latents = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
-        taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
-        errors = taken - batch[Columns.VALUE_TARGETS]
-        squares = 0.5 * errors.square().sum(0)
-        qf_loss = (squares * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else squares).mean()
+        outputs = module.compute_action_outputs(batch, batch[Columns.ACTIONS], latents)
+        losses, taken, errors = return_losses(
+            module.return_head(), outputs, batch[Columns.VALUE_TARGETS], half_squared_error
+        )
+        losses = losses.sum(0)
+        qf_loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
 
         actions = Actions.of(module, fwd_out[Columns.ACTION_DIST_INPUTS], batch.get(Columns.NOISE))
-        values = module.compute_action_values(batch, actions.drawn, latents, frozen=True).amin(0)
+        values = module.compute_action_values(batch, actions.drawn, latents, frozen=True)
+        values = values.mean(0) if self.settings.policy_reads_mean else values.amin(0)
         log_alpha = module.log_temperature()
         alpha = log_alpha.detach().exp()
         policy_loss = actions.mean(alpha * actions.logp - values).mean()
@@ -156,16 +159,16 @@ class SACLearner(ActionCriticLearner):
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted soft value of the next
-        observation (eq. 3 and 5). The soft value is the smaller of the target critics' values of the policy's action,
+        observation (eq. 3 and 5). The soft value is the least of the target critics' values of the policy's action,
         minus α times the log-probability of that action. If the critics value all joint actions, the soft value is the
-        policy's mean of these differences over all actions.
+        policy's mean of these differences over all actions. For distributions of returns, see :func:`least_returns`.
 
         Args:
             module_id: The module that learns.
             batch: Columns of :meth:`ReplayBuffer.sample`, and the noise that :meth:`prepare_batch` adds.
 
         Returns:
-            Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
+            Targets ``[B, *target_shape]``. For sequences, ``B`` is the number of valid rows.
         """
         # The target net only copies the critics: its policy is the one in training. If policy and critics share an
         # encoder, the target's copy of it belongs to the critics, and this policy reads that copy.
@@ -174,9 +177,14 @@ class SACLearner(ActionCriticLearner):
         assert isinstance(module, TemperatureAPI)
         rows, seen = valid_rows(batch), following(target, batch)
         actions = Actions.of(target, seen[Columns.ACTION_DIST_INPUTS], rows.get(Columns.NEXT_NOISE))
-        values = target.compute_action_values(seen, actions.drawn, seen.get(Columns.EMBEDDINGS)).amin(0)
-        value = actions.mean(values - module.log_temperature().exp() * actions.logp)
-        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
+        head = target.return_head()
+        outputs = target.compute_action_outputs(seen, actions.drawn, seen.get(Columns.EMBEDDINGS))
+        returns = self.least_returns(head, outputs)
+        penalty = module.log_temperature().exp() * actions.logp
+        rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
+        if actions.probs is not None:  # the returns are numbers for all joint actions
+            return return_targets(head, actions.mean(returns - penalty), rewards, discounts)
+        return return_targets(head, returns, rewards, discounts, penalty)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         alpha = metrics.get("alpha_value")

@@ -66,7 +66,10 @@ class SACCatalog(ActionCriticCatalog):
 
     @property
     def values_all(self) -> bool:
-        """Whether the critics predict the values of all joint actions in one pass."""
+        """Whether the critics predict the values of all joint actions in one pass. Distributions of returns of several
+        actions have no common quantiles, so critics that predict distributions read the action."""
+        if self.model_config.outputs_per_value > 1:
+            return False
         return num_joint_actions(self.action_space) > 0 and issubclass(self.bound_dist_cls, Choices)
 
     def _check_functions(self) -> None:

@@ -1,8 +1,10 @@
 """SAC: its settings."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig, ReplayTraining
+from algorithms.off_policy.action_critic import ActionCriticTraining
+from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig
 from algorithms.sac.learner import SACLearner
 from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
@@ -27,12 +29,9 @@ PLAIN: dict[str, Any] = {
 standardise observations where actions are a Box."""
 
 
-class SACTraining(SACNetSettings, ReplayTraining):
+class SACTraining(SACNetSettings, ActionCriticTraining):
     """Settings of SAC's losses and targets."""
 
-    grad_clip = None
-    actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
-    critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
     alpha_lr: Schedule | None = setting(
         None, "Learning rate of the temperature; None takes lr, 0 keeps initial_alpha.", ge=0
     )
@@ -41,6 +40,18 @@ class SACTraining(SACNetSettings, ReplayTraining):
         "Entropy of the policy in nats that the temperature aims at; 'auto' is -1 for each number of an action plus "
         "0.98 of the entropy of uniform choices.",
     )
+    policy_value: Literal["min", "mean"] | None = setting(
+        None,
+        "Which value of several critics the policy maximises: the least or their mean; None takes the mean of critics "
+        "with quantiles, else the least.",
+    )
+
+    @property
+    def policy_reads_mean(self) -> bool:
+        """Whether the policy maximises the mean of the critics' values, and not the least."""
+        if self.policy_value is None:
+            return self.num_quantiles > 1
+        return self.policy_value == "mean"
 
 
 class SACConfig(SACTraining, ReplayConfig):
@@ -59,12 +70,48 @@ class SACConfig(SACTraining, ReplayConfig):
         """
         return cls().update(PLAIN | values)
 
+    @on_the_class
+    def tqc(cls, **values: Any) -> "SACConfig":
+        """Return a new config with truncated quantile critics (TQC, Kuznetsov et al. 2020): five critics of 25
+        quantiles, of which targets leave out the two largest per critic.
+
+        Args:
+            **values: Additional settings, or values that replace those of TQC.
+        """
+        return cls().update({"num_critics": 5, "num_quantiles": 25, "drop_quantiles": 2} | values)
+
+    @on_the_class
+    def redq(cls, **values: Any) -> "SACConfig":
+        """Return a new config with randomized ensembled double Q-learning (REDQ, Chen et al. 2021): ten critics, two
+        of them drawn for each target, and 20 updates per env step.
+
+        Args:
+            **values: Additional settings, or values that replace those of REDQ.
+        """
+        parts = {"num_critics": 10, "target_critics": 2, "policy_value": "mean"}
+        return cls().update(parts | _updates_per_step(20, values) | values)
+
+    @on_the_class
+    def droq(cls, **values: Any) -> "SACConfig":
+        """Return a new config with dropout Q-functions (DroQ, Hiraoka et al. 2022): two critics with dropout and layer
+        norm, and 20 updates per env step.
+
+        Args:
+            **values: Additional settings, or values that replace those of DroQ.
+        """
+        critics = {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}
+        parts = {"policy_value": "mean", "model_config": {"functions": {"value": critics}}}
+        return cls().update(parts | _updates_per_step(20, values) | values)
+
     @property
     def algo_class(self) -> type["SAC"]:
         return SAC
 
     def validate(self) -> None:
         super().validate()
+        self.check_critics()
+        if self.policy_value is not None and self.num_critics == 1:
+            raise self._invalid("policy_value", "None with num_critics=1", "Leave it out.")
         if self.alpha_lr == 0 and self.target_entropy != "auto":
             raise self._invalid(
                 "target_entropy", "'auto' with alpha_lr=0, which fixes the temperature", "Leave it out."
@@ -75,6 +122,12 @@ class SACConfig(SACTraining, ReplayConfig):
 
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=SACModule, catalog_class=SACCatalog)
+
+
+def _updates_per_step(updates: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the setting that makes a number of ``updates`` per env step, with the batch size in ``values``."""
+    batch_size = values.get("train_batch_size_per_learner", SACConfig.train_batch_size_per_learner)
+    return {"training_intensity": float(updates * batch_size)}
 
 
 class SAC(ReplayAlgorithm):

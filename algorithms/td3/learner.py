@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-import torch
 import tree
 from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
 from algorithms.off_policy.learner import following, valid_rows
+from algorithms.ops.distributional import return_losses, return_targets, squared_error
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import Part
@@ -60,11 +60,13 @@ class TD3Learner(ActionCriticLearner):
         """
         module, latents = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         assert isinstance(module, ActionValueAPI)
-        taken = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
-        errors = taken - batch[Columns.VALUE_TARGETS]
-        squares = errors.square().sum(0)
-        loss = qf_loss = (squares * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else squares).mean()
-        metrics = {"qf_loss": qf_loss, "td_error": errors.detach().abs().mean(0), "qf": taken.detach().mean(0)}
+        outputs = module.compute_action_outputs(batch, batch[Columns.ACTIONS], latents)
+        losses, taken, errors = return_losses(
+            module.return_head(), outputs, batch[Columns.VALUE_TARGETS], squared_error
+        )
+        losses = losses.sum(0)
+        loss = qf_loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
+        metrics = {"qf_loss": qf_loss, "td_error": errors.abs().mean(0), "qf": taken.mean(0)}
         if "actor" in self.trained[module_id].stepping:
             actions = policy_actions(module, fwd_out)
             policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1).mean()
@@ -100,7 +102,7 @@ class TD3Learner(ActionCriticLearner):
             batch: Columns of :meth:`ReplayBuffer.sample`, and the noise that :meth:`prepare_batch` adds.
 
         Returns:
-            Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
+            Targets ``[B, *target_shape]``. For sequences, ``B`` is the number of valid rows.
         """
         target, rows = self.target[module_id], valid_rows(batch)
         assert isinstance(target, ActionValueAPI)
@@ -108,8 +110,9 @@ class TD3Learner(ActionCriticLearner):
         actions = policy_actions(target, seen)
         if Columns.NEXT_NOISE in rows:
             actions = with_noise(actions, rows[Columns.NEXT_NOISE])
-        value = target.compute_action_values(seen, actions, seen.get(Columns.EMBEDDINGS)).amin(0)
-        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], value)
+        head = target.return_head()
+        returns = self.least_returns(head, target.compute_action_outputs(seen, actions, seen.get(Columns.EMBEDDINGS)))
+        return return_targets(head, returns, rows[Columns.REWARDS], rows[Columns.DISCOUNTS])
 
     def after_gradient_step(self, module_id: str) -> None:
         """In gradient steps that update the policy, move the target net as :class:`ReplayLearner` does."""

@@ -1,25 +1,22 @@
 """The settings and the exploration of TD3."""
 
-from algorithms.off_policy.algorithm import ReplayConfig, ReplayTraining
+from algorithms.off_policy.action_critic import ActionCriticTraining
+from algorithms.off_policy.algorithm import ReplayConfig
 from algorithms.off_policy.exploration import ExploringAlgorithm
 from algorithms.td3.learner import TD3Learner
 from algorithms.td3.module import TD3Catalog, TD3Module
 from algorithms.td3.presets import PRESETS
 from catalog.checks import Schedule
-from catalog.critics import CriticSettings
 from catalog.distributions.deterministic import SCALE
 from catalog.settings import Section, setting, settings_of
 from rlmodule.learning.schedules import value_at
 from rlmodule.modules.spec import RLModuleSpec
 
 
-class TD3Training(CriticSettings, ReplayTraining):
+class TD3Training(ActionCriticTraining):
     """Settings of TD3's losses, targets and exploration."""
 
     lr = 1e-3
-    grad_clip = None
-    actor_lr: Schedule | None = setting(None, "Learning rate of the policy; None takes lr.", ge=0)
-    critic_lr: Schedule | None = setting(None, "Learning rate of the critics; None takes lr.", ge=0)
     policy_delay: int = setting(
         2, "Gradient steps of the critics per gradient step of the policy and move of the target nets.", ge=1
     )
@@ -69,6 +66,7 @@ class TD3Config(TD3Training, ReplayConfig):
 
     def validate(self) -> None:
         super().validate()
+        self.check_critics()
         if not self.target_noise and self.target_noise_clip != settings_of(type(self))["target_noise_clip"].default:
             raise self._invalid("target_noise_clip", "its default without target_noise", "Leave it out.")
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.critics import ActionCriticCatalog
+from catalog.return_heads import ReturnHead
 from rlmodule.modules.actor_critic import ActorCriticModule
 from rlmodule.modules.apis import ActionValueAPI
 
@@ -24,6 +25,7 @@ class ActionCriticModule(ActorCriticModule, ActionValueAPI):
         catalog = self.catalog
         self.pi_head = self._probed(catalog.build_pi_head(), "policy", catalog.action_head_dim, "build_pi_head()")
         self.qf = catalog.build_qf()
+        self.returns = catalog.model_config.build_return_head()
 
     def get_non_inference_attributes(self) -> list[str]:
         return [*super().get_non_inference_attributes(), "qf"]
@@ -47,6 +49,27 @@ class ActionCriticModule(ActorCriticModule, ActionValueAPI):
         frozen: bool = False,
         num_critics: int | None = None,
     ) -> Tensor:
+        outputs = self._critic_outputs(batch, actions, embeddings, frozen=frozen, num_critics=num_critics)
+        return self.returns.mean(outputs)
+
+    def return_head(self) -> ReturnHead:
+        return self.returns
+
+    def compute_action_outputs(
+        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None
+    ) -> Tensor:
+        return self._critic_outputs(batch, actions, embeddings)
+
+    def _critic_outputs(
+        self,
+        batch: Mapping[str, Tree],
+        actions: Tree | None,
+        embeddings: Tensor | None,
+        *,
+        frozen: bool = False,
+        num_critics: int | None = None,
+    ) -> Tensor:
+        """Return what :meth:`compute_action_outputs` does, for the critics that ``num_critics`` says."""
         latents = self._critic_latents(batch, embeddings)
         if latents.dim() > 2:
             raise ValueError(

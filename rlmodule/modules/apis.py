@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from catalog.base import Tree
+from catalog.return_heads import Number, ReturnHead
 
 
 class ValueFunctionAPI(ABC):
@@ -58,19 +59,14 @@ class QNetAPI(ABC):
             embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch.
         """
 
+    def return_head(self) -> ReturnHead:
+        """Return what the outputs for an action say about its return; by default, that each is the mean return."""
+        return Number()
 
-class DistributionalQNetAPI(QNetAPI):
-    """Interface of modules that predict a distribution of returns over fixed atoms for every action (Bellemare et al.
-    2017, section 4)."""
-
-    @abstractmethod
-    def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return the logits of all atoms for every action, ``[..., num_actions, num_atoms]``. The arguments are those
-        of ``compute_q_values``."""
-
-    @abstractmethod
-    def q_support(self) -> Tensor:
-        """Return the returns that the atoms stand for, ``[num_atoms]``, ascending and evenly spaced."""
+    def compute_q_outputs(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """Return the outputs for every action, ``[..., num_actions, *return_head().shape]``; by default, the action
+        values. Those of forbidden actions are arbitrary. The arguments are those of ``compute_q_values``."""
+        return self.compute_q_values(batch, embeddings)
 
 
 class ActionValueAPI(ABC):
@@ -108,6 +104,17 @@ class ActionValueAPI(ABC):
             frozen: Let gradients flow only to ``actions``, and not to the critics' weights or ``embeddings``.
             num_critics: Number of critics to compute, the first ones; None computes all.
         """
+
+    def return_head(self) -> ReturnHead:
+        """Return what the outputs of a critic say about the return; by default, that each is the mean return."""
+        return Number()
+
+    def compute_action_outputs(
+        self, batch: Mapping[str, Tree], actions: Tree | None, embeddings: Tensor | None = None
+    ) -> Tensor:
+        """Return the outputs of each critic, ``[critics, B, *return_head().shape]``; by default, the values. The
+        arguments are those of ``compute_action_values``."""
+        return self.compute_action_values(batch, actions, embeddings)
 
 
 class TemperatureAPI(ABC):

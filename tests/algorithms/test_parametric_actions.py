@@ -131,7 +131,7 @@ def test_advantages_are_centred_over_allowed_actions() -> None:
 def test_each_atom_has_an_intent_of_its_own() -> None:
     module, batch = built(dqn(BOTH, num_atoms=2, v_min=0.0, v_max=1.0)), by_hand()
     module.af_head = Fixed(2.0, 5.0, -1.0, 3.0)  # the intents are (2, -1) and (5, 3)
-    assert module.compute_q_logits(batch)[0].tolist() == [[1, 8], [-1, 3], [4, 4.5], [0, 0]]
+    assert module.compute_q_outputs(batch)[0].tolist() == [[1, 8], [-1, 3], [4, 4.5], [0, 0]]
     expected = torch.tensor([1 / (1 + np.exp(-7)), 1 / (1 + np.exp(-4)), 1 / (1 + np.exp(-0.5)), 0.5])
     torch.testing.assert_close(module.compute_q_values(batch)[0], expected.float())
 

@@ -313,11 +313,11 @@ def test_critics_have_the_blocks_and_norms_of_the_settings(blocks: str, wide: in
         assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)} == {nn.RMSNorm}
 
 
-@pytest.mark.parametrize("twin_q", [True, False])
-def test_twin_q_says_how_many_critics_there_are(twin_q: bool) -> None:
-    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"twin_q": twin_q})
+@pytest.mark.parametrize("num_critics", [1, 2, 5])
+def test_num_critics_says_how_many_critics_there_are(num_critics: int) -> None:
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"num_critics": num_critics})
     values: Tensor = critics_of(catalog)(torch.randn(5, 3), torch.randn(5, 2))
-    assert values.shape == (1 + twin_q, 5)
+    assert values.shape == (num_critics, 5)
 
 
 def test_log_stds_are_bounded_as_published() -> None:

@@ -328,7 +328,11 @@ class Bare(RLModule, QNetAPI, ExplorationAPI):
         ({"explore": False}, {}, r"set_exploration\(\): expected forward_exploration\(\) of the copy"),
         ({"width": 3}, {}, r"forward_inference\(\)\['action_dist_inputs'\] of 2 .* \(2, 2\), got .* \(2, 3\)"),
         ({}, {"noisy": True}, r"DQNLearner with noisy=True.*NoisyNetAPI \(resample_noise\)"),
-        ({}, {"num_atoms": 5, "v_min": 0.0, "v_max": 1.0}, r"num_atoms > 1.*DistributionalQNetAPI"),
+        (
+            {},
+            {"num_atoms": 5, "v_min": 0.0, "v_max": 1.0},
+            r"return_head\(\) of module .*: expected Atoms of shape \(5,\).*, got Number",
+        ),
     ],
 )
 def test_modules_of_ones_own_are_checked_at_build(

@@ -91,6 +91,13 @@ class TestDropoutAndPolyak(_Contract):
     }
 
 
+class TestQuantiles(_Contract):
+    settings: ClassVar[dict[str, Any]] = {"num_quantiles": 7, "dueling": True, "prioritized_replay": True}
+
+    def make_data(self, learner: Any, seed: int) -> dict[str, Any]:
+        return batch(16, seed, weights=torch.rand(16, generator=torch.Generator().manual_seed(seed)))
+
+
 @pytest.mark.parametrize("double_q", [True, False])
 def test_targets_are_those_worked_out_row_by_row(double_q: bool) -> None:
     learner, data = stirred(make(double_q=double_q)), batch()
@@ -119,7 +126,7 @@ def test_what_allows_nothing_any_more_is_worth_nothing(double_q: bool, atoms: di
     data[Columns.NEXT_OBS] = data[Columns.NEXT_OBS] | {"action_mask": allowed * torch.tensor([[1], [0]])}
     targets = learner.compute_targets(ID, data).detach()
     assert torch.equal(targets[0], free[0])
-    value = targets[1] @ online(learner).q_support() if atoms else targets[1]  # the atoms lie two apart
+    value = targets[1] @ torch.linspace(-4.0, 4.0, 5) if atoms else targets[1]  # the atoms lie two apart
     assert float(value) == pytest.approx(float(data[Columns.REWARDS][1]), abs=1e-6)
 
 
@@ -152,6 +159,32 @@ def test_the_loss_weighs_the_distance_of_each_row(name: str) -> None:
     assert max(abs(metrics["td_error"])) > 1  # so that the two differ
 
 
+@pytest.mark.parametrize("double_q", [True, False])
+def test_the_loss_of_quantiles_is_that_of_all_pairs(double_q: bool) -> None:
+    learner = stirred(make(num_quantiles=4, double_q=double_q))
+    module, data = online(learner), learner.prepare_batch(ID, batch())
+    with torch.no_grad():
+        loss, metrics = learner.compute_loss_for_module(ID, data, module.forward_train(data))
+    following = {Columns.OBS: data[Columns.NEXT_OBS]}
+    mine = module.compute_q_outputs({Columns.OBS: data[Columns.OBS]}).tolist()
+    theirs = target(learner).compute_q_outputs(following)
+    chooser = module if double_q else target(learner)
+    best = chooser.compute_q_outputs(following).mean(-1).argmax(-1)
+    total = 0.0
+    for row in range(12):
+        reward, discount = float(data[Columns.REWARDS][row]), float(data[Columns.DISCOUNTS][row])
+        aims = [reward + discount * value for value in theirs[row, best[row]].tolist()]
+        taken = mine[row][int(data[Columns.ACTIONS][row])]
+        for place, quantile in enumerate(taken):
+            for aim in aims:
+                error = abs(aim - quantile)
+                huber = 0.5 * error**2 if error <= 1 else error - 0.5
+                total += abs((place + 0.5) / 4 - (aim < quantile)) * huber / 16
+        assert float(metrics["qf"][row]) == pytest.approx(np.mean(taken), abs=1e-5)
+        assert float(metrics["td_error"][row]) == pytest.approx(np.mean(taken) - np.mean(aims), abs=1e-5)
+    assert float(loss) == pytest.approx(total / 12, rel=1e-5)
+
+
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("double_q", [True, False])
 def test_the_loss_of_atoms_is_the_divergence_from_projected_targets(double_q: bool, dueling: bool) -> None:
@@ -160,11 +193,11 @@ def test_the_loss_of_atoms_is_the_divergence_from_projected_targets(double_q: bo
     with torch.no_grad():
         loss, metrics = learner.compute_loss_for_module(ID, data, module.forward_train(data))
     atoms, total = np.linspace(-1, 1, 5), 0.0
-    logits = module.compute_q_logits({Columns.OBS: data[Columns.OBS]}).detach()
+    logits = module.compute_q_outputs({Columns.OBS: data[Columns.OBS]}).detach()
     following = {Columns.OBS: data[Columns.NEXT_OBS]}
-    theirs = target(learner).compute_q_logits(following).detach().softmax(-1).numpy()
+    theirs = target(learner).compute_q_outputs(following).detach().softmax(-1).numpy()
     chooser = online(learner) if double_q else target(learner)
-    best = (chooser.compute_q_logits(following).detach().softmax(-1).numpy() @ atoms).argmax(-1)
+    best = (chooser.compute_q_outputs(following).detach().softmax(-1).numpy() @ atoms).argmax(-1)
     for row in range(12):
         projected = np.zeros(5)
         for atom, probability in zip(atoms, theirs[row, best[row]], strict=True):

@@ -80,6 +80,10 @@ class TestC51(Contract):
     model_config: ClassVar[Mapping[str, Any]] = C51
 
 
+class TestQuantiles(Contract):
+    model_config: ClassVar[Mapping[str, Any]] = {"num_quantiles": 5, "dueling": True, "noisy": True}
+
+
 class TestDuelingC51(Contract):
     model_config: ClassVar[Mapping[str, Any]] = VARIANTS["dueling c51"]
 
@@ -159,12 +163,11 @@ def test_dueling_logits_are_centred_atom_by_atom() -> None:
     module = build(VARIANTS["dueling c51"] | {"num_atoms": 2}, action_space=spaces.Discrete(2))
     module.af_head, module.vf_head = Fixed([1.0, 2.0, 5.0, 0.0]), Fixed([10.0, 20.0])
     # the means of the atoms are 3 and 1
-    assert module.compute_q_logits({}, torch.zeros(1, 8)).tolist() == [[[8.0, 21.0], [12.0, 19.0]]]
+    assert module.compute_q_outputs({}, torch.zeros(1, 8)).tolist() == [[[8.0, 21.0], [12.0, 19.0]]]
 
 
 def test_values_of_atoms_are_means_of_the_support() -> None:
     module = build(C51 | {"num_atoms": 3}, action_space=spaces.Discrete(2))
-    assert module.q_support().tolist() == [-2.0, 1.0, 4.0]
     half = math.log(2.0)
     module.af_head = Fixed([0.0, 0.0, 0.0, half, 0.0, -50.0])
     # uniform: 1; then 2/3 and 1/3: -2·2/3 + 1·1/3 = -1
@@ -236,11 +239,10 @@ def test_what_nothing_is_allowed_in_stays_finite() -> None:
             assert torch.all(forward(obs)[Columns.ACTION_DIST_INPUTS] == low)
 
 
-def test_a_net_without_atoms_does_not_pretend_to_have_some() -> None:
-    module = build()
-    for ask in (module.q_support, lambda: module.compute_q_logits(batch())):
-        with pytest.raises(ValueError, match=r"returns of DQNModule: expected several atoms.*num_atoms=1"):
-            ask()
+def test_outputs_of_a_net_without_atoms_are_the_values() -> None:
+    module, data = build(), batch()
+    assert module.return_head().shape == ()
+    assert torch.equal(module.compute_q_outputs(data), module.compute_q_values(data))
 
 
 class Fixed(nn.Module):
@@ -385,7 +387,7 @@ def test_values_of_states_and_advantages_are_methods(variant: str) -> None:
     assert values.shape == (6,)
     assert advantages.shape == (6, 3)
     torch.testing.assert_close(values.unsqueeze(-1) + advantages, q)
-    if module.num_atoms == 1:
+    if not module.return_head().shape:
         torch.testing.assert_close(values, q.mean(-1))
         assert module.vf_head is not None
         torch.testing.assert_close(values, module.vf_head(module.encoder(data[Columns.OBS]).latent).squeeze(-1))

@@ -66,7 +66,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 
 
 def test_net_settings_reach_the_nets() -> None:
-    config = tiny(twin_q=False, initial_alpha=0.5)
+    config = tiny(num_critics=1, initial_alpha=0.5)
     module = config.get_rl_module_spec(OBS, BOX).build()
     assert module.compute_action_values({"obs": torch.rand(3, 4)}, torch.rand(3, 2)).shape == (1, 3)  # type: ignore[operator]
     assert float(module.log_temperature().detach().exp()) == pytest.approx(0.5)  # type: ignore[operator]
@@ -75,8 +75,8 @@ def test_net_settings_reach_the_nets() -> None:
         ValueError, match=r"SACConfig\.initial_alpha: expected one value, got 0\.5\. model_config has 2\.0"
     ):
         two.get_rl_module_spec(OBS, BOX)
-    with pytest.raises(ValueError, match=r"twin_q: expected a catalog_class derived from SACCatalog"):
-        tiny(twin_q=False, rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)).get_rl_module_spec(OBS, BOX)
+    with pytest.raises(ValueError, match=r"num_critics: expected a catalog_class derived from SACCatalog"):
+        tiny(num_critics=1, rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)).get_rl_module_spec(OBS, BOX)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,15 @@ def test_net_settings_reach_the_nets() -> None:
         ({"burn_in_len": 3}, r"burn_in_len: expected 0"),
         ({"target_entropy": 5.0}, r"target_entropy: expected less than 0\.693"),
         ({"target_entropy": 0.5, "alpha_lr": 0.0}, r"target_entropy: expected 'auto' with alpha_lr=0"),
+        (
+            {"num_quantiles": 5, "num_atoms": 5, "v_min": 0.0, "v_max": 1.0},
+            r"num_quantiles: expected 1, since num_atoms=5, got 5\. Describe",
+        ),
+        ({"num_atoms": 5}, r"SACConfig\.v_min: expected a number, since num_atoms=5"),
+        ({"drop_quantiles": 5, "num_quantiles": 5}, r"drop_quantiles: expected fewer than num_quantiles=5, got 5"),
+        ({"drop_quantiles": 1}, r"drop_quantiles: expected fewer than num_quantiles=1"),
+        ({"target_critics": 2}, r"target_critics: expected fewer than num_critics=2, got 2"),
+        ({"policy_value": "mean", "num_critics": 1}, r"policy_value: expected None with num_critics=1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -114,7 +114,24 @@ class TestMixture(_Contract):
 
 
 class TestOneCriticAndDropout(_Contract):
-    settings: ClassVar[dict[str, Any]] = {"twin_q": False, "model_config": {"fcnet_dropout": 0.3}, "tau": 0.3}
+    settings: ClassVar[dict[str, Any]] = {"num_critics": 1, "model_config": {"fcnet_dropout": 0.3}, "tau": 0.3}
+
+
+class TestQuantiles(_Contract):
+    settings: ClassVar[dict[str, Any]] = {"num_critics": 3, "num_quantiles": 5, "drop_quantiles": 1}
+
+
+class TestQuantilesOfChoices(_Contract):
+    settings: ClassVar[dict[str, Any]] = {"num_quantiles": 5, "policy_value": "min"}
+    space = GRID
+
+
+class TestAtomsOfAFewOfManyCritics(_Contract):
+    settings: ClassVar[dict[str, Any]] = {"num_critics": 4, "target_critics": 2, "policy_value": "mean"} | {
+        "num_atoms": 5,
+        "v_min": -3.0,
+        "v_max": 3.0,
+    }
 
 
 class PlainLoop:
@@ -182,6 +199,81 @@ def test_updates_are_those_of_a_plain_loop() -> None:
     mine += [module.temperature.log_alpha, *target(learner).qf.parameters()]
     for own, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(own, other, rtol=0, atol=1e-6)
+
+
+def next_actions(learner: SACLearner, prepared: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """The policy's actions for the next observations, α·log π of them, and the outputs of all target critics."""
+    obs = {Columns.OBS: prepared[Columns.NEXT_OBS]}
+    with torch.no_grad():
+        inputs = online(learner).forward_train(obs)[Columns.ACTION_DIST_INPUTS]
+        actions, logp = SquashedGaussian.from_logits(inputs).rsample_with_logp(prepared[Columns.NEXT_NOISE])
+        penalty = online(learner).temperature.log_alpha.exp() * logp
+        return actions, penalty, target(learner).compute_action_outputs(obs, actions)
+
+
+def test_targets_of_quantiles_pool_all_critics_and_drop_the_largest() -> None:
+    learner = stirred(make(num_critics=3, num_quantiles=5, drop_quantiles=2))
+    *_, prepared = loss_of(learner, batch())
+    _, penalty, outputs = next_actions(learner, prepared)
+    for row in range(16):
+        pool = sorted(outputs[:, row].flatten().tolist())[: 3 * 3]
+        reward, discount = float(prepared[Columns.REWARDS][row]), float(prepared[Columns.DISCOUNTS][row])
+        expected = [reward + discount * (value - float(penalty[row])) for value in pool]
+        assert prepared[Columns.VALUE_TARGETS][row].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_targets_of_atoms_are_those_of_the_critic_with_the_least_mean() -> None:
+    learner = stirred(make(num_atoms=9, v_min=-4.0, v_max=4.0))
+    *_, prepared = loss_of(learner, batch())
+    _, penalty, outputs = next_actions(learner, prepared)
+    probs, support = outputs.softmax(-1), torch.linspace(-4.0, 4.0, 9)
+    least = (probs @ support).argmin(0)
+    for row in range(16):
+        reward, discount = float(prepared[Columns.REWARDS][row]), float(prepared[Columns.DISCOUNTS][row])
+        moved = (reward + discount * (support - penalty[row])).clamp(-4, 4)
+        near = (1 - (moved[:, None] - support).abs()).clamp_min(0)  # the atoms lie one apart
+        expected = (probs[least[row], row, :, None] * near).sum(0)
+        assert prepared[Columns.VALUE_TARGETS][row].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_targets_use_a_few_critics_that_change_from_step_to_step() -> None:
+    learner = stirred(make(num_critics=4, target_critics=2))
+    pairs = set()
+    for _ in range(30):
+        *_, prepared = loss_of(learner, batch())
+        _, penalty, outputs = next_actions(learner, prepared)
+        soft = (prepared[Columns.VALUE_TARGETS] - prepared[Columns.REWARDS]) / prepared[Columns.DISCOUNTS] + penalty
+        going = prepared[Columns.DISCOUNTS] > 0
+        fitting = [
+            (first, second)
+            for first in range(4)
+            for second in range(first)
+            if torch.allclose(torch.minimum(outputs[first], outputs[second])[going], soft[going], atol=1e-4)
+        ]
+        assert len(fitting) == 1
+        pairs.update(fitting)
+    assert len(pairs) > 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "reads_mean"),
+    [
+        ({}, False),
+        ({"policy_value": "mean"}, True),
+        ({"num_quantiles": 3}, True),
+        ({"num_quantiles": 3, "policy_value": "min"}, False),
+    ],
+)
+def test_the_policy_maximises_the_least_value_or_the_mean(settings: dict[str, Any], reads_mean: bool) -> None:
+    learner = stirred(make(**settings))
+    _, metrics, prepared = loss_of(learner, batch())
+    obs = {Columns.OBS: prepared[Columns.OBS]}
+    inputs = online(learner).forward_train(obs)[Columns.ACTION_DIST_INPUTS]
+    actions, logp = SquashedGaussian.from_logits(inputs).rsample_with_logp(prepared[Columns.NOISE])
+    values = online(learner).compute_action_values(obs, actions)
+    value = values.mean(0) if reads_mean else values.amin(0)
+    expected = (online(learner).temperature.log_alpha.exp() * logp - value).mean()
+    assert float(metrics["policy_loss"].detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
 
 
 def test_targets_are_those_worked_out_row_by_row() -> None:

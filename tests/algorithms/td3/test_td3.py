@@ -73,18 +73,20 @@ class TestRecurrentCritics(_Contract):
 
 def test_defaults_are_those_of_the_papers() -> None:
     config, older = TD3Config(), DDPGConfig()
-    ours = (config.policy_delay, config.target_noise, config.target_noise_clip, config.tau, config.twin_q)
+    ours = (config.policy_delay, config.target_noise, config.target_noise_clip, config.tau, config.num_critics)
     assert ours == (2, 0.2, 0.5, 0.005, True)
-    assert (older.policy_delay, older.target_noise, older.twin_q) == (1, 0, False)
+    assert (older.policy_delay, older.target_noise, older.num_critics) == (1, 0, 1)
     assert older.algo_class is DDPG
 
 
 def test_a_net_setting_has_one_place() -> None:
-    spec = RLModuleSpec(model_config={"twin_q": True})
-    with pytest.raises(ValueError, match=r"DDPGConfig\.twin_q: expected one value, got False\. model_config has True"):
+    spec = RLModuleSpec(model_config={"num_critics": 2})
+    with pytest.raises(ValueError, match=r"DDPGConfig\.num_critics: expected one value, got 1\. model_config has 2"):
         DDPGConfig(rl_module_spec=spec).get_rl_module_spec(*SPACES)
-    with pytest.raises(ValueError, match=r"got 'twin_q', a setting of the algorithm\. Write \.training\(twin_q="):
-        TD3Config().rl_module(model_config={"twin_q": False})
+    with pytest.raises(
+        ValueError, match=r"got 'num_critics', a setting of the algorithm\. Write \.training\(num_critics="
+    ):
+        TD3Config().rl_module(model_config={"num_critics": 1})
 
 
 def test_a_subclass_may_turn_target_noise_off() -> None:

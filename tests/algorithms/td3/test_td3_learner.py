@@ -131,14 +131,14 @@ def plain_nets(module: Any, members: int = 2) -> tuple[nn.Module, list[nn.Module
         {},
         {"policy_delay": 3, "tau": 0.5},
         {"target_noise": 1.0, "target_noise_clip": 0.3},
-        {"twin_q": False, "policy_delay": 1, "target_noise": 0.0},
+        {"num_critics": 1, "policy_delay": 1, "target_noise": 0.0},
     ],
     ids=["defaults", "delay", "noise", "ddpg"],
 )
 def test_updates_equal_those_of_a_plain_loop(settings: dict[str, Any]) -> None:
     learner = make(**settings, lr=1e-2, model_config={"fcnet_hiddens": [16, 8]})
     module = learner.module[ID]
-    plain = PlainTD3(*plain_nets(module, 2 if learner.settings.twin_q else 1), learner.settings)
+    plain = PlainTD3(*plain_nets(module, learner.settings.num_critics), learner.settings)
     drawn, draw = [torch.zeros(1, 32, 2)], learner.draw_noise
     learner.draw_noise = lambda *args, **more: drawn.append(draw(*args, **more)) or drawn[-1].clone()  # type: ignore
     for i in range(12):
