@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,13 @@ class CriticSettings(ReturnSettings):
     num_critics: int = setting(
         2, "Number of critics. Targets use the least of their values (clipped double Q-learning).", ge=1
     )
+
+    @classmethod
+    def from_earlier(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "twin_q" not in values:
+            return values
+        others = {name: value for name, value in values.items() if name != "twin_q"}
+        return {"num_critics": 2 if values["twin_q"] else 1, **others}
 
 
 class ActionCriticModelConfig(CriticSettings, ActionValueModelConfig):

@@ -133,6 +133,12 @@ class Settings:
     def __post_init__(self) -> None:
         """Raise if settings contradict each other. ``__init__`` calls this last. By default it checks nothing."""
 
+    @classmethod
+    def from_earlier(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return settings from a file of an earlier version, by their names in this one. By default, names have not
+        changed."""
+        return values
+
     def __repr__(self) -> str:
         """Show the settings that differ from their defaults."""
         known = settings_of(type(self))

@@ -29,6 +29,7 @@ from gymnasium import spaces
 from catalog.checks import union_members
 from catalog.distributions.base import Distribution
 from catalog.model_config import DefaultModelConfig
+from catalog.settings import Settings
 from catalog_rl import PACKAGES
 from rlmodule.env_names import imports_unknown_code
 
@@ -286,6 +287,8 @@ class Decoder:
         }
         if cls is None or self._refused:  # nothing is built from a file of which a part is refused
             return None
+        if issubclass(cls, Settings):
+            values = cls.from_earlier(values)
         try:
             return cls(**values)
         except TypeError as error:

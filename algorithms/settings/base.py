@@ -101,6 +101,7 @@ class SettingsBase(Settings):
                 names all of them.
         """
         where = f"{cls.__name__}.from_dict()"
+        data = cls.from_earlier(data)
         cls._refuse_unknown([*data, *objects], where)
         decoder, known = Decoder(cls.__name__, allow), settings_of(cls)
         hints = {name: known[name].hint for name in data} | cls._further_hints(data)

@@ -59,6 +59,14 @@ def test_a_golden_checkpoint_loads_and_goes_on(
             assert "expected a replay buffer of format 2, got one of an earlier version" in caplog.text
 
 
+def test_a_golden_checkpoint_with_twin_q_has_as_many_critics() -> None:
+    with Algorithm.from_checkpoint(GOLDEN / "ddpg-2") as algorithm:
+        assert vars(algorithm.config)["num_critics"] == 1
+        weights = sum(float(weight.detach().double().sum()) for weight in algorithm.get_module().parameters())
+        assert weights == pytest.approx(-5.153450895100832, abs=1e-12)
+        assert algorithm.train()["training_iteration"] == 3
+
+
 # --- which are kept ---------------------------------------------------------------------------------------------------
 
 
