@@ -451,7 +451,8 @@ ALGORITHMS_OF_OTHERS = {
     "apex_dqn": "Use DQN with prioritized_replay=True",
     "RecurrentPPO": "Use PPO with model_config={'use_lstm': True}.",
     "rainbow": "Use DQN: DQNConfig.rainbow(v_min=..., v_max=...)",
-    "TQC": "It is not here yet. Use SAC.",
+    "TQC": "It is SAC with other settings: SACConfig.tqc(), .redq() or .droq().",
+    "CrossQ": "It is not here yet. Use SAC.",
 }
 
 

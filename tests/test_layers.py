@@ -122,7 +122,7 @@ ROOMS = (
     "catalog.activations catalog.hooks",
     "catalog.checks catalog.copies",
     "catalog.settings",
-    "catalog.model_config",
+    "catalog.model_config catalog.return_heads",
     "catalog.past catalog.rules",
     "catalog.base",
     "catalog.functions catalog.registry catalog.spaces",

@@ -73,7 +73,7 @@ class ActionCriticLearner(ReplayLearner):
         self._rng = np.random.Generator(np.random.PCG64(0))
         self._rng_state: dict[str, Any] = dict(self._rng.bit_generator.state)
         self._noise_seed = self._num_draws = 0  # of this gradient step
-        self._target_critics: Tensor | None = None  # likewise; None for all
+        self._target_critics: Tensor | None = None  # those of this gradient step; None for all
         super().__init__(settings, spec, run_seed=run_seed)
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:

@@ -208,7 +208,7 @@ class Ring:
         rows, columns = np.divmod(places, self.num_columns)
         return (self.written.take(columns) - 1 - rows) % self.rows
 
-    def has(self, flag: int, places: np.ndarray) -> np.ndarray:
+    def has(self, flag: np.uint8, places: np.ndarray) -> np.ndarray:
         """Return which rows at ``places`` have a ``flag``, bool of the same shape."""
         return self.flags.take(places) & flag > 0
 

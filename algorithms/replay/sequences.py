@@ -218,7 +218,7 @@ def gather_sequences(
     anchors: Anchors,
     drawn: np.ndarray,
     rng: np.random.Generator,
-    with_finals: int = TRUNCATED,
+    with_finals: np.uint8 = TRUNCATED,
 ) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 

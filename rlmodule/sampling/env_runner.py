@@ -107,6 +107,7 @@ class EnvRunner(Accounts):
         super().__init__(settings, first_env_index, role, step_counter)
         self._on_env = on_env
         self._records_infos = settings.records_episode_infos
+        self._records_final_obs = settings.records_final_obs
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with _own_gradients():
             self._make_env()
@@ -246,7 +247,7 @@ class EnvRunner(Accounts):
         self._last = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
             data = self._storage_class.allocate(
-                self.module, self._no_obs, num_steps, self.env, self._mode, self._settings.records_final_obs
+                self.module, self._no_obs, num_steps, self.env, self._mode, self._records_final_obs
             )
         self._last = data
         assert self._row is not None

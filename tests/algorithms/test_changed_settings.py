@@ -18,6 +18,7 @@ from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from catalog.settings import settings_of
 from rlmodule.testing.data import clone, differences
+from tests.algorithms.replay.test_hindsight import Line
 from tests.rlmodule.agents.envs import CartPoles
 
 ID = "default_policy"
@@ -39,9 +40,16 @@ RUNS: dict[str, AlgorithmConfig] = {
     "PPO": PPOConfig(**SMALL, minibatch_size=8, num_epochs=3, use_kl_loss=True).environment("Pendulum-v1"),
     "DQN": DQNConfig(**REPLAY, noisy=True, epsilon=0.5).environment("CartPole-v1"),
     "SAC": SACConfig(**REPLAY).environment("Pendulum-v1"),
-    "TD3": TD3Config(**REPLAY).environment("Pendulum-v1"),
+    "TD3": TD3Config(**REPLAY, num_quantiles=3).environment("Pendulum-v1"),
+    "hindsight": DQNConfig(**REPLAY, n_step=1, her_ratio=0.5).environment(Line),
 }
 CLASSES = {"DDPG": DDPGConfig} | {name: type(config) for name, config in RUNS.items()}
+
+
+def opposite_reward(achieved: Any, desired: Any, infos: Any) -> Any:
+    """The reward of :class:`Line` for the goals on the other side."""
+    return Line().compute_reward(-achieved, desired, infos)
+
 
 ACTS: dict[str, dict[str, Any]] = {
     "PPO": {
@@ -80,15 +88,18 @@ ACTS: dict[str, dict[str, Any]] = {
         "prioritized_replay_eps": 0.5,
         "replay_in_checkpoints": False,
     },
-    "SAC": {"actor_lr": 1e-5, "critic_lr": 1e-5, "alpha_lr": 0.0, "target_entropy": -3.0, "initial_alpha": 0.01},
-    "TD3": {"policy_delay": 1, "target_noise": 0.9, "target_noise_clip": 0.01, "exploration_noise": 0.9},
+    "SAC": {"actor_lr": 1e-5, "critic_lr": 1e-5, "alpha_lr": 0.0, "target_entropy": -3.0, "initial_alpha": 0.01}
+    | {"target_critics": 1, "policy_value": "mean"},
+    "TD3": {"policy_delay": 1, "target_noise": 0.9, "target_noise_clip": 0.01, "exploration_noise": 0.9}
+    | {"drop_quantiles": 1},
+    "hindsight": {"her_ratio": 1.0, "her_strategy": "final", "her_reward_fn": opposite_reward},
 }
 """By algorithm: a value of each setting with which the run continues in another way."""
 
 REFUSED: dict[str, dict[str, Any]] = {
     "DQN": {"dueling": True, "num_atoms": 3, "v_min": -1.0, "v_max": 1.0, "noisy": False, "prioritized_replay": False}
     | {"frame_stack_axis": 0, "replay_capacity": 40},
-    "SAC": {"num_critics": 1, "burn_in_len": 2},
+    "SAC": {"num_critics": 1, "num_quantiles": 3, "burn_in_len": 2},
 }
 """By algorithm: a value of each setting that does not fit what was saved, so that the error names it or the state."""
 
@@ -133,7 +144,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def continued(path: Path, **given: Any) -> dict[str, Any]:
     """State and metrics of the run after one more iteration."""
-    with Algorithm.from_checkpoint(path, **given) as algorithm:
+    with Algorithm.from_checkpoint(path, allow=["tests"], **given) as algorithm:
         result = algorithm.train()
         state = clone(algorithm.get_state())
     parts = {name: state.get(name) for name in ("learners", "replay", "env_runners")}

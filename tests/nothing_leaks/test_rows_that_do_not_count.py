@@ -266,8 +266,8 @@ def test_other_policies_change_nothing(case: Case, differ: bool) -> None:
     data = made("")
     together = trace_of(learner("a", "b"), data)
     for name, other in ("ab", "ba"):
-        beside = trace_of(learner("a", "b"), made(other))
-        assert differences(together[name], beside[name]) == {}, name
+        other_multiplied = trace_of(learner("a", "b"), made(other))
+        assert differences(together[name], other_multiplied[name]) == {}, name
         if case.learns_from_episodes:
             alone = learner("a", "b")
             del alone.trained[other]  # it has no gradient

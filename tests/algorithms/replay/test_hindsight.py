@@ -31,7 +31,7 @@ GAMMA = 0.9
 
 
 def achieved(number: int) -> list[float]:
-    """The goal that the observation ``number`` achieves; the second number tells it from all others."""
+    """The goal that the observation ``number`` achieves; the second number is unlike that of all others."""
     return [number % 3, number]
 
 
