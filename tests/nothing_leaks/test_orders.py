@@ -125,7 +125,7 @@ def vector_runner(num_envs: int, first: int) -> EnvRunner:
 
 def agent_runner(num_envs: int, first: int, **env_config: Any) -> AgentRunner:
     config = PPOConfig(
-        env=Crowd, env_config=env_config, policies="shared", num_envs_per_env_runner=num_envs, model_config=NETS
+        env=Crowd, env_config=env_config, policies="own", num_envs_per_env_runner=num_envs, model_config=NETS
     )
     runner = AgentRunner(config, run_seed=1, first_env_index=first)
     with torch.random.fork_rng(devices=[]):
@@ -159,12 +159,11 @@ def test_envs_of_two_runners_are_those_of_one(make: Any) -> None:
         parts = [runner.sample(STEPS) for runner in pair]
         joined = type(whole).concat(parts)
         assert joined.num_env_steps == whole.num_env_steps == 3 * STEPS
-        if make is agent_runner:
-            [whole], [joined] = whole.values(), joined.values()
-        expected, got = steps_of(whole), steps_of(joined)
-        assert [len(rows) for rows in expected] == [len(rows) for rows in got]
-        for slot, rows in enumerate(expected):
-            np.testing.assert_allclose(got[slot], rows, rtol=1e-5, atol=1e-6, err_msg=f"slot {slot}")
+        of_modules = [(whole, joined)] if make is vector_runner else [(whole[name], joined[name]) for name in whole]
+        for expected, got in of_modules:
+            for slot, (rows, others) in enumerate(zip(steps_of(expected), steps_of(got), strict=True)):
+                assert len(rows) == len(others), f"slot {slot}"
+                np.testing.assert_allclose(others, rows, rtol=1e-5, atol=1e-6, err_msg=f"slot {slot}")
     for runner in (alone, *pair):
         runner.stop()
 
@@ -173,8 +172,8 @@ def test_the_order_in_which_an_env_names_its_agents_is_of_no_matter() -> None:
     runners = [agent_runner(2, 0, is_reversed=is_reversed) for is_reversed in (False, True)]
     for _ in range(2):
         first, second = (runner.sample(STEPS) for runner in runners)
-        [rows], [other_rows] = first.values(), second.values()
-        assert different_bits(rows.columns, other_rows.columns) == []
+        for module_id, rows in first.items():
+            assert different_bits(rows.columns, second[module_id].columns) == []
         for name in ("episode_returns", "episode_lengths", "agent_steps", "module_steps"):
             assert different_bits(first.stats[name], second.stats[name]) == [], name
         lives = [sorted(map(str, rollout.stats["agent_episodes"])) for rollout in (first, second)]

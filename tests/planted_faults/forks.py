@@ -10,9 +10,10 @@ import importlib
 import json
 import os
 import sys
+import traceback
 
 # what takes long to import, and is the same for every tree
-for name in ("gymnasium", "hypothesis", "numpy", "pytest", "torch", "tree"):
+for name in ("gymnasium", "numpy", "pytest", "torch", "tree"):
     importlib.import_module(name)
 
 
@@ -33,9 +34,10 @@ def main() -> None:
             code = 3
             try:
                 code = run(json.loads(line))
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(code)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

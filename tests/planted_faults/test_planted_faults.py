@@ -27,16 +27,16 @@ LEAST_FOUND = 28
 FEW = 2
 
 
-class Tests:
-    """Runs tests in ``tree``, each time in a new process, which has imported nothing of the project."""
+class Tree:
+    """Runs tests in a copy of the repository, each time in a new process, which has imported nothing of the project."""
 
-    def __init__(self, tree: Path) -> None:
-        self.tree, self._log = tree, tree / "log.txt"
+    def __init__(self, path: Path) -> None:
+        self.path, self._log = path, path / "log.txt"
         # no byte code: it is trusted by seconds, in which a fault can come and go
-        more = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        more = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__).parent / "forks.py"), str(self._log)]
         pipe = subprocess.PIPE
-        self._forks = subprocess.Popen(command, cwd=tree, env=os.environ | more, stdin=pipe, stdout=pipe, text=True)
+        self._forks = subprocess.Popen(command, cwd=path, env=os.environ | more, stdin=pipe, stdout=pipe, text=True)
 
     def run(self, *tests: str) -> int:
         """Return the exit code of pytest."""
@@ -56,7 +56,7 @@ class Tests:
 
 
 @pytest.fixture(scope="module")
-def tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tests]:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     """Tests in a copy of the packages and tests, in which faults can be planted."""
     copy = tmp_path_factory.mktemp("tree")
     for name in COPIED:
@@ -65,22 +65,22 @@ def tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tests]:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy / name)
-    with closing(Tests(copy)) as tests:
-        yield tests
+    with closing(Tree(copy)) as tree:
+        yield tree
 
 
-def is_found(fault: Fault, tests: Tests) -> bool:
+def is_found(fault: Fault, tree: Tree) -> bool:
     """Return whether the named test fails with ``fault`` in the tree, which is left as it was."""
-    path = tests.tree / fault.path
+    path = tree.path / fault.path
     text = path.read_text(encoding="utf-8")
     assert text.count(fault.line) == 1, f"{fault.path}: expected the line once:\n{fault.line}\nRewrite the fault."
     try:
         path.write_text(text.replace(fault.line, fault.faulty), encoding="utf-8")
-        code = tests.run(fault.test)
+        code = tree.run(fault.test)
     finally:
         path.write_text(text, encoding="utf-8")
     # 1: a test failed. Anything else but 0 says that no test ran, such as one of another name.
-    assert code in (0, 1), f"{fault.test} did not run:\n{tests.output}"
+    assert code in (0, 1), f"{fault.test} did not run:\n{tree.output}"
     return code == 1
 
 
@@ -103,21 +103,21 @@ def test_original_lines_stand() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.faults
-def test_tests_pass_without_faults(tests: Tests) -> None:
-    assert tests.run(*{fault.test: None for fault in FAULTS.values()}) == 0, tests.output
+def test_tests_pass_without_faults(tree: Tree) -> None:
+    assert tree.run(*{fault.test: None for fault in FAULTS.values()}) == 0, tree.output
 
 
 @pytest.mark.matrix
 @pytest.mark.faults
-def test_nearly_all_faults_are_found(tests: Tests) -> None:
-    missed = [name for name, fault in FAULTS.items() if not is_found(fault, tests)]
+def test_nearly_all_faults_are_found(tree: Tree) -> None:
+    missed = [name for name, fault in FAULTS.items() if not is_found(fault, tree)]
     assert len(FAULTS) >= 30
     assert len(FAULTS) - len(missed) >= max(LEAST_FOUND, len(FAULTS) - 2), report_missed(missed)
 
 
 @pytest.mark.end_to_end
-def test_a_few_drawn_faults_are_found(tests: Tests) -> None:
+def test_a_few_drawn_faults_are_found(tree: Tree) -> None:
     seed = os.environ.get("PLANTED_FAULTS_SEED", datetime.date.today().isoformat())
     drawn = random.Random(seed).sample([*FAULTS], FEW)
-    missed = [name for name in drawn if not is_found(FAULTS[name], tests)]
+    missed = [name for name in drawn if not is_found(FAULTS[name], tree)]
     assert not missed, f"PLANTED_FAULTS_SEED={seed}: {report_missed(missed)}"
