@@ -22,8 +22,7 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
-    leaves = array_leaves(space, path)
-    return sum(int(_choices(x.space)[0].sum()) if _is_categorical(x) else math.prod(x.shape) for x in leaves)
+    return sum(piece.width for piece in Vectorize(space, path).parts())
 
 
 def is_byte_box(space: Space) -> bool:
