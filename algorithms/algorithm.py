@@ -377,7 +377,8 @@ class Algorithm(ABC):
                 Damaged checkpoints that are skipped are logged.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
                 this library's own. For an algorithm that is not registered, these modules are imported.
-            **objects: Settings that could not be saved or are to change, such as ``env=my_factory``. Without
+            **objects: Settings that could not be saved or are to change, such as ``env=my_factory``. One that acts on
+                new runs only (:attr:`catalog.settings.Setting.for_new_runs`) is named in a warning. Without
                 ``run_dir=``, the run writes to the run folder that holds the checkpoint, or writes no files if the
                 checkpoint is in no run folder.
 

@@ -47,13 +47,15 @@ _FUNCTION_KEYS = ("output_dim", "trunk")
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
     """Declare a setting that shapes ``part``: the initialiser of ``of``, a phrase such as "the CNN's weights"."""
-    return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's default.", part=part)
+    doc = f"In-place torch.nn.init function for {of}; None keeps torch's default."
+    return setting(default, doc, part=part, for_new_runs=True)
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
     """Declare the keyword arguments of the setting ``{of}_initializer``, with ``of`` a prefix such as "conv_kernel".
     ``unset`` is a phrase for its documentation: the arguments that the function gets if the setting is None."""
-    return setting(None, f"Keyword arguments for {of}_initializer; None passes {unset}.", part=part)
+    doc = f"Keyword arguments for {of}_initializer; None passes {unset}."
+    return setting(None, doc, part=part, for_new_runs=True)
 
 
 _GAIN = "gain=√2 to orthogonal_ and none to other functions"

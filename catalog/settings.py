@@ -50,6 +50,8 @@ class Setting:
         doc: One sentence: meaning, unit, and what None stands for.
         part: What a model setting shapes: "encoder", "head" or "module".
         bounds: Range of the value, or of all numbers in the value.
+        for_new_runs: Whether the setting acts on new runs only: it decides the initial value of something that a
+            checkpoint holds, so a run that continues from one has the saved value.
         default: Value in a new config.
     """
 
@@ -60,6 +62,7 @@ class Setting:
     doc: str = ""
     part: str = "module"
     bounds: Bounds = _ANY
+    for_new_runs: bool = False
     default: Any = dataclasses.field(default=None, compare=False)
 
     def check(self, value: Any, where: str) -> Any:
@@ -85,17 +88,18 @@ def _search_space_in(value: Any) -> Any:
     return next((space for space in map(_search_space_in, parts) if space is not None), None)
 
 
-def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) -> Any:
+def setting(default: Any, doc: str, *, part: str = "module", for_new_runs: bool = False, **bounds: float) -> Any:
     """Declare a setting as a field of a :class:`Settings` class: ``name: float = setting(1.0, "…", ge=0)``.
 
     Args:
         default: Value in a new config; each config gets its own copy of a list or dict.
         doc: One sentence: meaning, unit, and what None stands for.
         part: What a model setting shapes: "encoder", "head" or "module".
+        for_new_runs: Whether it acts on new runs only; see :class:`Setting`.
         **bounds: Range of the value, of all numbers in a list, or of the values of a schedule, by the attributes of
             :class:`Bounds`.
     """
-    metadata = {"doc": doc, "part": part, "bounds": Bounds(**bounds)}
+    metadata = {"doc": doc, "part": part, "for_new_runs": for_new_runs, "bounds": Bounds(**bounds)}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: mutable_copy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

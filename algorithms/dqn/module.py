@@ -39,7 +39,9 @@ class DQNNetSettings(ReturnSettings):
         False, "Whether the state's value and the actions' advantages have separate heads (dueling nets)."
     )
     noisy: bool = setting(False, "Whether the heads explore through learned noise in their weights (noisy nets).")
-    sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
+    sigma0: float = setting(
+        0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", for_new_runs=True, gt=0
+    )
 
     def check_nets(self, where: str) -> None:
         """Check that these settings do not contradict each other.

@@ -20,6 +20,7 @@ from algorithms.run.saved_settings import SavedSettings
 from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
 from catalog.errors import printable
+from catalog.settings import settings_of
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_weights
@@ -29,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 # What is raised while a state is restored that does not fit.
 DOES_NOT_FIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
-
-# Model settings that shape only the initial weights of nets, as all initialisers do.
-FOR_NEW_NETS = ("sigma0",)
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -190,10 +188,11 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     state = content["state"]
     config = _saved_config(content, folder, allow, objects)
     lost_run_dir = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
-    algorithm = None
+    algorithm = saved = None
     try:
         weights = check_weights(content)
         check_sizes(content, config, objects, weights)
+        saved = SavedSettings(content)
         _tell_what_differs(content["config"], folder, config)
         # Policies that the run removed are built, too, and removed again; the file has no weights of them.
         num_copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
@@ -203,7 +202,6 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             algorithm.set_policies(state, list(allow))
         check_state(content, algorithm, objects)
         if objects:
-            saved = SavedSettings(content)
             algorithm.adapt_state(state, saved)
             _tell_what_has_no_effect(saved, folder, algorithm, objects)
         algorithm.set_state(state)
@@ -213,16 +211,20 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         # torch raises RuntimeError itself for content that does not fit; its subclasses tell of workers
         if not isinstance(error, DOES_NOT_FIT) and type(error) is not RuntimeError:
             raise
-        if algorithm is not None and objects.keys() & {"env", "env_config"}:
+        names_env = saved is not None and objects.keys() & {"env", "env_config"}
+        if algorithm is not None and names_env and saved.has_other_spaces(algorithm.learner_group.module):
             raise ValueError(
                 "from_checkpoint(env=): expected an env with the spaces of the one that was "
                 f"trained on, got {config.env!r}. For another env, begin another run: "
                 f"{type(config).__name__}(env=...).build(). {error}"
             ) from error
         got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        settings = config.to_dict()
+        changed = [f"{name}=" for name in objects if settings[name] != content["config"].get(name)]
+        remedy = f"leave out {', '.join(changed)}" if changed else "pass the setting by keyword"
         raise ValueError(
             f"checkpoint {str(folder)!r}: expected the settings and state of a run of {content['algorithm']}, got what "
-            f"does not fit. {printable(got).rstrip('.')}. Load another checkpoint, or pass the setting by keyword."
+            f"does not fit. {printable(got).rstrip('.')}. Load another checkpoint, or {remedy}."
         ) from error
     return algorithm
 
@@ -271,8 +273,8 @@ def _tell_what_has_no_effect(
     """Log a warning that names the settings in ``given`` that differ from those of the saved run and act on a new run
     only."""
     for module_id, module in algorithm.learner_group.module.items():
-        changed = saved.changed_in_net(module_id, module)
-        if named := [path for path, name in changed.items() if name in FOR_NEW_NETS or "_initializer" in name]:
+        changed, known = saved.changed_in_net(module_id, module), settings_of(type(module.model_config))
+        if named := [path for path, name in changed.items() if known[name].for_new_runs]:
             logger.warning(
                 "%s: %s of %r without effect: the run has the trained weights. Build a new run for other initial ones.",
                 folder,

@@ -98,13 +98,22 @@ class SavedSettings:
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.run_seed: int = content["run_seed"]
         self._config: dict[str, Any] = _plain(content["config"])
-        self._specs = {module_id: _plain(saved.get("spec")) for module_id, saved in content["modules"].items()}
+        self._encoded_specs = {module_id: saved.get("spec") for module_id, saved in content["modules"].items()}
+        self._specs = {module_id: _plain(spec) for module_id, spec in self._encoded_specs.items()}
 
     def get(self, name: str, module_id: str, default: Any) -> Any:
         """Return the setting ``name`` of the module ``module_id``. Return ``default`` if the checkpoint is older than
         the setting."""
         overrides = self._config.get("policy_overrides", {}).get(module_id, {})
         return overrides.get(name, self._config.get(name, default))
+
+    def has_other_spaces(self, modules: Mapping[str, RLModule]) -> bool:
+        """Return whether one of ``modules`` has other spaces than it was saved with."""
+        for module_id, module in modules.items():
+            spec = self._encoded_specs.get(module_id)
+            if spec is not None and _spaces_in(spec) != _spaces_in(encode(RLModuleSpec.of(module))):
+                return True
+        return False
 
     def changed_in_net(self, module_id: str, module: RLModule) -> dict[str, str]:
         """Return the model settings of ``module`` that differ from those that ``module_id`` was saved with: the path of
@@ -115,6 +124,11 @@ class SavedSettings:
         now = _plain(encode(RLModuleSpec.of(module)))
         before, after = (dict(_model_settings(spec[MODEL] or {})) for spec in (saved, now))
         return {path: name for path, (name, _) in (before | after).items() if before.get(path) != after.get(path)}
+
+
+def _spaces_in(spec: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the spaces of ``spec``, an encoded :class:`RLModuleSpec`."""
+    return spec["fields"]["observation_space"], spec["fields"]["action_space"]
 
 
 def _model_settings(given: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, tuple[str, Any]]]:

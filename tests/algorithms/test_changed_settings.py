@@ -179,6 +179,13 @@ def test_a_setting_that_does_not_fit_the_state_is_refused(saved: dict[str, Path]
         Algorithm.from_checkpoint(saved[run], **{name: REFUSED[run][name]})
 
 
+def test_an_env_that_is_given_too_is_not_blamed(saved: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"^checkpoint .* expected capacity 40, got capacity 200"):
+        Algorithm.from_checkpoint(saved["DQN"], replay_capacity=40, env="CartPole-v1")
+    with pytest.raises(ValueError, match=r"^from_checkpoint\(env=\): expected an env with the spaces"):
+        Algorithm.from_checkpoint(saved["DQN"], replay_capacity=40, env="Acrobot-v1")
+
+
 NETS = {"fcnet_hiddens": [4]}
 
 

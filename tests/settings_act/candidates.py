@@ -106,7 +106,7 @@ def _values(hint: Any, default: Any, item: Setting, config: type[AlgorithmConfig
     elif origin is dict and arguments[1] == str | list[str]:
         yield {"nets": "encoder"}
     elif origin is dict or hint is dict:
-        yield from ({"length": 3}, {"fcnet_hiddens": [5]}, {"default_policy": {"lr": 0.1}}, {"every": 1})
+        yield from ({"length": 1}, {"fcnet_hiddens": [5]}, {"default_policy": {"lr": 0.1}}, {"every": 1})
     elif hint is RLModuleSpec:
         yield RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 

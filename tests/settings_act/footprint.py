@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 import tree
 
-from algorithms import Algorithm, AlgorithmConfig
+from algorithms import Algorithm
 from rlmodule.distributed.ray_workers import RayWorkers
 from tests.settings_act.steady import steady_draws
 
@@ -117,8 +118,8 @@ def digest(value: Any) -> str:
     return text.hexdigest()[:16]
 
 
-def footprint(config: AlgorithmConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run ``config`` for three iterations, an evaluation and a save, and return what can be seen of it.
+def footprint(make: Callable[[], Algorithm], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run what ``make`` makes for three iterations, an evaluation and a save, and return what can be seen of it.
 
     A run that is refused leaves the text of its error.
     """
@@ -129,7 +130,7 @@ def footprint(config: AlgorithmConfig, folder: Path, monkeypatch: pytest.MonkeyP
         with steady_draws(monkeypatch), monkeypatch.context() as patch:
             count(patch)
             patch.chdir(folder)
-            with config.build() as algorithm:
+            with make() as algorithm:
                 observe(algorithm, folder, seen)
     except WorkersAsked as asked:
         seen["workers"] = str(asked)
@@ -171,6 +172,7 @@ def observe(algorithm: Algorithm, folder: Path, seen: dict[str, Any]) -> None:
     seen["files"] = sorted(
         f"{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file() and "events" not in path.name
     )
+    seen["checkpoints"] = [json.loads(path.read_text())["about"] for path in sorted(folder.rglob("manifest.json"))]
 
 
 def _columns(rollout: Any) -> dict[str, Any]:

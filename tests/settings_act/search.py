@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from algorithms import AlgorithmConfig
+from algorithms import Algorithm, AlgorithmConfig
 from catalog.settings import settings_of
 from rlmodule.agents.cartpoles import CartPoles
 from tests.settings_act.candidates import candidates
@@ -53,12 +54,14 @@ class Witness:
         scene: Settings of both runs that differ from the base, by name.
         value: Value of the setting in the second run.
         by: What differs, or the error that refuses the value.
+        acts: Whether the runs differ; False if the value is refused.
     """
 
     setting: str
     scene: str
     value: str
     by: tuple[str, ...]
+    acts: bool = True
 
 
 class Search:
@@ -68,7 +71,13 @@ class Search:
         config: Config class of the algorithm.
         folder: Folder for the runs.
         monkeypatch: For runs with steady draws.
+
+    Attributes:
+        base: Settings of every run, if a scene does not change them.
     """
+
+    only_related: ClassVar[bool] = False
+    """Whether to try, of other settings, only the hint and those whose names have a word in common with the setting."""
 
     def __init__(self, config: type[AlgorithmConfig], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.config = config
@@ -76,7 +85,7 @@ class Search:
         self._monkeypatch = monkeypatch
         self._known: dict[str, dict[str, Any]] = {}
         self.num_runs = 0
-        self._base = self._find_base()
+        self.base = self._find_base()
 
     def _find_base(self) -> dict[str, Any]:
         """Return small settings, with the first env whose actions suit the algorithm."""
@@ -91,20 +100,23 @@ class Search:
             errors.append(error)
         raise AssertionError(f"{self.config.__name__}: no base to begin with: {errors}")
 
-    def run(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the footprint of a run with ``settings``."""
-        key = repr(sorted(settings.items(), key=lambda item: item[0]))
+    def run(self, settings: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+        """Return the footprint of a run with ``settings``, in which those in ``given`` replace others."""
+        key = repr([sorted(part.items(), key=lambda item: item[0]) for part in (settings, given)])
         if key not in self._known:
-            folder = self._folder / f"{self.config.__name__}-{self.num_runs}"
-            folder.mkdir(parents=True)
-            self.num_runs += 1
-            try:
-                config = self.config(**settings)
-            except (TypeError, ValueError) as error:
-                self._known[key] = {"error": f"{type(error).__name__}: {error}"}
-            else:
-                self._known[key] = footprint(config, folder, self._monkeypatch)
+            self._known[key] = footprint(partial(self.make, settings, given), self.new_folder(), self._monkeypatch)
         return self._known[key]
+
+    def make(self, settings: Mapping[str, Any], given: Mapping[str, Any]) -> Algorithm:
+        """Return the algorithm to observe. The working directory is a new folder."""
+        return self.config(**{**settings, **given}).build()
+
+    def new_folder(self) -> Path:
+        """Return a new folder for a run."""
+        folder = self._folder / f"{self.config.__name__}-{self.num_runs}"
+        folder.mkdir(parents=True)
+        self.num_runs += 1
+        return folder
 
     def witness(self, setting: str, scenes: Collection[str] = ()) -> Witness | None:
         """Return the first pair of runs that shows that ``setting`` acts, or else one that refuses it; None if the
@@ -113,16 +125,16 @@ class Search:
         for scene_name, scene in self._scenes(setting):
             if scenes and scene_name not in scenes:
                 continue
-            before = self.run({**self._base, **scene})
+            before = self.run({**self.base, **scene})
             fails = "error" in before
             if fails and scene_name not in FAILING:
                 continue
             values = candidates(settings_of(self.config)[setting], self.config)
             for value in values if scene_name == "plain" else values[:MOST_VALUES]:
-                after = self.run({**self._base, **scene, setting: value})
+                after = self.run({**self.base, **scene}, **{setting: value})
                 if "error" in after:
                     if setting in after["error"] and refusal is None:
-                        refusal = Witness(setting, scene_name, repr(value), (after["error"],))
+                        refusal = Witness(setting, scene_name, repr(value), (after["error"],), acts=False)
                 elif fails:
                     return Witness(setting, scene_name, repr(value), ("error",))
                 else:
@@ -134,14 +146,15 @@ class Search:
     def _scenes(self, setting: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield scenes by name: the hint first, then those above, then values of other settings of the same section,
         those first whose names have a word in common with ``setting``."""
-        known = settings_of(self.config)
+        known, hint = settings_of(self.config), HINTS.get(setting, "plain")
         scenes = {name: scene for name, scene in (SCENES | FAILING).items() if scene.keys() <= known.keys()}
         words = {*setting.split("_")}
         neighbours = [
             item for item in known.values() if item.section == known[setting].section and item.name != setting
         ]
         for item in sorted(neighbours, key=lambda item: -len(words & {*item.name.split("_")})):
+            is_related = not self.only_related or words & {*item.name.split("_")}
             for value in candidates(item, self.config)[:MOST_VALUES]:
-                scenes[f"{item.name}={value!r}"] = {item.name: value}
-        hint = HINTS.get(setting, "plain")
+                if is_related or hint == f"{item.name}={value!r}":
+                    scenes[f"{item.name}={value!r}"] = {item.name: value}
         yield from sorted(scenes.items(), key=lambda scene: scene[0] != hint)
