@@ -123,6 +123,7 @@ class DenseStack(nn.Module):
             for inputs, width in pairwise((input_dim, *hidden_dims)):
                 yield Layer(linear(inputs, width), normed(width) if norm else None, drops=True)
             return
+        # Both kinds of blocks keep the sum of their inputs free of activations, so that gradients pass unchanged.
         width, *others = hidden_dims
         if blocks == "bro":
             yield Layer(linear(input_dim, width), normed(width), drops=True)
