@@ -44,7 +44,7 @@ from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.seeding import int_seed
-from rlmodule.settings import RunnerSettings
+from rlmodule.settings import FinalObs, RunnerSettings
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -107,7 +107,7 @@ class EnvRunner(Accounts):
         super().__init__(settings, first_env_index, role, step_counter)
         self._on_env = on_env
         self._records_infos = settings.records_episode_infos
-        self._records_final_obs = settings.records_final_obs
+        self._records_final_obs: FinalObs = settings.records_final_obs
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with _own_gradients():
             self._make_env()
