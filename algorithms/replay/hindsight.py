@@ -41,8 +41,8 @@ class HindsightReplay:
     Attributes:
         ratio: Share of the sampled steps, or of the episodes in sampled sequences, that get a new goal.
         reward: Returns the rewards of steps from the goals achieved after them and the goals desired.
-        terminated: Returns from the same goals whether steps terminate their episode. It may answer for one pair of
-            goals only. None keeps what the env said under the old goal.
+        terminated: Returns in the same way whether steps terminate their episode; it may also take one pair of goals
+            only. None keeps what the env said under the old goal.
         strategy: "future" takes the goal that was achieved after a random step from the sampled one to the end of its
             episode, "final" takes that after the last step.
         clip: Clip rewards as :func:`algorithms.ops.rewards.clipped` does; None leaves them as they are.

@@ -31,7 +31,7 @@ GAMMA = 0.9
 
 
 def achieved(number: int) -> list[float]:
-    """The goal that the observation ``number`` achieves; the second number is unlike that of all others."""
+    """The goal that the observation ``number`` achieves; the second number is that of no other."""
     return [number % 3, number]
 
 
