@@ -118,6 +118,7 @@ def test_the_window_of_averages_equals_the_last_episodes(tmp_path: Path) -> None
             check(algo.train()["env_runners"], Books(tmp_path), window=3)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(("algorithm", "policies"), [("PPO", None), ("DQN", "shared")])
 def test_results_of_envs_in_other_processes_equal_the_books(
     algorithm: str, policies: str | None, tmp_path: Path, ray_started: None

@@ -161,11 +161,14 @@ class Case:
         """Return a rollout with episodes that end in both ways, invalid rows after them, and episodes left open."""
         return random_rollout(self.module(), steps, slots, seed)
 
-    def batches(self, num: int = 2, seed: int = 0, size: int = 24, rollouts: Sequence[Rollout] = ()) -> list[Any]:
-        """Return batches that the algorithm draws from its replay of ``rollouts``, or of three."""
+    def batches(self, num: int = 2, seed: int = 0) -> list[Any]:
+        """Return batches that the algorithm draws from its replay of three rollouts."""
+        return [in_float64(batch) for batch in _batches(self, num, seed)]
+
+    def drawn(self, rollouts: Sequence[Rollout], num: int, size: int) -> list[Any]:
+        """Return ``num`` batches of ``size`` steps that the algorithm draws from its replay of ``rollouts``."""
         config = self.config
         assert isinstance(config, ReplayConfig)
-        rollouts = rollouts or [self.rollout(seed + i) for i in range(3)]
         config.update({"num_envs_per_env_runner": SLOTS, "replay_capacity": 400})
         config.update({"num_steps_sampled_before_learning_starts": 64})
         with config.build() as algorithm:
@@ -173,6 +176,11 @@ class Case:
         for rollout in rollouts:
             replay.add(rollout)
         return [in_float64(replay.sample(size).batch) for _ in range(num)]
+
+
+@cache
+def _batches(case: Case, num: int, seed: int) -> list[Any]:
+    return case.drawn([case.rollout(seed + i) for i in range(3)], num, 24)
 
 
 @cache
@@ -257,9 +265,12 @@ def in_float64(data: Any) -> Any:
     if isinstance(data, Rollout):
         names = ("columns", "last_obs", "final_obs", "final_index", "state_in")
         return replace(data, **{name: in_float64(getattr(data, name)) for name in names})
-    return tree.map_structure(
-        lambda x: (x.double() if x.is_floating_point() else x.clone()) if x is not None else x, data
-    )
+
+    def copied(leaf: Any) -> Any:
+        is_float = leaf is not None and leaf.is_floating_point()
+        return leaf.to(torch.float64, copy=True) if is_float else None if leaf is None else leaf.clone()
+
+    return tree.map_structure(copied, data)
 
 
 def times_a_million(column: Tensor, where: Tensor) -> None:

@@ -88,6 +88,7 @@ def test_ray_60205_memories_of_agents_on_different_clocks(algorithm: str) -> Non
                 assert abs(numbers["approx_kl"]) < 1e-8
 
 
+@pytest.mark.end_to_end
 def test_torchrl_3587_every_runner_acts_with_the_new_weights(ray_started: None) -> None:
     """One of several workers kept its first policy, silently."""
     config: AlgorithmConfig = PPOConfig(env=Track, num_env_runners=2, lr=0.05, model_config={"fcnet_hiddens": [6]})

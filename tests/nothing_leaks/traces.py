@@ -20,6 +20,9 @@ Trace = dict[str, Tensor]
 MOST = 1e-10
 """Largest difference, relative to the largest number of the same kind, that counts as rounding in float64."""
 
+UPDATES = 2
+"""Updates from the same episodes. Values count from the second one on, once they have statistics."""
+
 
 def gradients_of(learner: Learner, data: Any) -> list[tuple[str, int, Tensor]]:
     """Update ``learner``, and return the module, the number of rows and the gradient of each gradient step."""
@@ -31,19 +34,19 @@ def gradients_of(learner: Learner, data: Any) -> list[tuple[str, int, Tensor]]:
         steps.append((module_id, num_rows(batch) if batch else 0, learner.parameters[module_id].grad.clone()))
         return metrics
 
-    with mock.patch.object(learner, "gradient_step", recorded):
-        update(learner, data)
+    with mock.patch.object(learner, "gradient_step", recorded), float64():
+        learner.update_from_episodes(data)  # type: ignore[attr-defined]
     return steps
 
 
-def update(learner: Learner, data: Any) -> list[Mapping[str, Any]]:
-    """Update ``learner`` from a rollout, rollouts by module, or a list of pairs of module and batch. Return what it
-    reports."""
+def update(learner: Learner, data: Any, times: int = UPDATES) -> list[Mapping[str, Any]]:
+    """Update ``learner`` from a list of pairs of module and batch, or ``times`` times from a rollout or rollouts by
+    module. Return what it reports."""
     results: list[Mapping[str, Any]] = []
     with float64():
-        if isinstance(data, Rollout | Mapping):
+        for i in range(times if isinstance(data, Rollout | Mapping) else 0):
             assert isinstance(learner, EpisodeLearner)
-            results.append(learner.update_from_episodes(data, env_steps=0))
+            results.append(learner.update_from_episodes(data, env_steps=64 * i))
         for i, (module_id, batch) in enumerate(() if isinstance(data, Rollout | Mapping) else data):
             assert isinstance(learner, BatchLearner)
             results.append(learner.update_from_batch(batch, env_steps=64 * i, module_id=module_id))

@@ -142,7 +142,7 @@ FAULTS: dict[str, Fault] = {
     "value statistics over padding": Fault(
         "algorithms/ppo/learner.py",
         "module.update_value_statistics(targets[rollout.valid])",
-        "module.update_value_statistics(targets)",
+        "module.update_value_statistics(targets.flatten())",
         "values are normalised by the targets of padding",
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-plain-million]",
     ),
@@ -217,7 +217,7 @@ FAULTS: dict[str, Fault] = {
         "self.last_update[module_id] = env_steps - late",
         "self.last_update[module_id] = env_steps",
         "target nets move less often than target_network_update_freq says",
-        _CLOCKS + "target_nets_move_as_often_as_the_setting_says[DQN-7]",
+        _CLOCKS + "target_nets_move_as_often_as_the_setting_says[DQN]",
     ),
     "updates forget what they owe": Fault(
         "algorithms/off_policy/algorithm.py",
@@ -244,7 +244,7 @@ FAULTS: dict[str, Fault] = {
     "settings of the first policy for all": Fault(
         "rlmodule/learning/joint_updates.py",
         "return structure_of(module), id(settings), part.part.grad_clip",
-        "return structure_of(module), part.part.grad_clip",
+        "return structure_of(module)",
         "policy_overrides are without effect for policies with equal nets",
         _LEAKS + "other_policies_change_nothing[PPO-plain-other settings]",
     ),
