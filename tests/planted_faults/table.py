@@ -88,7 +88,22 @@ FAULTS: dict[str, Fault] = {
         "with a memory, time limits bootstrap from the start of the next episode",
         _LEAKS + "a_window_knows_its_own_episode_alone[DQN-LSTM]",
     ),
+    "replayed bootstrap after termination": Fault(
+        "algorithms/dqn/learner.py",
+        "return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))",
+        "return torch.add(rewards, values.gather(-1, best).squeeze(-1), alpha=self.settings.gamma)",
+        "falling over is worth as much as whatever the buffer holds next",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[DQN-plain-million]",
+    ),
     # --- masks
+    "memories cross episodes": Fault(
+        "catalog/encoders/memory.py",
+        "return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) "
+        "for name, part in state.items()}",
+        "return dict(state)",
+        "an episode begins with the memory of the one before",
+        _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[SAC-LSTM-million]",
+    ),
     "invalid rows are trained on": Fault(
         "rlmodule/data/rollout.py",
         "rows = slice(None) if keep.all() else keep",
