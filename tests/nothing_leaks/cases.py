@@ -54,7 +54,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "attention, 3 steps": {"n_step": 3, **memory("use_attention")},
     "atoms": {"num_atoms": 5, "v_min": -9.0, "v_max": 9.0},
 }
-"""Settings of learners. One that an algorithm has not is left out for it."""
+"""Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Another way to draw from
+replay, such as hindsight, is a line here, with an env that suits it in :func:`env_of`."""
 FIRST = ("plain", "LSTM", "attention", "3 steps")
 """Scenes of the first stage."""
 

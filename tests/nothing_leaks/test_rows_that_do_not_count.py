@@ -246,8 +246,8 @@ def test_other_policies_change_nothing(case: Case, differ: bool) -> None:
     overrides = {"b": other_settings(case)} if differ else {}
     assert not differ or len(overrides["b"]) > 1
 
-    def learner(*module_ids: str) -> Any:
-        return case.learner(module_ids, policies=list(module_ids), policy_overrides=overrides)
+    def learner() -> Any:
+        return case.learner(("a", "b"), policies=["a", "b"], policy_overrides=overrides)
 
     def made(loud: str) -> Any:
         """Return the data of both, of which one is multiplied by 10⁶."""
@@ -263,13 +263,13 @@ def test_other_policies_change_nothing(case: Case, differ: bool) -> None:
             column *= 1e6
         return data
 
-    data = made("")
-    together = trace_of(learner("a", "b"), data)
+    data = made(loud="")
+    together = trace_of(learner(), data)
     for name, other in ("ab", "ba"):
-        other_multiplied = trace_of(learner("a", "b"), made(other))
-        assert differences(together[name], other_multiplied[name]) == {}, name
+        disturbed = trace_of(learner(), made(loud=other))
+        assert differences(together[name], disturbed[name]) == {}, name
         if case.learns_from_episodes:
-            alone = learner("a", "b")
+            alone = learner()
             del alone.trained[other]  # it has no gradient
             assert differences(trace_of(alone, {name: data[name]})[name], together[name]) == {}, name
 
