@@ -29,7 +29,8 @@ from tests.together import Fleet
 # --- minibatches and rows ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", cases(episodes=True))
+# not with batch norm, whose statistics are those of a minibatch
+@pytest.mark.parametrize("case", cases("plain", "LSTM", "GRU", "attention", "two memories", episodes=True))
 def test_minibatches_of_an_epoch_add_up_to_its_gradient(case: Case) -> None:
     # weights that stay as they are
     case = case.having(lr=1e-30, num_epochs=1, grad_clip=None)
@@ -168,7 +169,7 @@ def test_envs_of_two_runners_are_those_of_one(make: Any) -> None:
         runner.stop()
 
 
-def test_the_order_in_which_an_env_names_its_agents_is_of_no_matter() -> None:
+def test_the_order_in_which_an_env_names_its_agents_does_not_matter() -> None:
     runners = [agent_runner(2, 0, is_reversed=is_reversed) for is_reversed in (False, True)]
     for _ in range(2):
         first, second = (runner.sample(STEPS) for runner in runners)
