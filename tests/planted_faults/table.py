@@ -89,9 +89,9 @@ FAULTS: dict[str, Fault] = {
         _LEAKS + "a_window_knows_its_own_episode_alone[DQN-LSTM]",
     ),
     "replayed bootstrap after termination": Fault(
-        "algorithms/dqn/learner.py",
-        "return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))",
-        "return torch.add(rewards, values.gather(-1, best).squeeze(-1), alpha=self.settings.gamma)",
+        "algorithms/ops/distributional.py",
+        "return torch.addcmul(rewards, discounts, outputs if penalty is None else outputs - penalty)",
+        "return rewards + discounts.amax() * (outputs if penalty is None else outputs - penalty)",
         "falling over is worth as much as whatever the buffer holds next",
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[DQN-plain-million]",
     ),
@@ -127,17 +127,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "other policies' rows in a stack": Fault(
         "rlmodule/learning/stacks.py",
-        "weights[step, i, : stop - start] = 1 / (stop - start)",
-        "weights[step, i] = 1 / (stop - start)",
+        "losses = (row_losses * ((torch.arange(width) < num_valid) / num_valid)).sum(1)",
+        "losses = row_losses.mean(1)",
         "agents that act rarely learn several times from the same rows, as often as others act",
         _LEAKS + "other_policies_change_nothing[PPO-plain-same settings]",
     ),
-    "padding in a family of policies": Fault(
-        "rlmodule/learning/families.py",
-        "losses, metrics = compute(stacked, (torch.arange(width) < counts[:, None]) / counts[:, None])",
-        "losses, metrics = compute(stacked, torch.ones(len(counts), width) / counts[:, None])",
-        "policies with a shared part learn several times from rows of the agents that act rarely",
-        _LEAKS + "policies_with_a_shared_part_add_their_gradients[PPO-plain]",
+    "other policies' rows in metrics": Fault(
+        "rlmodule/learning/stacks.py",
+        "of_module[name] = value if is_even else value[:count]",
+        "of_module[name] = value",
+        "metrics of agents that act rarely count some rows several times",
+        _LEAKS + "other_policies_change_nothing[PPO-plain-same settings]",
     ),
     # --- statistics
     "batch norm over padding": Fault(
