@@ -59,6 +59,8 @@ class LoggedRun:
         config: All settings as JSON values.
         seconds: Seconds that the run had taken at ``env_steps``. An evaluation at the end of an interrupted run may
             have logged a result later, at the same step.
+        unlogged: Results, by path, that are logged again because a logger could not log them before the checkpoint. A
+            logger that did drops them.
     """
 
     name: str
@@ -67,10 +69,14 @@ class LoggedRun:
     seed: int
     config: Mapping[str, Any]
     seconds: float = math.inf
+    unlogged: Sequence[Mapping[str, Any]] = ()
 
     def includes(self, row: Mapping[str, Any]) -> bool:
         """Return whether the run had logged ``row``, a result by path, when it was saved."""
-        return float(clock_of(row)) <= self.env_steps and float(row.get(SECONDS) or 0) <= self.seconds
+        clock, seconds = _time_of(row)
+        return (
+            clock <= self.env_steps and seconds <= self.seconds and (clock, seconds) not in map(_time_of, self.unlogged)
+        )
 
 
 class Logger(ABC):
@@ -243,6 +249,11 @@ def _no_folder(choice: object) -> ValueError:
 def clock_of(row: Mapping[str, Any]) -> Any:
     """Return the run's clock in ``row``, a result by path: a number, or from a table its text."""
     return row.get(CLOCK) or row.get(STEPS) or 0
+
+
+def _time_of(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the clock and the seconds of ``row``, a result by path. No two results of a run have both in common."""
+    return float(clock_of(row)), float(row.get(SECONDS) or 0)
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -211,9 +211,10 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         # torch raises RuntimeError itself for content that does not fit; its subclasses tell of workers
         if not isinstance(error, DOES_NOT_FIT) and type(error) is not RuntimeError:
             raise
-        names_env = len(objects.keys() & {"env", "env_config"}) > 0
-        built = {} if algorithm is None else dict(algorithm.learner_group.module.items())
-        if names_env and saved is not None and saved.has_other_spaces(built):
+        is_other_env = False
+        if algorithm is not None and saved is not None and objects.keys() & {"env", "env_config"}:
+            is_other_env = saved.has_other_spaces(algorithm.learner_group.module)
+        if is_other_env:
             raise ValueError(
                 "from_checkpoint(env=): expected an env with the spaces of the one that was "
                 f"trained on, got {config.env!r}. For another env, begin another run: "

@@ -22,7 +22,7 @@ RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
 
-LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False, "updates": 0}
+LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False, "updates": 0, "unlogged": ()}
 """More of them, which checkpoints of earlier versions lack, with the values that these then get."""
 
 
@@ -57,6 +57,9 @@ class RunMetrics:
         """The iteration in which, or after which, the last evaluation took place; None before the first."""
         self.learning_stopped = False
         """Whether :meth:`algorithms.Algorithm.stop_learning` asked to end the run."""
+        self.unlogged: tuple[dict[str, Any], ...] = ()
+        """The last results, by path, that a logger could not log yet, as on a full disk. A run that continues from a
+        checkpoint logs them again."""
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -200,11 +203,13 @@ class RunMetrics:
     def get_state(self) -> dict[str, Any]:
         """Return the counters and the recent episodes as JSON values."""
         counters = {name: vars(self)[name] for name in (*COUNTERS, *LATER_COUNTERS)}
-        return counters | {"returns": list(self._returns), "lengths": list(self._lengths)}
+        lists = {"unlogged": self.unlogged, "returns": self._returns, "lengths": self._lengths}
+        return counters | {name: list(values) for name, values in lists.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`."""
         vars(self).update({name: state[name] for name in (*COUNTERS, *LATER_COUNTERS)})
+        self.unlogged = tuple(dict(row) for row in state["unlogged"])
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

@@ -30,7 +30,15 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from algorithms.loggers.base import LoggedRun, LoggerFailed, LoggerGroup, flatten, replace_file
+from algorithms.loggers.base import (
+    MOST_FAILED_IN_A_ROW,
+    LoggedRun,
+    LoggerFailed,
+    LoggerGroup,
+    clock_of,
+    flatten,
+    replace_file,
+)
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
 from algorithms.run.checkpoint_writer import CheckpointWriter
@@ -204,6 +212,7 @@ class RunReport:
             seed=algorithm.run_seed,
             config=config.to_dict(),
             seconds=algorithm.metrics.seconds,
+            unlogged=algorithm.metrics.unlogged,
         )
         self._about: dict[str, Any] = {"algorithm": name_of(config), "name": run.name, "seed": run.seed}
         self._about["config"] = run.config
@@ -222,6 +231,8 @@ class RunReport:
                 if run.env_steps and earlier is not None and "goal" in earlier:  # a run that goes on keeps its goal
                     self._about["goal"] = earlier["goal"]
                 self._write_about()
+            for row in run.unlogged:
+                self._loggers.log(row, clock_of(row))
             undone.pop_all()
         # Whether `checkpoint/` was written for the last row of the log.
         self._checkpoint_is_last = False
@@ -260,12 +271,19 @@ class RunReport:
             LoggerFailed: If a logger fails several times in a row; names it. The checkpoints are then written.
         """
         self._add_failures(result)
-        failed = None
+        failed, num_failed, metrics = None, self._loggers.num_failed, self._algorithm.metrics
+        row = dict(flatten(result))
         try:
             # before the checkpoints: if the run is killed in between, it resumes before this row, and logs it again
-            self._loggers.log(dict(flatten(result)), self._algorithm.clock)
+            self._loggers.log(row, metrics.clock)
         except LoggerFailed as error:
             failed = error
+        # A file gets the rows that it could not write with the next one: until then, the checkpoints hold them.
+        if self._loggers.num_failed == num_failed:
+            metrics.unlogged = ()
+        else:
+            as_json = json.loads(json.dumps(row, default=str))  # callbacks may have added anything
+            metrics.unlogged = (*metrics.unlogged, as_json)[-MOST_FAILED_IN_A_ROW:]
         self._write_checkpoints(evaluation_return(result))
         self._add_failures(result)
         if failed is not None:

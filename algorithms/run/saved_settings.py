@@ -13,7 +13,7 @@ from typing import Any
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.settings import settings_of
 from rlmodule.encoding import encode
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"
@@ -107,7 +107,7 @@ class SavedSettings:
         overrides = self._config.get("policy_overrides", {}).get(module_id, {})
         return overrides.get(name, self._config.get(name, default))
 
-    def has_other_spaces(self, modules: Mapping[str, RLModule]) -> bool:
+    def has_other_spaces(self, modules: MultiRLModule) -> bool:
         """Return whether one of ``modules`` has other spaces than it was saved with."""
         for module_id, module in modules.items():
             spec = self._encoded_specs.get(module_id)

@@ -6,10 +6,11 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -23,6 +24,9 @@ from gymnasium import spaces
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
+from algorithms.loggers import csv, jsonl
+from algorithms.loggers.csv import read_table
+from algorithms.loggers.jsonl import read_rows
 from algorithms.ppo import PPO, PPOConfig
 from algorithms.run.checkpoint_writer import CheckpointWriter
 from algorithms.run.run_folder import best_return_in, lock_folder
@@ -187,6 +191,46 @@ def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     # a row is written before its checkpoint, and has those that failed before it
     assert [json.loads(line).get("num_checkpoints_failed") for line in lines] == [None, 1, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("full", [["progress.jsonl"], ["progress.csv"], ["progress.jsonl", "progress.csv"]])
+@pytest.mark.parametrize("killed_at", [2, 3, 4])
+def test_a_row_that_waits_for_space_survives_in_the_checkpoint(
+    full: list[str], killed_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 2 and 3 cannot be written, their checkpoints can, and row 4 is written before its checkpoint fails."""
+    write_folder = checkpoint.write_folder
+
+    def failing(function: Callable[[Path, Any], None]) -> Callable[[Path, Any], None]:
+        def write_unless_full(path: Path, data: Any) -> None:
+            if path.name in full and algorithm.metrics.iterations in (2, 3):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            function(path, data)
+
+        return write_unless_full
+
+    def write(*args: Any) -> None:
+        if algorithm.metrics.iterations == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_folder(*args)
+
+    for module, name in ((jsonl, "append_whole"), (csv, "append_whole"), (csv, "replace_file")):
+        monkeypatch.setattr(module, name, failing(getattr(module, name)))
+    monkeypatch.setattr(checkpoint, "write_folder", write)
+    loggers = ["jsonl", "csv"]
+    with build(tmp_path / "run", [], checkpoint_interval=1, loggers=loggers) as algorithm:
+        assert algorithm.report  # before its files cannot be written
+        results = [algorithm.train() for _ in range(killed_at)]
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")
+        monkeypatch.undo()
+    with Algorithm.from_checkpoint(tmp_path / "killed", allow=[__name__]) as resumed:
+        assert resumed.metrics.iterations == min(killed_at, 3)
+        results = results[: resumed.metrics.iterations] + [resumed.train() for _ in range(2)]
+    rows = read_rows(tmp_path / "killed" / "progress.jsonl")
+    assert [row["training_iteration"] for row in rows] == [*range(1, len(results) + 1)]
+    assert [row["time_total_s"] for row in rows] == [result["time_total_s"] for result in results]
+    _, table = read_table(tmp_path / "killed" / "progress.csv")
+    assert [float(row["time_total_s"]) for row in table] == [result["time_total_s"] for result in results]
 
 
 def test_a_run_goes_on_from_a_checkpoint_between_and_drops_what_came_after(tmp_path: Path) -> None:
