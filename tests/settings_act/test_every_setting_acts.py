@@ -61,6 +61,18 @@ def test_settings_that_act_when_processes_fail_are_in_the_tests_of_that() -> Non
         assert name in (ROOT / path).read_text(encoding="utf-8")
 
 
+def test_the_table_in_the_documentation_counts_every_setting() -> None:
+    documented = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = []
+    for algorithm in ALGORITHMS:
+        known = settings_of(config_class(algorithm)).values()
+        when_processes_fail = sum(item.name in SHOWN_BY_FAULTS for item in known)
+        for_new_runs = sum(item.for_new_runs for item in known)
+        acting = len(known) - when_processes_fail
+        rows.append(f"| {algorithm} | {len(known)} | {acting} | {when_processes_fail} | 0 | {for_new_runs} |\n")
+    assert "".join(rows) in documented, f"docs/reliability.md: expected\n{''.join(rows)}"
+
+
 class PlantedTraining(PPOTraining):
     """Settings of which one does nothing, one only draws, and one acts."""
 
