@@ -102,7 +102,7 @@ class ReplayBuffer:
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
         self._hindsight = None
         if hindsight is not None:
-            self._hindsight = Hindsight(hindsight, self.ring, observation_space, (least, most), gamma)
+            self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)
         self._rng = np.random.default_rng(seed)
         self._begin_draws()
 

@@ -124,16 +124,16 @@ class Hindsight:
         settings: Ratio, reward function and strategy.
         ring: The ring from which batches are drawn.
         observation_space: The module's ``input_space``, which holds a Dict with ``achieved_goal`` and ``desired_goal``.
-        n_step: The least and the greatest number of steps of an n-step window.
+        n_step: The greatest number of steps of an n-step window, which must be 1.
         gamma: Discount per step.
 
     Raises:
-        ValueError: If observations have no such goals, frames of goals are stacked, windows have different numbers of
-            steps, or ``settings.reward`` does not answer for several goals at once.
+        ValueError: If observations have no such goals, frames of goals are stacked, windows have several steps, or
+            ``settings.reward`` does not answer for several goals at once.
     """
 
     def __init__(
-        self, settings: HindsightReplay, ring: Ring, observation_space: Space, n_step: tuple[int, int], gamma: float
+        self, settings: HindsightReplay, ring: Ring, observation_space: Space, n_step: int, gamma: float
     ) -> None:
         self._settings, self._ring = settings, ring
         self.ends = EpisodeEnds(ring)
@@ -143,12 +143,12 @@ class Hindsight:
                 f"her_ratio: expected 0 for observations without {ACHIEVED} and {DESIRED}, got {settings.ratio} for "
                 f"{observation_space}. Let the env return a Dict that has both, or leave her_ratio out."
             )
-        if n_step[0] != n_step[1]:
+        if n_step > 1:
             raise ValueError(
-                f"n_step: expected one number of steps with her_ratio > 0, since a new goal changes the rewards of all "
-                f"of them, got {n_step}. Choose one."
+                f"n_step: expected 1 with her_ratio > 0, since a new goal changes every reward of a window, got "
+                f"{n_step}. Set it to 1."
             )
-        self._path = path
+        self._path, self._gamma = path, gamma
         self._achieved, self._desired = (self._leaf(name) for name in (ACHIEVED, DESIRED))
         goal, wanted = (ring.obs.leaves[leaf] for leaf in (self._achieved, self._desired))
         if (goal.shape, goal.dtype) != (wanted.shape, wanted.dtype):
@@ -156,8 +156,6 @@ class Hindsight:
                 f"her_ratio: expected an {ACHIEVED} like the {DESIRED}, {wanted.dtype} shaped {wanted.shape}, got "
                 f"{goal.dtype} shaped {goal.shape}. Give both the same space."
             )
-        self._powers = np.power(float(gamma), np.arange(n_step[1] + 1)).astype(np.float32)
-        self._window = np.arange(n_step[1])
         goals = _two_goals(observation_space, path, goal.dtype)
         if got := _other_than_two(settings.reward, goals):
             raise ValueError(
@@ -205,7 +203,7 @@ class Hindsight:
         goals = self._after(self._achieved, self._goal_places(places, left, rng))
         for name in (Columns.OBS, Columns.NEXT_OBS):
             self._desired_in(batch[name])[rows] = goals
-        self._write_returns(batch, rows, places, left, goals)
+        self._write_rewards(batch, rows, places, goals)
 
     def relabel_sequences(self, batch: Batch, places: np.ndarray, length: int, rng: np.random.Generator) -> None:
         """Change a batch of sequences. All steps of a sequence that belong to the same episode get the same goal, or
@@ -238,13 +236,7 @@ class Hindsight:
         of_rows = picked[step_of, sequences]
         self._desired_in(batch[Columns.OBS])[of_rows] = goals[step_of, sequences][of_rows]
         trained = picked[burn_in:]
-        self._write_returns(
-            batch,
-            rows[trained.reshape(-1)],
-            places[burn_in:][trained],
-            left[burn_in:][trained],
-            goals[burn_in:][trained],
-        )
+        self._write_rewards(batch, rows[trained.reshape(-1)], places[burn_in:][trained], goals[burn_in:][trained])
 
     def _begin(self, places: np.ndarray) -> None:
         """Prepare to change a batch of the steps at ``places`` ``[K]``."""
@@ -278,34 +270,22 @@ class Hindsight:
         clip = self._settings.clip
         return rewards if clip is None else clipped(torch.from_numpy(rewards), clip).numpy()
 
-    def _write_returns(
-        self, batch: Batch, rows: np.ndarray, places: np.ndarray, left: np.ndarray, goals: np.ndarray
-    ) -> None:
-        """Write the rewards and discounts of windows to ``K`` rows of a batch.
+    def _write_rewards(self, batch: Batch, rows: np.ndarray, places: np.ndarray, goals: np.ndarray) -> None:
+        """Write the rewards and discounts of steps under new goals to ``K`` rows of a batch.
 
         Args:
             batch: The batch, whose rewards and discounts count as flat.
             rows: The rows to write, int64 ``[K]``.
-            places: The places of the first steps of the windows.
-            left: Number of steps of their episodes after these.
-            goals: The goals of the windows, ``[K, ...]``.
+            places: The places of the steps.
+            goals: The new goals, ``[K, ...]``.
         """
         if not len(rows):
             return
-        ring, steps = self._ring, self._window
-        counts = steps <= left[:, None]  # [K, n]: the window has this step
-        window = (places[:, None] + steps * ring.num_columns) % ring.num_places
-        achieved = self._after(self._achieved, window).reshape(-1, *goals.shape[1:])
-        desired = np.repeat(goals, len(steps), 0)
+        achieved = self._after(self._achieved, places)
+        batch[Columns.REWARDS].view(-1).numpy()[rows] = self._rewards(achieved, goals)
         if self._terminated is not None:
-            answer = self._terminated(achieved, desired, [{} for _ in achieved])
-            ends = np.asarray(answer, bool).reshape(counts.shape)
-            counts[:, 1:] &= ~np.logical_or.accumulate(ends[:, :-1], 1)
-            discounts = self._powers.take(np.minimum(left, steps[-1]) + 1)
-            discounts[(ends & counts).any(1)] = 0.0
-            batch[Columns.DISCOUNTS].view(-1).numpy()[rows] = discounts
-        rewards = self._rewards(achieved, desired).reshape(counts.shape)
-        batch[Columns.REWARDS].view(-1).numpy()[rows] = (rewards * self._powers[:-1] * counts).sum(1)
+            ends = np.asarray(self._terminated(achieved, goals, [{} for _ in rows]), bool)
+            batch[Columns.DISCOUNTS].view(-1).numpy()[rows] = np.where(ends, 0.0, self._gamma)
 
     def _check_rewards(self, places: np.ndarray) -> None:
         """Compare the rewards of the steps at ``places`` with those that the reward function gives for their own goals.

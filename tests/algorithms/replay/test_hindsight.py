@@ -107,15 +107,12 @@ class Goals:
                 break
         return found
 
-    def window(self, n: int, i: int, goal: list[float], n_step: int, ends: bool) -> tuple[float, float]:
-        """Reward and discount of the window from step ``i`` of env ``n`` on under another goal, which may end it."""
-        total, steps = 0.0, self.episode_from(n, i)[:n_step]
-        for k, step in enumerate(steps):
-            got, wanted = np.array([achieved(step.following[-1])]), np.array([goal])
-            total += GAMMA**k * float(reward(got, wanted, [{}])[0])
-            if ends and terminated(got, wanted, [{}])[0]:
-                return total, 0.0
-        return total, 0.0 if steps[-1].terminated and not ends else GAMMA ** len(steps)
+    def outcome(self, n: int, i: int, goal: list[float], ends: bool) -> tuple[float, float]:
+        """Reward and discount of step ``i`` of env ``n`` under another goal, which may end the episode."""
+        step = self.steps[n][i]
+        got, wanted = np.array([achieved(step.following[-1])]), np.array([goal])
+        is_over = bool(terminated(got, wanted, [{}])[0]) if ends else step.terminated
+        return float(reward(got, wanted, [{}])[0]), 0.0 if is_over else GAMMA
 
 
 def buffer_of(goals: Goals, capacity: int, hindsight: HindsightReplay | None, **changed: Any) -> ReplayBuffer:
@@ -126,7 +123,7 @@ def buffer_of(goals: Goals, capacity: int, hindsight: HindsightReplay | None, **
     )
 
 
-def check_rows(goals: Goals, buffer: ReplayBuffer, size: int, strategy: str, n_step: int, ends: bool) -> set[Any]:
+def check_rows(goals: Goals, buffer: ReplayBuffer, size: int, strategy: str, ends: bool) -> set[Any]:
     """Compare a batch of rows with the lists. Return the steps whose goals changed, with the steps that gave them."""
     batch = buffer.sample(size).batch
     places, seen = goals.places(), set()
@@ -137,16 +134,16 @@ def check_rows(goals: Goals, buffer: ReplayBuffer, size: int, strategy: str, n_s
         steps = goals.episode_from(n, i)
         goal = obs["desired_goal"][row].tolist()
         assert obs["achieved_goal"][row].tolist() == achieved(number)
-        last = steps[min(n_step, len(steps)) - 1].following[-1]
+        last = steps[0].following[-1]
         assert after["achieved_goal"][row].tolist() == achieved(last)
         if goal == desired(number):
             assert after["desired_goal"][row].tolist() == desired(last)
-            stored, _, discount, _ = goals.stream.window(n, i, n_step, GAMMA)
+            stored, _, discount, _ = goals.stream.window(n, i, 1, GAMMA)
         else:
             reached = [achieved(step.following[-1]) for step in steps]
             assert goal in (reached if strategy == "future" else reached[-1:])
             assert after["desired_goal"][row].tolist() == goal
-            stored, discount = goals.window(n, i, goal, n_step, ends)
+            stored, discount = goals.outcome(n, i, goal, ends)
             seen.add((number, int(goal[1])))
         assert float(batch[Columns.REWARDS][row]) == pytest.approx(stored, abs=1e-5)
         assert float(batch[Columns.DISCOUNTS][row]) == pytest.approx(discount, abs=1e-6)
@@ -160,21 +157,20 @@ def check_rows(goals: Goals, buffer: ReplayBuffer, size: int, strategy: str, n_s
     kept=st.integers(4, 24),
     mode=st.sampled_from(["same_step", "next_step"]),
     strategy=st.sampled_from(["future", "final"]),
-    n_step=st.integers(1, 3),
     ends=st.sampled_from([None, terminated, terminated_alone]),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     restart=st.sampled_from([0.0, 0.3]),
 )
 def test_a_batch_of_rows_is_what_plain_loops_make_of_it(
-    seed: int, num_envs: int, kept: int, mode: str, strategy: Any, n_step: int, ends: Any, lengths: Any, restart: float
+    seed: int, num_envs: int, kept: int, mode: str, strategy: Any, ends: Any, lengths: Any, restart: float
 ) -> None:
     goals = Goals(seed, num_envs, mode)
     hindsight = HindsightReplay(ratio=0.7, reward=reward, terminated=ends, strategy=strategy)
-    buffer = buffer_of(goals, kept * num_envs, hindsight, n_step=n_step)
+    buffer = buffer_of(goals, kept * num_envs, hindsight)
     for length in lengths:
         buffer.add(goals.rollout(min(length, buffer.rows - 1), restart))
         if buffer.num_drawable:
-            check_rows(goals, buffer, 24, strategy, n_step, ends is not None)
+            check_rows(goals, buffer, 24, strategy, ends is not None)
 
 
 def test_every_step_up_to_the_end_gives_its_goal_as_often_as_the_others() -> None:
@@ -182,7 +178,7 @@ def test_every_step_up_to_the_end_gives_its_goal_as_often_as_the_others() -> Non
     buffer = buffer_of(goals, 60, HindsightReplay(ratio=1.0, reward=reward))
     for _ in range(8):
         buffer.add(goals.rollout(7))  # the ring wraps, and episodes are open
-    seen = set().union(*(check_rows(goals, buffer, 500, "future", 1, False) for _ in range(8)))
+    seen = set().union(*(check_rows(goals, buffer, 500, "future", False) for _ in range(8)))
     places, drawable = goals.places(), buffer.kept_rows
     expected = {
         (step.stack[-1], later.following[-1])
@@ -235,7 +231,7 @@ def test_columns_of_several_agents_fill_at_their_own_pace() -> None:
         agent = int(rng.integers(3))
         buffer.add(goals[agent].rollout(int(rng.integers(1, 5))), np.array([agent]))
         many.stream.steps[:] = [x.steps[0] for x in goals]
-        buffers.append(check_rows(many, buffer, 16, "future", 1, True))
+        buffers.append(check_rows(many, buffer, 16, "future", True))
     assert len(set().union(*buffers)) > 100
 
 
@@ -245,7 +241,6 @@ def test_columns_of_several_agents_fill_at_their_own_pace() -> None:
     mode=st.sampled_from(["same_step", "next_step"]),
     length=st.integers(1, 4),
     burn_in=st.integers(0, 3),
-    n_step=st.integers(1, 3),
     strategy=st.sampled_from(["future", "final"]),
     ends=st.sampled_from([None, terminated]),
     prioritized=st.booleans(),
@@ -256,7 +251,6 @@ def test_a_batch_of_sequences_is_what_plain_loops_make_of_it(
     mode: str,
     length: int,
     burn_in: int,
-    n_step: int,
     strategy: Any,
     ends: Any,
     prioritized: bool,
@@ -266,18 +260,18 @@ def test_a_batch_of_sequences_is_what_plain_loops_make_of_it(
     sequences = SequenceReplay(length=length, burn_in=burn_in, initial_state=torch.zeros(1))
     hindsight = HindsightReplay(ratio=0.6, reward=reward, terminated=ends, strategy=strategy)
     order = PrioritizedReplay() if prioritized else None
-    kept = 2 * length + burn_in + n_step + 10
-    buffer = buffer_of(goals, 2 * kept, hindsight, n_step=n_step, sequences=sequences, prioritized=order)
+    kept = 2 * length + burn_in + 11
+    buffer = buffer_of(goals, 2 * kept, hindsight, sequences=sequences, prioritized=order)
     for steps in lengths:
         buffer.add(goals.rollout(min(steps, buffer.rows - 1)))
         if buffer.num_drawable:
             sample = buffer.sample(6 * length)
-            check_sequences(goals, sample.batch, strategy, n_step, ends is not None)
+            check_sequences(goals, sample.batch, strategy, ends is not None)
             assert sample.owners is not None
             buffer.update_priorities(sample, np.arange(len(sample.owners)) % 5.0)
 
 
-def check_sequences(goals: Goals, batch: Any, strategy: str, n_step: int, ends: bool) -> None:
+def check_sequences(goals: Goals, batch: Any, strategy: str, ends: bool) -> None:
     places = goals.places()
     obs = batch[Columns.OBS]
     num = obs["observation"].shape[1]
@@ -309,14 +303,13 @@ def check_sequences(goals: Goals, batch: Any, strategy: str, n_step: int, ends: 
                 if k is None:
                     continue
                 if is_new:
-                    total, discount = goals.window(n, i, goal, n_step, ends)
+                    total, discount = goals.outcome(n, i, goal, ends)
                 else:
-                    total, _, discount, _ = goals.stream.window(n, i, n_step, GAMMA)
+                    total, _, discount, _ = goals.stream.window(n, i, 1, GAMMA)
                 assert float(rewards[valid[k]]) == pytest.approx(total, abs=1e-5)
                 assert float(discounts[valid[k]]) == pytest.approx(discount, abs=1e-6)
                 if discount:
-                    steps = goals.episode_from(n, i)
-                    last = steps[min(n_step, len(steps)) - 1].following[-1]
+                    last = goals.steps[n][i].following[-1]
                     assert int(flat["observation"][following[k], 0]) == last
                     wanted = goal if is_new else desired(last)
                     assert flat["desired_goal"][following[k]].tolist() == wanted
@@ -476,6 +469,7 @@ class Slide(Line):
 
 SMALL: dict[str, Any] = {
     "seed": 1,
+    "n_step": 1,
     "train_batch_size_per_learner": 32,
     "num_steps_sampled_before_learning_starts": 64,
     "num_env_steps_per_iteration": 64,
@@ -500,7 +494,7 @@ def test_one_setting_turns_it_on_and_no_goal_is_of_the_next_episode(config_class
 
 
 def test_the_final_goal_of_a_terminated_step_is_what_it_achieved() -> None:
-    with DQNConfig(env=Line, **SMALL).training(n_step=1).replay(her_ratio=1.0, her_strategy="final").build() as run:
+    with DQNConfig(env=Line, **SMALL).replay(her_ratio=1.0, her_strategy="final").build() as run:
         run.train()
         batch, buffer = run.replay.sample(512), run.replay
         ends = buffer.ring.has(4, batch.indices)
@@ -513,7 +507,7 @@ def test_the_final_goal_of_a_terminated_step_is_what_it_achieved() -> None:
 @pytest.mark.parametrize("model", [{}, {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}])
 def test_a_run_resumes_in_mid_episode_with_equal_batches(model: dict[str, Any], tmp_path: Path) -> None:
     config = DQNConfig(env=Line, **SMALL | {"model_config": {"fcnet_hiddens": [8], **model}})
-    config.training(n_step=1).env_runners(num_envs_per_env_runner=3).replay(her_ratio=0.8, prioritized_replay=True)
+    config.env_runners(num_envs_per_env_runner=3).replay(her_ratio=0.8, prioritized_replay=True)
     with config.build() as first:
         first.train()
         saved = first.save(tmp_path / "saved")
@@ -585,7 +579,7 @@ class Rescaled(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def test_a_wrapper_may_have_the_reward(caplog: pytest.LogCaptureFixture) -> None:
-    config = DQNConfig(env=lambda config: Rescaled(Line()), **SMALL).training(n_step=1).replay(her_ratio=0.8)
+    config = DQNConfig(env=lambda config: Rescaled(Line()), **SMALL).replay(her_ratio=0.8)
     with config.build() as run:
         run.train()
         run.train()
@@ -645,7 +639,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
         HER,
         r"DQNConfig.her_reward_fn: expected fn\(achieved_goals, desired_goals, infos\), .*got None. Pass",
     ),
-    (Line, {**HER, "n_step": (1, 3)}, r"n_step: expected one number of steps with her_ratio > 0, .* got \(1, 3\). Ch"),
+    (Line, {**HER, "n_step": 3}, r"n_step: expected 1 with her_ratio > 0, .* got 3\. Set it to 1"),
     (
         Alone,
         HER,
