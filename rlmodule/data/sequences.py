@@ -11,9 +11,10 @@ begins with the recurrent state that the module had there when it acted. A batch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import tree
@@ -118,31 +119,23 @@ def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[Non
     indices of the valid rows. The same statistics normalise the invalid rows. If only one row is valid, batch norms use
     their running statistics, because a single row has no variance.
     """
-    whole: dict[nn.Module, Tensor] = {}  # input of each batch norm that is running, with all rows
 
-    def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
-        if not norm.training or len(args[0]) != total:
-            return None
-        whole[norm] = args[0]
-        return (args[0].index_select(0, rows),)
-
-    def join(norm: _BatchNorm, args: tuple[Any, ...], out: Tensor) -> Tensor:
-        x = whole.pop(norm, None)
-        if x is None:
-            return out
-        # The norm has normalised the valid rows alone. Normalise the other rows with the same statistics, so that
-        # the layers after it get all rows.
-        dims = [dim for dim in range(x.dim()) if dim != 1]
-        var, mean = torch.var_mean(args[0].detach(), dims, correction=0)
-        every_row = functional.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
-        return every_row.index_copy(0, rows, out)
+    def forward(norm: _BatchNorm, plain: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+        if not norm.training or len(input) != total:
+            return plain(input)
+        valid = input.index_select(0, rows)
+        # The layers after it get all rows: those that are not valid are normalised with the same statistics.
+        dims = [dim for dim in range(input.dim()) if dim != 1]
+        var, mean = torch.var_mean(valid.detach(), dims, correction=0)
+        every_row = functional.batch_norm(input, mean, var, norm.weight, norm.bias, eps=norm.eps)
+        return every_row.index_copy(0, rows, plain(valid))
 
     with ExitStack() as stack:
         for norm in module.modules():
             if not isinstance(norm, _BatchNorm):
                 continue
-            stack.callback(norm.register_forward_pre_hook(select).remove)
-            stack.callback(norm.register_forward_hook(join).remove)
+            norm.forward = partial(forward, norm, norm.forward)
+            stack.callback(delattr, norm, "forward")
             if len(rows) == 1:
                 stack.callback(norm.train, norm.training)
                 norm.eval()
@@ -170,44 +163,29 @@ def sequence_minibatches(
             minibatches are cut from the sequences of all learners, of which the longest counts as ``L``. Each minibatch
             is yielded with only its sequences from ``batch``, as an empty dict if there are none.
     """
-    length, count = batch[Columns.STARTS].shape
+    starts = batch[Columns.STARTS]
+    length, count = starts.shape
     total, longest = (count, length) if share is None else (share.total, share.length)
     order = torch.randperm(total, generator=generator)
     bounds = [*range(0, total, max(1, total if size is None else size // longest)), total]
     if share is not None:
         order, bounds = share.of(order, bounds)
-    if not count:
-        yield from [{}] * (len(bounds) - 1)
-        return
-    pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
-    # Gather the rows so that those of each minibatch are contiguous. This takes one gather per column and epoch, and
-    # the minibatches are views, both as sequences and as rows.
-    places = torch.arange(0, length * count, count)[:, None]
-    index = torch.cat([(places + piece).flatten() for piece in pieces])
-    valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
-    order, index = moved((order, index), batch[Columns.STARTS].device)
+    is_valid = torch.ones(length * count, dtype=torch.bool)
+    if Columns.VALID_ROWS in batch:
+        # on the CPU, since minibatches differ in their numbers of valid rows: this waits for a GPU once per epoch
+        is_valid = torch.zeros_like(is_valid).index_fill_(0, batch[Columns.VALID_ROWS].cpu(), True)
+    is_valid, order_on_device = is_valid.view(length, count), moved(order, starts.device)
     of_rows = without(batch, Columns.STATE_IN, Columns.VALID_ROWS)
-    gathered = map_columns(lambda x: x.flatten(0, 1).index_select(0, index), of_rows)
-    states = map_leaves(lambda x: x.index_select(0, order), batch[Columns.STATE_IN])
-    for (begin, end), kept in zip(itertools.pairwise(bounds), valid_rows, strict=True):
+    for begin, end in itertools.pairwise(bounds):
         if begin == end:
             yield {}
             continue
-        rows, shape = slice(begin * length, end * length), (length, end - begin)
-        minibatch = map_columns(lambda x, rows=rows, shape=shape: x[rows].unflatten(0, shape), gathered)
-        minibatch[Columns.STATE_IN] = map_leaves(lambda x, piece=slice(begin, end): x[piece], states)
-        if kept is not None:
-            minibatch[Columns.VALID_ROWS] = kept
+        piece = order_on_device[begin:end]
+        minibatch = map_columns(lambda x, piece=piece: x.index_select(1, piece), of_rows)
+        minibatch[Columns.STATE_IN] = map_leaves(
+            lambda x, piece=piece: x.index_select(0, piece), batch[Columns.STATE_IN]
+        )
+        if Columns.VALID_ROWS in batch:
+            rows = is_valid[:, order[begin:end]].flatten().nonzero().squeeze(1)
+            minibatch[Columns.VALID_ROWS] = moved(rows, starts.device)
         yield minibatch
-
-
-def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Return for each minibatch the positions of its valid rows within it, or None if all rows of ``batch`` are valid.
-    ``index`` has the numbers in ``batch`` of the rows of all minibatches, one minibatch after another. ``sizes`` has
-    the number of rows of each minibatch."""
-    if Columns.VALID_ROWS not in batch:
-        return [None] * len(sizes)
-    rows = batch[Columns.VALID_ROWS]
-    valid = torch.zeros(len(index), dtype=torch.bool)
-    valid[rows.cpu()] = True  # the sizes are needed on the CPU: this waits for a GPU once per epoch
-    return [moved(part.nonzero().squeeze(1), rows.device) for part in valid[index].split(sizes)]
