@@ -41,25 +41,21 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
         history: The metrics of each minibatch, over this learner's rows. The entry ``ROWS``, a scalar tensor, is the
             number of these rows. If it is 0, the other metrics are ignored. Some minibatches may lack some metrics.
     """
-    filled = [metrics for metrics in history if metrics[ROWS] > 0]
-    known = Metrics()  # a value of each metric
-    for metrics in filled:
-        known |= metrics
-    known.pop(ROWS, None)
-    scalars, per_row = Metrics(), Metrics()
-    for name, value in known.items():
-        if value.dim():
-            per_row[name] = torch.cat([metrics[name] for metrics in filled if name in metrics])
+    rows = torch.stack([metrics[ROWS] for metrics in history]).double()  # [M]
+    filled = [metrics if count else Metrics() for metrics, count in zip(history, rows.tolist(), strict=True)]
+    weights, sums, per_row = Metrics(), Metrics(), Metrics()
+    for name in dict.fromkeys(itertools.chain.from_iterable(filled)):
+        if name == ROWS:
+            continue
+        values = [metrics[name] for metrics in filled if name in metrics]
+        reported = torch.tensor([name in metrics for metrics in filled])
+        weights[name] = rows * reported
+        if values[0].dim():
+            per_row[name] = torch.cat(values)
         else:
-            # a minibatch without the metric gets a placeholder, which merge_parts() leaves out
-            values = [metrics.get(name, metrics[ROWS]) for metrics in history]
-            scalars[name] = torch.stack([value.double().cpu() for value in values])
-    return {
-        "rows": torch.stack([metrics[ROWS] for metrics in history]),
-        "reported": {name: [name in metrics for metrics in history] for name in known},
-        "scalars": scalars,
-        "per_row": per_row,
-    }
+            sums[name] = torch.zeros_like(rows)
+            sums[name][reported] = torch.stack(values).double().cpu() * rows[reported]
+    return {"rows": rows, "weights": weights, "sums": sums, "per_row": per_row}
 
 
 def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, list[Tensor]]]:
@@ -74,25 +70,23 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     Raises:
         ValueError: If learners report different metrics for the same minibatch.
     """
-    filled = [part for part in parts if part["scalars"]]
-    rows = torch.stack([part["rows"] for part in filled]).double()  # [n, M]
-    has_rows, silent, nothing = rows > 0, [False] * rows.shape[1], torch.zeros(rows.shape[1], dtype=torch.float64)
-    scalars = Metrics()
-    for name in dict.fromkeys(itertools.chain.from_iterable(part["reported"] for part in filled)):
-        reported = torch.tensor([part["reported"].get(name, silent) for part in filled])  # [n, M]
-        by_some = (reported & has_rows).any(0)
-        if (has_rows & (reported != by_some)).any():
+    rows = torch.stack([part["rows"] for part in parts]).sum(0)
+    scalars, per_row = Metrics(), dict[str, list[Tensor]]()
+    for name in dict.fromkeys(itertools.chain.from_iterable(part["weights"] for part in parts)):
+        having = [part for part in parts if name in part["weights"]]
+        weights = torch.stack([part["weights"][name] for part in having]).sum(0)
+        is_reported = weights > 0
+        if (is_reported & (weights != rows)).any():
             raise ValueError(
                 f"metrics of learners that train together: expected {name!r} from all learners or from none for each "
                 "minibatch, got it from some. Report the same on all of them."
             )
-        if any(name in part["scalars"] for part in filled):
-            values = torch.stack([part["scalars"].get(name, nothing) for part in filled])
-            # a learner without rows only has placeholders, and NaN times 0 rows would be NaN
-            mean = torch.where(has_rows, values * rows, 0.0).sum(0) / rows.sum(0)
-            scalars[name] = mean.float()[by_some]
-    per_row = dict.fromkeys(itertools.chain.from_iterable(part["per_row"] for part in filled))
-    return scalars, {name: [part["per_row"][name] for part in filled if name in part["per_row"]] for name in per_row}
+        if name in having[0]["per_row"]:
+            per_row[name] = [part["per_row"][name] for part in having]
+        else:
+            mean = torch.stack([part["sums"][name] for part in having]).sum(0) / weights
+            scalars[name] = mean[is_reported].float()
+    return scalars, per_row
 
 
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
