@@ -5,6 +5,7 @@ A rollout has ``T`` time steps, ``N`` slots (one per env), and ``K`` true final 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -314,10 +315,15 @@ def as_tensors(arrays: Tree) -> Tree:
     return map_leaves(torch.as_tensor, arrays)
 
 
-def minibatch_bounds(rows: int, size: int | None) -> list[int]:
-    """Cut ``range(rows)`` into minibatches of ``size`` (None: into one). Return the index at which each begins, then
-    ``rows``. A single row at the end joins the minibatch before it."""
-    return [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
+def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
+    """Draw ``num`` samples of ``space`` and return them as a tree of tensors ``[num, ...]``, in the dtypes that
+    rollouts use. The same ``seed`` gives the same samples."""
+    space = copy.deepcopy(space)  # leave the random stream of the given space alone
+    space.seed(seed)
+    rows = allocate_observations(space, num)
+    for row in range(num):
+        write_row(rows, row, space.sample())
+    return as_tensors(rows)
 
 
 def row_minibatches(
@@ -332,7 +338,7 @@ def row_minibatches(
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)
-    bounds = minibatch_bounds(rows, size)
+    bounds = [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
     if share is not None:
         order, bounds = share.of(order, bounds)
     if first.device.type != "cpu":

@@ -7,9 +7,7 @@ import copy
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +16,10 @@ from catalog.encoders.dense import DenseStack
 from catalog.encoders.shape_checks import untouched
 from catalog.settings import settings_of
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import allocate_observations, as_tensors, entry_of, write_row
+from rlmodule.data.rollout import entry_of, map_leaves, random_observations
 from rlmodule.modules.apis import ExplorationAPI, NoisyNetAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.shared_parts import tensors_at
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +59,19 @@ class ModuleStack:
         leaf_of = {id(p): leaf for p, leaf in zip(own, self.leaves, strict=True)}
         buffers_of = [dict(module.named_buffers(remove_duplicate=False)) for module in modules]
         self._buffers: list[tuple[list[Tensor], Tensor]] = []  # buffers of the modules, and the stacked one
-        for path, part in self.module.named_modules():
+        for part in self.module.modules():
             if isinstance(part, DenseStack):
                 part.take_members()
-            # torch's own setters would refuse tensors that are no nn.Parameter
-            parameters: dict[str, Any] = part._parameters
-            for name, p in parameters.items():
-                if p is not None:
-                    parameters[name] = leaf_of[id(p)]
-            for name in part._buffers.keys() - part._non_persistent_buffers_set:
-                of_modules = [buffers[f"{path}.{name}" if path else name] for buffers in buffers_of]
+        saved = self.module.state_dict().keys()
+        # torch's own setters would refuse tensors that are no nn.Parameter
+        for name, (tensors, key) in tensors_at(self.module, "").items():
+            if (leaf := leaf_of.get(id(tensors[key]))) is not None:
+                tensors[key] = leaf
+            elif name in saved:
+                of_modules = [buffers[name] for buffers in buffers_of]
                 stacked = torch.stack(of_modules)
                 self._buffers.append((of_modules, stacked))
-                part._buffers[name] = stacked.unsqueeze(1)
+                tensors[key] = stacked.unsqueeze(1)
 
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """Return for each parameter a view of its part of ``flat`` ``[M, P]``, in the shapes of ``leaves``."""
@@ -111,7 +110,8 @@ def stack_of(modules: Sequence[RLModule]) -> ModuleStack | None:
     is_unlike |= not first.action_dist_cls.inputs_suffice  # it reads parameters of its own module
     if len(modules) < 2 or any(of_module != spaces[0] for of_module in spaces) or is_unlike:
         return None
-    obs = _observations(first, len(modules))
+    obs = random_observations(first.input_space, len(modules) * _ROWS)
+    obs = map_leaves(lambda x: x.unflatten(0, (len(modules), _ROWS)), obs)
     # Nets may have layers of any kind, of which some do not broadcast over [M, B]: so try it.
     try:
         with ExitStack() as trial:
@@ -140,14 +140,3 @@ def _outputs(module: RLModule, obs: Tree) -> list[Tensor]:
     if isinstance(module, ValueFunctionAPI):
         outputs.append(module.compute_values(batch, out.get(Columns.EMBEDDINGS)))
     return outputs
-
-
-def _observations(module: RLModule, num: int) -> Tree:
-    """Return random observations for ``num`` modules like ``module``, three for each, as a tree of tensors
-    ``[num, 3, ...]``. They are the same in each call."""
-    space = copy.deepcopy(module.input_space)
-    space.seed(0)
-    obs = allocate_observations(space, num, _ROWS)
-    for index in np.ndindex(num, _ROWS):
-        write_row(obs, index, space.sample())
-    return as_tensors(obs)

@@ -31,7 +31,7 @@ from catalog.model_config import MEMORIES, DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
-from rlmodule.modules.shared_parts import SharedParts, share_parts
+from rlmodule.modules.shared_parts import SharedParts, share_parts, tensors_at
 
 DEFAULT_MODULE_ID = "default_policy"
 
@@ -336,12 +336,11 @@ class RLModule(Hooks, nn.Module, ABC):
         """
         mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
-        both = sorted(mine.keys() & state.keys())
-        wrong += [name for name in both if mine[name].shape != state[name].shape]
-        other_dtype = [name for name in both if mine[name].dtype != state[name].dtype]
-        if other_dtype:
-            castable = self._names_of_moments()
-            wrong += [x for x in other_dtype if state[x].dtype != torch.float32 or x not in castable]
+        for name in sorted(mine.keys() & state.keys()):
+            expected, given = mine[name], state[name]
+            is_cast = given.dtype == torch.float32 and self._is_moment(name)
+            if given.shape != expected.shape or not (given.dtype == expected.dtype or is_cast):
+                wrong.append(name)
         if wrong:
             raise ValueError(
                 f"{type(self).__name__}.set_state(): expected the names, shapes and dtypes of this "
@@ -349,10 +348,10 @@ class RLModule(Hooks, nn.Module, ABC):
                 "into a module with the same spaces, model_config and catalog."
             )
 
-    def _names_of_moments(self) -> set[str]:
-        """Return the names that the running means and deviations have in the state."""
-        paths = [path for path, part in self.named_modules(remove_duplicate=False) if isinstance(part, RunningMoments)]
-        return {f"{path}.{name}" for path in paths for name in ("mean", "std")}
+    def _is_moment(self, name: str) -> bool:
+        """Return whether the state has a running mean or deviation under ``name``."""
+        path, _, leaf = name.rpartition(".")
+        return leaf in ("mean", "std") and isinstance(self.get_submodule(path), RunningMoments)
 
     def share_tensors_of(self, other: RLModule, *, but: Callable[[str], bool] = lambda name: False) -> None:
         """Replace each parameter and buffer with the tensor of the same name in ``other``, so that both modules share
@@ -363,15 +362,11 @@ class RLModule(Hooks, nn.Module, ABC):
         Raises:
             KeyError: If ``other`` lacks a tensor that this module has.
         """
-        # remove_duplicate=False: a tensor that two submodules share has two names
-        theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
-        theirs |= dict(other.named_buffers(remove_duplicate=False))
-        for path, submodule in self.named_modules(remove_duplicate=False):
-            for tensors in (submodule._parameters, submodule._buffers):
-                for name, tensor in tensors.items():
-                    full = f"{path}.{name}" if path else name
-                    if (tensor is not None or full in theirs) and not but(full):
-                        tensors[name] = theirs[full]  # type: ignore[assignment]
+        theirs = tensors_at(other, "")
+        for name, (tensors, key) in tensors_at(self, "").items():
+            if not but(name):
+                of_other, key_there = theirs[name]
+                tensors[key] = of_other[key_there]
 
 
 class MultiRLModule(nn.Module):

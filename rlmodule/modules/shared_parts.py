@@ -42,18 +42,19 @@ def places_of(shared_parts: SharedParts, module_ids: Iterable[str]) -> dict[str,
 
 
 def tensors_at(module: nn.Module, path: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return where the parameters and buffers of ``module`` at or below ``path`` are stored, so that they can be
-    replaced.
+    """Return where the parameters and buffers of ``module`` at or below ``path`` (``""`` for the whole module) are
+    stored, so that they can be replaced.
 
     Returns:
         Name of the tensor below ``path`` → the dict in which torch stores it, and its key there.
     """
     places: dict[str, tuple[dict[str, Any], str]] = {}
+    # a tensor that two submodules share has two names
     for owner, submodule in module.named_modules(remove_duplicate=False):
         for tensors in (submodule._parameters, submodule._buffers):
             for key, tensor in tensors.items():
                 name = f"{owner}.{key}" if owner else key
-                if tensor is not None and f"{name}.".startswith(f"{path}."):
+                if tensor is not None and (not path or f"{name}.".startswith(f"{path}.")):
                     places[name[len(path) :]] = tensors, key
     return places
 

@@ -1,6 +1,5 @@
 """Random data for tests, and comparisons of results."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -8,28 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 import tree
-from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, write_row
+from rlmodule.data.rollout import Rollout, random_observations
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
-
-
-def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
-    """Draw ``num`` samples of ``space`` and return them as a tree of tensors ``[num, ...]``, in the dtypes that
-    rollouts use. The same ``seed`` gives the same samples."""
-    space = copy.deepcopy(space)  # leave the random stream of the given space alone
-    space.seed(seed)
-    rows = allocate_observations(space, num)
-    for row in range(num):
-        write_row(rows, row, space.sample())
-    return as_tensors(rows)
 
 
 def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:

@@ -13,6 +13,7 @@ from torch import Tensor
 from catalog.base import Tree
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.rollout import random_observations
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
@@ -26,7 +27,6 @@ from rlmodule.testing.data import (
     _own_random_numbers,
     clone,
     differences,
-    random_observations,
     random_rollout,
 )
 
