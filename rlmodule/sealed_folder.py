@@ -291,7 +291,7 @@ def read_folder(
     return _consistently(path, lambda folder, manifest: _verified(folder, manifest, names, others, True), kind)
 
 
-def verify_folder(path: StrPath, kind: str, others: Collection[str] = ()) -> dict[str, Any]:
+def verify_folder(path: StrPath, kind: str) -> dict[str, Any]:
     """Verify a folder as :func:`read_folder` does, without keeping the files in memory, and return its manifest.
 
     Raises:
@@ -299,7 +299,7 @@ def verify_folder(path: StrPath, kind: str, others: Collection[str] = ()) -> dic
     """
 
     def verify(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-        _verified(folder, manifest, None, others, False)
+        _verified(folder, manifest, None, (), False)
         return manifest
 
     return _consistently(path, verify, kind)

@@ -73,12 +73,9 @@ class Family:
         num_minibatches = 1
         for module_id in self._ids:
             batch, share, size = data[module_id].batch, data[module_id].share, data[module_id].minibatch_size
+            length, count = batch[Columns.STARTS].shape if Columns.STATE_IN in batch else (1, num_rows(batch))
             if share is not None:
                 count, length = share.total, share.length
-            elif Columns.STATE_IN in batch:
-                length, count = batch[Columns.STARTS].shape
-            else:
-                count, length = num_rows(batch), 1
             if not count:
                 raise no_data("no valid row")
             if size is not None:

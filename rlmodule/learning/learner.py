@@ -177,11 +177,6 @@ class Learner(Hooks, ABC):
         return {module_id: trained.parameters for module_id, trained in self.trained.items()}
 
     @property
-    def trained_parts(self) -> dict[str, dict[str, TrainedPart]]:
-        """The parts of each trained module, including their parameters and optimizers, by module id and part name."""
-        return {module_id: trained.parts for module_id, trained in self.trained.items()}
-
-    @property
     def num_gradient_steps(self) -> dict[str, int]:
         """Number of gradient steps of each module in the whole run, by module id."""
         return {module_id: trained.num_gradient_steps for module_id, trained in self.trained.items()}

@@ -129,12 +129,10 @@ class Share:
         self.length = max(int(part[0]) for part in parts)
         everywhere = torch.cat([part[1:] for part in parts])
         self.total = len(everywhere)
-        places = torch.empty_like(everywhere)
-        places[everywhere.argsort(stable=True)] = torch.arange(self.total)
-        # `places` maps rows in order of rank to the order of the keys; those of this rank begin at `begin`
+        # rows in the order of the keys, as their indices in this learner's batch: those of earlier ranks are negative
         begin = sum(len(part) - 1 for part in parts[: collective.rank])
-        self._here = torch.full((self.total,), -1)
-        self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
+        here = everywhere.argsort(stable=True) - begin
+        self._here = here.where(here < len(keys), -1)
 
     def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Restrict minibatches over the rows (or sequences) of all learners to those of this learner.

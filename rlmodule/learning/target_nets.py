@@ -75,8 +75,9 @@ class TargetNets:
         flat = FlatParameters(by_part)
         for p in flat.views:
             p.grad = None  # frees the memory of gradients, which a target net never gets
-        whole, slices = [(flat, parameters)], [(part, parameters.parts[name]) for name, part in flat.parts.items()]
-        self._pairs[module_id] = [(x.tensor.detach(), y.tensor.detach()) for x, y in (whole if everything else slices)]
+        self._pairs[module_id] = [
+            (part.tensor.detach(), parameters.parts[name].tensor.detach()) for name, part in flat.parts.items()
+        ]
         theirs = dict(module.named_buffers())
         self._buffers[module_id] = [(x, theirs[name]) for name, x in net.named_buffers() if has_copy(name)]
         self._own[module_id] = {name for name in net.state_dict() if has_copy(name)}

@@ -3,9 +3,7 @@ acting."""
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -34,13 +32,9 @@ class ObservationReader:
         self._space, self._path = space, path
         self._parts: dict[Any, ObservationReader] | None = None
         self._is_float = space.dtype is None or space.dtype.kind == "f"
-        # The keys that lead from an observation to its first leaf.
-        self._first: tuple[Any, ...] = ()
         if isinstance(space, spaces.Dict | spaces.Tuple):
             parts = space_parts(space).items()
             self._parts = {key: ObservationReader(part, f"{path}[{key!r}]") for key, part in parts}
-            key, part = next(iter(self._parts.items()))
-            self._first = (key, *part._first)
             return
         self._shape, self._dtype = space.shape or (), space.dtype
         self._kept = kept_dtype(space.dtype)
@@ -65,8 +59,12 @@ class ObservationReader:
             ValueError: If the observations do not fit the space, or a leaf has a different number of rows. The message
                 names the leaf.
         """
+        reader, first = self, obs
         try:
-            num = len(functools.reduce(operator.getitem, self._first, obs))
+            while reader._parts is not None:
+                key, reader = next(iter(reader._parts.items()))
+                first = first[key]
+            num = len(first)
         except (KeyError, IndexError, TypeError):
             num = 0  # reading raises the error that names the leaf
         return num, self._read(obs, num)

@@ -90,40 +90,35 @@ def _check_rows_apart(module: RLModule) -> None:
     Raises:
         ValueError: If the outputs for the first row change with the second row.
     """
-    where, stateful = f"{type(module).__name__}.forward_inference()", module.is_stateful()
-    batch, changed = probe_batch(module, 1), probe_batch(module, 1)
-    second_row = (0, 1) if stateful else (1,)
-    for leaf in tree.flatten(changed[Columns.OBS]):
+    where, batch = f"{type(module).__name__}.forward_inference()", probe_batch(module, 1)
+
+    def first_row_differs_with(name: str, column: Tree) -> bool:
+        """Whether the outputs for the first row change if ``column`` replaces the column ``name`` of the batch."""
+        outputs = list[Tensor]()
+        for inputs in (batch, {**batch, name: column}):
+            torch.manual_seed(0)  # so that both calls draw the same random numbers
+            _, out = _called(module, module.forward_inference, inputs)
+            outputs.append(out[Columns.ACTION_DIST_INPUTS].flatten(0, -2)[0])
+        return not torch.allclose(*outputs, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+    changed = probe_batch(module, 1)[Columns.OBS]
+    for leaf in tree.flatten(changed):
         if leaf.is_floating_point():
-            leaf[second_row] = leaf[second_row] + 0.5
-    outputs = [_first_row(module, where, inputs) for inputs in (batch, changed)]
-    if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5, equal_nan=True):
+            (leaf[0] if module.is_stateful() else leaf)[1].add_(0.5)
+    if first_row_differs_with(Columns.OBS, changed):
         raise ValueError(
             f"{where}: expected outputs for a row that depend on that row alone, got others when the second row "
             "changed. Compute no mean or norm over the batch dim: use LayerNorm, or keep running statistics."
         )
-    if stateful:
+    if module.is_stateful():
         batch[Columns.STARTS] = torch.ones_like(batch[Columns.STARTS])
         other_state = map_leaves(lambda x: x + 0.5 if x.is_floating_point() else x, batch[Columns.STATE_IN])
-        outputs = [
-            _first_row(module, where, {**batch, Columns.STATE_IN: state})
-            for state in (batch[Columns.STATE_IN], other_state)
-        ]
-        if not torch.allclose(*outputs, rtol=1e-4, atol=1e-5, equal_nan=True):
+        if first_row_differs_with(Columns.STATE_IN, other_state):
             warnings.warn(
                 f"{where}: expected a state that begins again where starts is True, got outputs that still depend on "
                 "the state before. Set the state to 0 there, unless episodes are meant to share it.",
                 stacklevel=2,
             )
-
-
-def _first_row(module: RLModule, where: str, batch: Batch) -> Tensor:
-    """Return the inputs of the action distribution for the first row of ``batch``. Each call draws the same random
-    numbers."""
-    torch.manual_seed(0)
-    _, out = _called(module, module.forward_inference, batch)
-    inputs = out[Columns.ACTION_DIST_INPUTS]
-    return inputs[0, 0] if module.is_stateful() else inputs[0]
 
 
 def _check_gradient(module: RLModule, batch: Batch) -> None:

