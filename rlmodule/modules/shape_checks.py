@@ -93,7 +93,7 @@ def _check_rows_apart(module: RLModule) -> None:
     where, batch = f"{type(module).__name__}.forward_inference()", probe_batch(module, 1)
 
     def first_row_differs_with(name: str, column: Tree) -> bool:
-        """Whether the outputs for the first row change if ``column`` replaces the column ``name`` of the batch."""
+        """Return whether the outputs for the first row change if ``column`` replaces the batch's column ``name``."""
         outputs = list[Tensor]()
         for inputs in (batch, {**batch, name: column}):
             torch.manual_seed(0)  # so that both calls draw the same random numbers
