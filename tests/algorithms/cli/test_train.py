@@ -102,7 +102,7 @@ def test_without_a_budget_that_of_the_preset_is_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "algorithms.run.session.TrainingSession.run", lambda session: pytest.fail(str(session.num_env_steps))
+        "algorithms.run.session.TrainingSession.run", lambda session: pytest.fail(str(session.amount))
     )
     for env, args, steps in (
         ("CartPole-v1", [], 100_000),
