@@ -27,7 +27,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "two agents": {"env": CartPoles, "env_config": {"num_agents": 2}, "policies": "shared"},
     "two policies": {"env": CartPoles, "env_config": {"num_agents": 2}, "policies": "own"},
     "memory": {"model_config": {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4], "max_seq_len": 4}},
-    "goals": {"env": Goals, "her_ratio": 0.5},
+    "goals": {"env": Goals, "her_ratio": 0.5, "n_step": 1},
     "goals alone": {"env": Goals},
     "atoms": {"num_atoms": 3, "v_min": -9.0, "v_max": 9.0},
     "env runners on Ray": {"num_env_runners": 1},

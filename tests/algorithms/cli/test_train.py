@@ -101,9 +101,7 @@ def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixt
 def test_without_a_budget_that_of_the_preset_is_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        "algorithms.run.session.TrainingSession.run", lambda session: pytest.fail(str(session.amount))
-    )
+    monkeypatch.setattr("algorithms.run.session.TrainingSession.run", lambda session: pytest.fail(str(session.amount)))
     for env, args, steps in (
         ("CartPole-v1", [], 100_000),
         ("CartPole-v1", ["--preset", "none"], 200_000),
