@@ -56,7 +56,7 @@ SCENES: dict[str, dict[str, Any]] = {
 }
 """Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Another way to draw from
 replay, such as hindsight, is a line here, with an env that suits it in :func:`env_of`."""
-FIRST = ("plain", "LSTM", "attention", "3 steps")
+FIRST = ("plain", "LSTM", "3 steps")
 """Scenes of the first stage."""
 
 

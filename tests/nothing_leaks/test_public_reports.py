@@ -70,7 +70,10 @@ def test_ray_59860_the_return_of_a_shared_policy_is_that_of_all_its_agents() -> 
     assert result["episode_return_mean"] == 12.0
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=() if name in ("PPO", "DQN") else pytest.mark.end_to_end) for name in ALGORITHMS],
+)
 def test_ray_60205_memories_of_agents_on_different_clocks(algorithm: str) -> None:
     """An LSTM and agents that act at different times ended in an IndexError."""
     memory = {"fcnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}
