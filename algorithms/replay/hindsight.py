@@ -156,6 +156,7 @@ class Hindsight:
                 f"her_ratio: expected an {ACHIEVED} like the {DESIRED}, {wanted.dtype} shaped {wanted.shape}, got "
                 f"{goal.dtype} shaped {goal.shape}. Give both the same space."
             )
+        # A function that takes one pair of goals only would be wrong without an error for many.
         goals = _two_goals(observation_space, path, goal.dtype)
         if got := _other_than_two(settings.reward, goals):
             raise ValueError(
