@@ -48,23 +48,24 @@ from tests.deploy.hub_double import TOKEN, HubDouble, hub_double
 #   allow    the file is refused, and the error says what to allow; once it is allowed, it is imported
 #   path     the file is refused for the path of a file, and the error says what to allow
 _SETTINGS = """
-    actor_lr alpha_lr burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards critic_lr double_q dueling
-    entropy_coeff env_config env_step_timeout_s epsilon evaluation_duration evaluation_duration_unit
-    evaluation_env_config evaluation_explore evaluation_interval evaluation_num_envs evaluation_num_videos
-    evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* exploration_noise frame_stack_axis gamma grad_clip
-    grad_clip_by gym_env_vectorize_mode ignore_env_runner_failures initial_alpha keep_best_checkpoint keep_checkpoints
-    kl_coeff kl_target lambda_ league learner_class learner_timeout_s loggers loggers/* lr
-    max_nonfinite_updates_in_a_row max_restarts_in_a_row metrics_num_episodes_for_smoothing minibatch_size model_config
-    n_step noisy num_atoms num_cpus_per_env_runner num_cpus_per_learner num_env_runners num_env_steps_per_iteration
-    num_envs_per_env_runner num_epochs num_gpus_per_learner num_learners num_steps_sampled_before_learning_starts
-    on_checkpoint on_environment_created on_episode_end on_evaluate_end on_sample_end on_train_result policies
-    policies_to_train policies_to_train/* policy_delay policy_mapping_fn policy_mapping_fn/* policy_overrides
+    actor_lr alpha_lr burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards critic_lr double_q
+    drop_quantiles dueling entropy_coeff env_config env_step_timeout_s epsilon evaluation_duration
+    evaluation_duration_unit evaluation_env_config evaluation_explore evaluation_interval evaluation_num_envs
+    evaluation_num_videos evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* exploration_noise frame_stack_axis
+    gamma grad_clip grad_clip_by gym_env_vectorize_mode her_ratio her_reward_fn her_strategy ignore_env_runner_failures
+    initial_alpha keep_best_checkpoint keep_checkpoints kl_coeff kl_target lambda_ league learner_class
+    learner_timeout_s loggers loggers/* lr max_nonfinite_updates_in_a_row max_restarts_in_a_row
+    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy num_atoms num_cpus_per_env_runner
+    num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration num_envs_per_env_runner num_epochs
+    num_gpus_per_learner num_learners num_quantiles num_steps_sampled_before_learning_starts on_checkpoint
+    on_environment_created on_episode_end on_evaluate_end on_sample_end on_train_result policies policies_to_train
+    policies_to_train/* policy_delay policy_mapping_fn policy_mapping_fn/* policy_overrides policy_value
     prioritized_replay prioritized_replay_alpha prioritized_replay_beta prioritized_replay_eps replay_capacity
     replay_in_checkpoints restart_failed_env_runners restart_failed_learners restart_failed_sub_environments
-    rl_module_spec rollout_fragment_length seed shared_parts sigma0 target_entropy target_kl target_network_update_freq
-    target_noise target_noise_clip tau td_error_loss_fn torch_autocast torch_compile_learner torch_cuda_graphs
-    torch_num_threads train_batch_size_per_learner training_intensity use_kl_loss v_max v_min vf_clip_param
-    vf_huber_delta vf_loss_coeff
+    rl_module_spec rollout_fragment_length seed shared_parts sigma0 target_critics target_entropy target_kl
+    target_network_update_freq target_noise target_noise_clip tau td_error_loss_fn torch_autocast torch_compile_learner
+    torch_cuda_graphs torch_num_threads train_batch_size_per_learner training_intensity use_kl_loss v_max v_min
+    vf_clip_param vf_huber_delta vf_loss_coeff
 """
 _NETS = """
     action_embeddings_key action_mask_key attention_bias_initializer attention_bias_initializer_kwargs attention_dim
@@ -80,8 +81,8 @@ _NETS = """
     head_fcnet_kernel_initializer_kwargs head_fcnet_use_layernorm initial_alpha leaf_overrides
     leaf_overrides/*/conv_activation log_std_clip_param lstm_bias_initializer lstm_bias_initializer_kwargs
     lstm_cell_size lstm_kernel_initializer lstm_kernel_initializer_kwargs lstm_num_layers lstm_use_prev_action
-    lstm_use_prev_reward matrix_observations max_seq_len noisy normalize_actions normalize_observations
-    normalize_values num_atoms sigma0 use_attention use_gru use_lstm v_max v_min vf_share_layers
+    lstm_use_prev_reward matrix_observations max_seq_len noisy normalize_actions normalize_observations normalize_values
+    num_atoms num_critics num_quantiles sigma0 use_attention use_gru use_lstm v_max v_min vf_share_layers
 """
 _SPEC = {
     "allow": """__dataclass__ fields/module_class/__import__ fields/catalog_class/__import__

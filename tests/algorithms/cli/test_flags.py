@@ -112,6 +112,7 @@ IMPORTED = {
     "learner_class": "Learner",
     "callbacks_class": "Listener",
     **dict.fromkeys(CALLBACKS, "listen"),
+    "her_reward_fn": "listen",
     **dict.fromkeys(("policy_mapping_fn", "evaluation_policy_mapping_fn", "policies_to_train"), "listen"),
 }
 """Settings that are code → a name in ``things_of_mine`` that fits."""

@@ -110,8 +110,8 @@ def test_explain_lists_heads_and_settings() -> None:
         "DQNCatalog",
         "advantage head NoisyHead 8 → 21 378",  # (8·21 + 21)·2
         "state value head NoisyHead 8 → 7 126",
-        "settings of its own dueling = True (set), num_atoms = 7 (set), v_min = -2.0 (set), v_max = 4.0 (set), noisy = "
-        "True (set), sigma0 = 0.5",
+        "settings of its own num_atoms = 7 (set), v_min = -2.0 (set), v_max = 4.0 (set), num_quantiles = 1, dueling = "
+        "True (set), noisy = True (set), sigma0 = 0.5",
         "normalize_observations = False, DQN's default",
     ):
         assert part in text

@@ -22,6 +22,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "num_atoms": ([1, 51], [0], ["51", None, 1.5]),
     "v_min": ([None, -10, 0.5], [NAN], ["0", True]),
     "v_max": ([None, 10, 0.5], [NAN], ["0", True]),
+    "num_quantiles": ([1, 200], [0], ["51", None, 1.5]),
     "noisy": ([True, False], [], [1, None]),
     "sigma0": ([0.5, 1], [0, -1, NAN], ["0.5", None]),
     "epsilon": (
@@ -41,6 +42,9 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "prioritized_replay_beta": ([0, 1, [[0, 0.4], [10, 1]]], [-0.1, 1.1, NAN], ["1", None]),
     "prioritized_replay_eps": ([1e-6, 1], [0, -1, NAN], ["1", None]),
     "frame_stack_axis": ([None, 0, -1, {"camera": 0}], [], ["0", 1.5, {"camera": "x"}]),
+    "her_ratio": ([0, 0.8, 1], [-0.1, 1.1, NAN], ["1", None]),
+    "her_strategy": (["future", "final"], [], ["episode", None, 1]),
+    "her_reward_fn": ([None, print], [], ["0", 1]),
     "replay_in_checkpoints": ([True, False], [], [1, None]),
     "num_env_steps_per_iteration": ([1, 1000], [0], ["1", None]),
 }

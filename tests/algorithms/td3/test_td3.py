@@ -74,7 +74,7 @@ class TestRecurrentCritics(_Contract):
 def test_defaults_are_those_of_the_papers() -> None:
     config, older = TD3Config(), DDPGConfig()
     ours = (config.policy_delay, config.target_noise, config.target_noise_clip, config.tau, config.num_critics)
-    assert ours == (2, 0.2, 0.5, 0.005, True)
+    assert ours == (2, 0.2, 0.5, 0.005, 2)
     assert (older.policy_delay, older.target_noise, older.num_critics) == (1, 0, 1)
     assert older.algo_class is DDPG
 
