@@ -220,8 +220,8 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
 
 
 def needs_folder(choice: str | LoggerFactory) -> bool:
-    """Return whether ``one``, the name or class of a logger, writes into ``run_dir``. Return False for a function,
-    since its logger is not known yet.
+    """Return whether ``choice``, the name or class of a logger, writes into ``run_dir``. Return False for a function,
+    since the logger that it returns is not known before the run begins.
 
     Raises:
         ValueError: If the name is unknown.

@@ -62,7 +62,11 @@ class PPOLearner(EpisodeLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term), and its terms by row, ``[B]``."""
+        """Return the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term), and its terms by row, ``[B]``.
+
+        Modules that are updated together skip this method and average :meth:`compute_row_losses`: a term that is not
+        in those needs a ``can_stack`` that returns False, as the KL term has.
+        """
         module = self.module[module_id]
         row_losses, metrics = self.compute_row_losses(module_id, module, batch, fwd_out)
         loss = row_losses.mean()

@@ -135,7 +135,8 @@ class SparseRows:
             table[slots] = value
 
     def release(self, rows: Index, columns: Index) -> None:
-        """Remove the values of all places in ``rows`` and ``columns``."""
+        """Remove the values of the places ``[rows, columns]`` of the ring, indexed as in NumPy: two arrays ``[K]`` name
+        ``K`` places, and with a slice in either the result is a block. Places without values are ignored."""
         if len(self):
             index = self.index[rows, columns]
             if len(slots := index[index >= 0]):

@@ -306,7 +306,8 @@ def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Flo
 
 
 def mean_and_margin(values: Floats) -> tuple[Floats, Floats | None]:
-    """Return the mean and half the width of its 95 % confidence interval: ``t * s / sqrt(S)``, Student's t at S - 1.
+    """Return the mean over the seeds, and half the width of its 95 % confidence interval: ``t * s / sqrt(S)``, with the
+    sample standard deviation ``s`` and Student's ``t`` for ``S - 1`` degrees of freedom.
 
     Args:
         values: ``[S, G]``, a row for each seed.

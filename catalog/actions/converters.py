@@ -21,8 +21,8 @@ from catalog.spaces import space_parts
 
 
 class ActionConverter(nn.Module):
-    """Base of modules that map sampled actions ``[..., *shape]`` into the action space. They have no state and
-    work on any device.
+    """Base of modules that map sampled actions ``[..., *shape]`` into the action space. Their
+    buffers are not persistent, so checkpoints hold none of them, and ``to()`` moves them to a device.
 
     Attributes:
         is_identity: Whether the module returns actions unchanged.

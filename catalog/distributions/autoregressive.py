@@ -136,16 +136,19 @@ class AutoregressiveDistribution(Distribution):
         *,
         path: str = "action_space",
     ) -> type[AutoregressiveDistribution]:
-        """Return the subclass for actions of ``space``.
+        """Return the subclass for actions of ``space``. If this class is bound already and ``independent`` is None,
+        only check that it supports ``space``, and return it.
 
         Args:
             space: A space with at least two parts.
-            independent: The distribution of independent parts; None asks ``action_distribution_rules``.
-            context_dim: Number of inputs in the context.
+            independent: The distribution that the actions would have if their parts were independent. It gives each
+                part its class. None asks ``action_distribution_rules``.
+            context_dim: Number of outputs of the policy head, in addition to the inputs of ``independent``, that the
+                action model reads to compute the inputs of a part.
             path: Name of ``space`` in error messages.
 
         Raises:
-            ValueError: If ``space`` has only one part, or if no distribution supports it.
+            ValueError: If ``space`` has only one part, or if no distribution supports it; names ``path``.
         """
         if cls.parts and independent is None:
             cls.check(space, path)

@@ -42,7 +42,8 @@ class Scored(ArrayDistribution):
 
 
 class Choices(Scored):
-    """Base of distributions over one or several choices, from their concatenated unnormalised log-probabilities."""
+    """Base of distributions over one or more choices. The logits ``[..., D]`` are the unnormalised log-probabilities
+    of the options, choice after choice."""
 
     noise = "gumbel"
 

@@ -24,8 +24,8 @@ FAULT = "rlmodule.env_raised"
 
 
 def made_in_tries(make: Callable[[], T], tries: int = TRIES) -> T:
-    """Return the result of ``make``, which makes the first env of a place in the vector env. If making it raises
-    ``RuntimeError``, log a warning and try again, up to ``tries`` times in all."""
+    """Call ``make``, which makes a new env, and return the result. If it raises ``RuntimeError``, log a warning, wait
+    0.1 s, later 0.4 s, and try again. The last of ``tries`` calls raises its error."""
     for failures in range(1, tries):
         try:
             return make()

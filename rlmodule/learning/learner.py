@@ -385,7 +385,7 @@ class Learner(Hooks, ABC):
         if names != trained.stepping:
             check_parts_to_step(names, trained.parts, f"{type(self).__name__}.parts_to_step({module_id!r})")
             trained.stepping = names
-        if self._is_plain:
+        if self._is_plain:  # alone, and neither compiled, captured nor in bfloat16
             loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
             trained.parameters.zero_grad()
             loss.backward()

@@ -96,16 +96,16 @@ class TargetNets:
         self.nets[module_id].set_state(module.get_state())
 
     def update(self, module_id: str, *, env_steps: int, every: int, tau: float) -> None:
-        """If a move of a target net is due, move its weights towards the weights in training by the fraction ``tau`` of
-        their difference, and copy the buffers.
+        """If the target net of a module is due to move, move its weights towards the weights in training by the
+        fraction ``tau`` of the difference, and copy the buffers. Otherwise do nothing.
 
-        A move is due each ``every`` env steps after the net was added. A call that comes later than that, since envs
-        step together, does not delay the moves after it. Moves that were missed altogether are not repeated.
+        Moves are due at multiples of ``every`` env steps, counted from when the net was added. A call that comes late,
+        because several envs step at once, does not delay later moves. If several moves are overdue, the net moves once.
 
         Args:
             module_id: Id of the module.
             env_steps: Number of env steps in the run so far.
-            every: Number of env steps from one move to the next. If it is 0, the net moves at each call.
+            every: Number of env steps between moves; 0 moves the net at each call.
             tau: Fraction of the difference.
         """
         elapsed = env_steps - self.last_update[module_id]
