@@ -95,7 +95,7 @@ class ReplayBuffer:
         )
         least, most = checked_n_step(n_step, layout.kept_rows)
         check_value("ReplayBuffer(gamma)", gamma, float, Bounds(ge=0, le=1), "Discount per step.")
-        layout.check_memory()
+        layout.check_memory()  # before anything large is allocated
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
         self.ring = Ring(layout, observation_space, action_space)
         self._windows = Windows(least, most, gamma)
