@@ -53,9 +53,11 @@ SCENES: dict[str, dict[str, Any]] = {
     "LSTM, burn-in, prioritized": {"n_step": 2, "prioritized_replay": True, "burn_in_len": 2, **memory("use_lstm")},
     "attention, 3 steps": {"n_step": 3, **memory("use_attention")},
     "atoms": {"num_atoms": 5, "v_min": -9.0, "v_max": 9.0},
+    "LSTM, quantiles": {"num_quantiles": 5, "n_step": 2, **memory("use_lstm")},
+    "a few of many critics": {"num_critics": 4, "target_critics": 2, "num_quantiles": 3, "drop_quantiles": 1},
 }
-"""Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Another way to draw from
-replay, such as hindsight, is a line here, with an env that suits it in :func:`env_of`."""
+"""Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Hindsight, which needs
+goals, is in ``tests/algorithms/replay/test_hindsight.py``."""
 FIRST = ("plain", "LSTM", "3 steps")
 """Scenes of the first stage."""
 

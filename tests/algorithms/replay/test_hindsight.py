@@ -323,6 +323,33 @@ def digest(batches: list[Any]) -> str:
     return sha.hexdigest()
 
 
+@pytest.mark.parametrize("number", [1e6, math.nan])
+@pytest.mark.parametrize("kind", ["rows", "sequences"])
+def test_rows_that_do_not_count_change_no_batch(kind: str, number: float) -> None:
+    more: dict[str, Any] = {}
+    if kind == "sequences":
+        more = {"sequences": SequenceReplay(length=3, burn_in=2, initial_state=torch.zeros(1))}
+    goals = Goals(3, 3, "next_step")
+    hindsight = HindsightReplay(ratio=0.8, reward=reward, terminated=terminated)
+    first, second = (buffer_of(goals, 90, hindsight, **more) for _ in range(2))
+    for _ in range(12):
+        rollout = goals.rollout(5)
+        invalid = ~rollout[Columns.VALID]
+
+        def spoilt(column: torch.Tensor, invalid: torch.Tensor = invalid) -> torch.Tensor:
+            column = column.clone()
+            if column.is_floating_point():
+                column[invalid] = number
+            return column
+
+        spoilt_columns = tree.map_structure(spoilt, rollout.columns)
+        first.add(rollout)
+        second.add(dataclasses.replace(rollout, columns=spoilt_columns))
+    batches = [[buffer.sample(48).batch for _ in range(20)] for buffer in (first, second)]
+    assert digest(batches[0]) == digest(batches[1])
+    assert any(invalid.any() for invalid in [~goals.rollout(5)[Columns.VALID] for _ in range(5)])
+
+
 @pytest.mark.parametrize("rows", [9, 48])
 @pytest.mark.parametrize("kind", ["rows", "priorities", "sequences"])
 def test_a_loaded_buffer_goes_on_in_mid_episode_bit_for_bit(kind: str, rows: int) -> None:
