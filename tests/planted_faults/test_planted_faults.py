@@ -90,8 +90,6 @@ def report_missed(names: list[str]) -> str:
     return "\n".join(["missed faults:", *missed])
 
 
-@pytest.mark.matrix
-@pytest.mark.faults
 def test_original_lines_stand() -> None:
     lost = [
         f"{name}: {fault.path}: {fault.line}"
@@ -102,13 +100,13 @@ def test_original_lines_stand() -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.faults
+@pytest.mark.slow
 def test_tests_pass_without_faults(tree: Tree) -> None:
     assert tree.run(*{fault.test: None for fault in FAULTS.values()}) == 0, tree.output
 
 
 @pytest.mark.matrix
-@pytest.mark.faults
+@pytest.mark.slow
 def test_nearly_all_faults_are_found(tree: Tree) -> None:
     missed = [name for name, fault in FAULTS.items() if not is_found(fault, tree)]
     assert len(FAULTS) >= 30
