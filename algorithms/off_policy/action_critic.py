@@ -111,8 +111,8 @@ class ActionCriticLearner(ReplayLearner):
         return (num_critics * (settings.num_quantiles - settings.drop_quantiles),)
 
     def least_returns(self, head: ReturnHead, outputs: Tensor) -> Tensor:
-        """Return the most pessimistic outputs of the target critics; see :func:`algorithms.ops.distributional
-        .least_returns`."""
+        """Return the most pessimistic outputs of the critics that targets use, as
+        :func:`algorithms.ops.distributional.least_returns` does."""
         if self._target_critics is not None:
             outputs = outputs[self._target_critics.to(outputs.device)]
         return least_returns(head, outputs, self.settings.drop_quantiles)
