@@ -81,8 +81,7 @@ class Ring:
         last_obs = self.obs.read("Rollout.last_obs", rollout.numpy("last_obs"), valid.shape[1:])
         actions = self.actions.read("Rollout['actions']", rollout.numpy(Columns.ACTIONS), valid.shape)
         rewards: Any = rollout.numpy(Columns.REWARDS)
-        flags = self._read_flags(rollout)
-        final_index, finals = self._read_finals(rollout, flags)
+        starts, flags, final_index, finals = self._read_ends(rollout)
         heads = self.written[columns]
         if self.obs.has_stacks and (unchecked := CHECKED_ROWS - int(heads.min())) > 0:
             cuts = ~valid | (flags & CUT > 0)
@@ -110,9 +109,9 @@ class Ring:
             acting = np.arange(self.num_columns)[columns][slots]
             first, head, lengths = valid.argmax(0)[slots], heads[slots] % self.rows, valid.sum(0)[slots]
         newest = (head - 1) % self.rows
-        is_start = flags[first, slots] & START > 0
-        if np.count_nonzero(is_start):
-            self._close((newest * self.num_columns + np.arange(self.num_columns)[acting])[is_start])
+        begins = starts[first, slots]
+        if np.count_nonzero(begins):
+            self._close((newest * self.num_columns + np.arange(self.num_columns)[acting])[begins])
         self.obs.release(next_rows, into)
         columns_of_rollout = (*self.obs.newest(obs), *actions, rewards, flags)
         for array, column in zip(self._arrays, columns_of_rollout, strict=True):
@@ -120,10 +119,10 @@ class Ring:
         after = (head + lengths) % self.rows
         for array, column in zip(self.obs.arrays, self.obs.newest(last_obs), strict=True):
             array[after, acting] = column[slots]
-        if len(finals):
+        if len(final_index):
             self.obs.finals.insert(self._places(valid, columns)[final_index], finals)
         if self.obs.has_stacks:
-            begins = valid & (flags & START > 0)
+            begins = starts & valid
             begins[first, slots] |= self.flags[newest, acting] & CUT > 0
             self.obs.begin_stacks(self._places(valid, columns)[begins], [column[begins] for column in obs])
         self.written[acting] += lengths
@@ -163,29 +162,34 @@ class Ring:
             return
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
-    def _read_flags(self, rollout: Rollout) -> np.ndarray:
-        """Return the flags of a rollout's rows, uint8 ``[T, n]``. A step that both truncates and terminates its episode
-        terminates it. Raise ``ValueError`` if the rollout does not say where episodes start."""
+    def _read_ends(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...], Arrays]:
+        """Return where episodes of a rollout begin and end.
+
+        Returns:
+            The column ``starts``, the flags of each row, uint8 ``[T, n]``, the row and slot of each true final
+            observation, ``[K]`` each, and the leaves of these observations, ``[K, ...]``. A step that both truncates
+            and terminates its episode terminates it.
+
+        Raises:
+            ValueError: If the rollout has no ``starts``, or does not list the true final observations of all truncated
+                steps, and no others but those of terminated ones.
+        """
         if Columns.STARTS not in rollout:
             raise ValueError(
                 f"Rollout: expected the column 'starts', got {', '.join(rollout.columns)}. Say which rows "
                 "are the first of an episode."
             )
-        names = (Columns.STARTS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
-        starts, terminateds, truncateds = [np.asarray(rollout.numpy(name)) for name in names]
-        flags = starts.view(np.uint8)
-        if np.count_nonzero(terminateds) or np.count_nonzero(truncateds):
-            flags = flags + TERMINATED * terminateds + TRUNCATED * (truncateds > terminateds)
-        return flags
-
-    def _read_finals(self, rollout: Rollout, flags: np.ndarray) -> tuple[tuple[np.ndarray, ...], Arrays]:
-        """Return the true final observations of a rollout: their rows and slots, ``[K]`` each, and their leaves
-        ``[K, ...]``. Raise ``ValueError`` unless it lists those of all truncated steps, and no others but those of
-        terminated ones."""
+        starts: Any = rollout.numpy(Columns.STARTS)
+        terminateds: Any = rollout.numpy(Columns.TERMINATEDS)
+        truncateds: Any = rollout.numpy(Columns.TRUNCATEDS)
+        flags, num, num_listed = starts.view(np.uint8), 0, len(rollout.final_index)
+        if np.count_nonzero(terminateds) or np.count_nonzero(truncateds):  # most steps end no episode
+            is_cut_off = truncateds > terminateds
+            flags = flags + TERMINATED * terminateds + TRUNCATED * is_cut_off
+            num = np.count_nonzero(is_cut_off)
+        if not num and not num_listed:
+            return starts, flags, (), []
         index = tuple(rollout.final_index.numpy().T)
-        num, num_listed = np.count_nonzero(flags & TRUNCATED), len(index[0])
-        if not num_listed and not num:
-            return index, []
         listed = flags[index]
         if np.count_nonzero(listed & CUT) < num_listed or np.count_nonzero(listed & TRUNCATED) != num:
             raise ValueError(
@@ -193,7 +197,7 @@ class Ring:
                 f"{num_listed} rows. List each truncated step once, and its true final observation in final_obs."
             )
         finals = map_leaves(Tensor.numpy, rollout.final_obs)
-        return index, self.obs.read("Rollout.final_obs", finals, (num_listed,))
+        return starts, flags, index, self.obs.read("Rollout.final_obs", finals, (num_listed,))
 
     # ------------------------------------------------------------------------------------------------ reading
 
