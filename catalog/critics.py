@@ -103,7 +103,7 @@ class ActionCriticConfig(ModelConfig):
             observation. The critic adds the width of the action.
         head: Config of the layers after the body. The critic replaces its ``input_dims`` and ``output_layer_dim``.
         values_all: Whether one pass predicts the values of all joint actions, from the latent alone.
-        outputs_per_value: Number of outputs for each value.
+        return_shape: The shape of the outputs for each value: ``()`` or ``(K,)``.
     """
 
     action_space: Space
@@ -111,13 +111,13 @@ class ActionCriticConfig(ModelConfig):
     body: MLPEncoderConfig
     head: MLPHeadConfig
     values_all: bool = False
-    outputs_per_value: int = 1
+    return_shape: tuple[int, ...] = ()
 
     @property
     def output_dims(self) -> tuple[int, ...]:
         if self.values_all:
             return (num_joint_actions(self.action_space),)
-        return (self.outputs_per_value,) if self.outputs_per_value > 1 else ()
+        return self.return_shape
 
     def build(self) -> "ActionCritic":
         return ActionCritic(self)
@@ -140,7 +140,7 @@ class ActionCritic(nn.Module):
         super().__init__()
         self.values_all, (latent_dim,) = config.values_all, config.body.input_dims
         self.code = None if config.values_all else ActionCode(config.action_space)
-        self.has_several_outputs = config.outputs_per_value > 1
+        self.has_several_outputs = len(config.return_shape) > 0
         width = latent_dim + (0 if self.code is None else self.code.width)
         body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))
         self.body = DenseEnsemble(config.members, **encoder_layers(body))
@@ -261,7 +261,7 @@ class ActionCriticCatalog(Catalog):
             body=MLPEncoderConfig(input_dims=head.input_dims, **fcnet_layers(config)),
             head=head,
             values_all=self.values_all,
-            outputs_per_value=self.model_config.outputs_per_value,
+            return_shape=self.model_config.return_shape,
         )
 
     def _explain_parts(self) -> dict[str, nn.Module]:

@@ -53,6 +53,11 @@ class ReturnSettings(Settings):
         """Number of outputs of a net for each action that it values."""
         return max(self.num_atoms, self.num_quantiles)
 
+    @property
+    def return_shape(self) -> tuple[int, ...]:
+        """The shape of the outputs for each action, as in :attr:`ReturnHead.shape`."""
+        return (self.outputs_per_value,) if self.outputs_per_value > 1 else ()
+
     def build_return_head(self) -> "ReturnHead":
         """Build what these settings ask for."""
         if self.v_min is not None and self.v_max is not None:

@@ -86,7 +86,7 @@ class DQNLearner(ReplayLearner):
     @property
     def target_shape(self) -> tuple[int, ...]:
         """Shape of one row's target: ``()`` for a number, ``(K,)`` for the probabilities of atoms or for quantiles."""
-        return self.settings.build_return_head().shape
+        return self.settings.return_shape
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.

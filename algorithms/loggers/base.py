@@ -251,6 +251,13 @@ def clock_of(row: Mapping[str, Any]) -> Any:
     return row.get(CLOCK) or row.get(STEPS) or 0
 
 
+def is_result(row: Any) -> bool:
+    """Return whether ``row``, read from a file, can be a result by path: a dict whose clock and seconds are numbers."""
+    return isinstance(row, dict) and all(
+        isinstance(row.get(name) or 0, int | float) for name in (CLOCK, STEPS, SECONDS)
+    )
+
+
 def _time_of(row: Mapping[str, Any]) -> tuple[float, float]:
     """Return the clock and the seconds of ``row``, a result by path. No two results of a run have both in common."""
     return float(clock_of(row)), float(row.get(SECONDS) or 0)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import CLOCK, SECONDS, STEPS, LoggedRun, Logger, append_whole, replace_file
+from algorithms.loggers.base import LoggedRun, Logger, append_whole, is_result, replace_file
 
 
 class JsonlLogger(Logger):
@@ -48,7 +48,4 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     for line in text.splitlines():
         with suppress(ValueError):
             rows.append(json.loads(line))
-    found = [row for row in rows if isinstance(row, dict)]
-    return [
-        row for row in found if all(isinstance(row.get(name) or 0, int | float) for name in (CLOCK, STEPS, SECONDS))
-    ]
+    return [row for row in rows if is_result(row)]

@@ -106,7 +106,7 @@ class ActionCriticLearner(ReplayLearner):
         of all critics together that targets use."""
         settings = self.settings
         if settings.num_quantiles == 1:
-            return settings.build_return_head().shape
+            return settings.return_shape
         num_critics = settings.target_critics or settings.num_critics
         return (num_critics * (settings.num_quantiles - settings.drop_quantiles),)
 

@@ -196,7 +196,7 @@ class Hindsight:
             )
 
     def relabel_rows(self, batch: Batch, places: np.ndarray, rng: np.random.Generator) -> None:
-        """Change a batch of the windows that begin at ``places`` ``[B]``."""
+        """Change a batch of the steps at ``places`` ``[B]``."""
         self._begin(places)
         rows = np.flatnonzero(rng.random(len(places)) < self._settings.ratio)
         places = places[rows]

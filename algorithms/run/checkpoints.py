@@ -26,6 +26,9 @@ from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_weights
 from rlmodule.sealed_folder import MANIFEST, StrPath
 
+# Sections of settings that fit any saved state.
+UNRELATED_TO_STATE = ("reporting", "checkpointing", "callbacks")
+
 logger = logging.getLogger(__name__)
 
 # What is raised while a state is restored that does not fit.
@@ -221,8 +224,12 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
                 f"{type(config).__name__}(env=...).build(). {error}"
             ) from error
         got = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        settings = config.to_dict()
-        changed = [f"{name}=" for name in objects if settings[name] != content["config"].get(name)]
+        settings, known = config.to_dict(), settings_of(type(config))
+        changed = [
+            f"{name}="
+            for name in objects
+            if settings[name] != content["config"].get(name) and known[name].section not in UNRELATED_TO_STATE
+        ]
         remedy = f"leave out {', '.join(changed)}" if changed else "pass the setting by keyword"
         raise ValueError(
             f"checkpoint {str(folder)!r}: expected the settings and state of a run of {content['algorithm']}, got what "

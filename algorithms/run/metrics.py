@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from algorithms.loggers.base import MOST_FAILED_IN_A_ROW, is_result
 from catalog.errors import closest
 from catalog.migration import remedy_for
 from rlmodule.data.rollout import Rollout
@@ -207,9 +208,19 @@ class RunMetrics:
         return counters | {name: list(values) for name, values in lists.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`."""
+        """Restore a state from :meth:`get_state`.
+
+        Raises:
+            ValueError: If ``unlogged`` is not what a run can have kept.
+        """
+        rows = state["unlogged"]
+        if len(rows) > MOST_FAILED_IN_A_ROW or not all(map(is_result, rows)):
+            raise ValueError(
+                f"state/metrics/unlogged: expected at most {MOST_FAILED_IN_A_ROW} results, whose clock and seconds are "
+                f"numbers, got {rows!s:.80}"
+            )
         vars(self).update({name: state[name] for name in (*COUNTERS, *LATER_COUNTERS)})
-        self.unlogged = tuple(dict(row) for row in state["unlogged"])
+        self.unlogged = tuple(rows)
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

@@ -227,6 +227,9 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     ),
     "layers of an added policy": ("agents", added(*[64] * 999), "got more with weight (64, 64) of "),
     "atoms": ("dqn", setting(num_atoms=10**9), "num_atoms of at most 10,000, got"),
+    "critics": ("ddpg", setting(num_critics=10**6), "num_critics of at most 10,000, got 1,000,000"),
+    "critics within the bound of units": ("ddpg", setting(num_critics=9_000), "as those in the file, got more with "),
+    "quantiles": ("ddpg", setting(num_quantiles=10**9), "num_quantiles of at most 10,000, got 1,000,000,000"),
     "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of DDPG, "),
     "a config class that is not one": (
         "ppo",
@@ -314,6 +317,21 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda it: it["state"]["learners"]["kl_coeff"].update(default_policy=float("inf")),
         "state/learners/kl_coeff/default_policy: expected a finite number, got inf",
     ),
+    "many rows that wait": (
+        "ppo",
+        lambda it: it["state"]["metrics"].update(unlogged=[{}] * 10_000),
+        "state/metrics/unlogged: expected at most 3 results, whose clock and seconds are numbers, got",
+    ),
+    "a row whose clock is a text": (
+        "ppo",
+        lambda it: it["state"]["metrics"].update(unlogged=[{"clock": "x"}]),
+        "state/metrics/unlogged: expected at most 3 results, whose clock and seconds are numbers, got",
+    ),
+    "a row that is a number": (
+        "ppo",
+        lambda it: it["state"]["metrics"].update(unlogged=[1]),
+        "state/metrics/unlogged: expected at most 3 results, whose clock and seconds are numbers, got [1]",
+    ),
     "an env that is a text": ("ppo", lambda it: it["state"]["env_runners"].update({"0": "x"}), "AttributeError: 'str'"),
     "noise without end": (
         "ppo",
@@ -352,7 +370,8 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         agents = algorithm.save(tmp_path_factory.mktemp("agents") / "c")
     with Algorithm.from_checkpoint(agents) as algorithm:
         assert [*algorithm.policies] == ["cart_0", "cart_1", "fresh", "copy"]
-    return {"ppo": GOLDEN / "ppo-2", "dqn": GOLDEN / "dqn-2", "agents": agents}
+    golden = {name: GOLDEN / f"{name}-2" for name in ("ppo", "dqn", "ddpg")}
+    return golden | {"agents": agents}
 
 
 class Learned(CartPoleEnv):
@@ -387,6 +406,23 @@ def test_a_file_with_sound_digests_is_not_believed(
         Algorithm.from_checkpoint(path)
     assert str(raised.value).startswith(f"checkpoint '{path}': ")
     assert printed in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"run_dir": "runs", "checkpoint_interval": 3}, "pass the setting by keyword."),
+        ({"run_dir": "runs", "gamma": 0.5}, "leave out gamma=."),
+    ],
+)
+def test_an_error_asks_only_to_leave_out_settings_that_may_be_the_cause(
+    given: dict[str, Any], remedy: str, tmp_path: Path
+) -> None:
+    path = shutil.copytree(GOLDEN / "ppo-2", tmp_path / "c")
+    rewrite(path, lambda it: it["state"]["metrics"].update(seconds=float("nan")))
+    with pytest.raises(ValueError, match="state/metrics/seconds") as raised:
+        Algorithm.from_checkpoint(path, **given)
+    assert str(raised.value).endswith(f"Load another checkpoint, or {remedy}")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "checkpoint.json", "tensors.safetensors"])
