@@ -126,6 +126,14 @@ def test_noisy_nets_go_without_random_actions_unless_told() -> None:
             {"num_atoms": 51, "v_min": 0.0, "v_max": 1.0, "td_error_loss_fn": "mse"},
             ("DQNConfig.td_error_loss_fn", "its default with num_atoms > 1"),
         ),
+        (
+            {"num_quantiles": 5, "td_error_loss_fn": "mse"},
+            ("DQNConfig.td_error_loss_fn", "its default with num_quantiles > 1"),
+        ),
+        (
+            {"num_quantiles": 5, "num_atoms": 51, "v_min": 0.0, "v_max": 1.0},
+            ("DQNConfig.num_quantiles", "expected 1, since num_atoms=51", "got 5"),
+        ),
         ({"prioritized_replay_beta": 0.9}, ("prioritized_replay_beta", "without prioritized_replay", "got 0.9")),
         ({"num_atoms": 51, "v_min": 1.0, "v_max": 1.0}, ("v_max",)),
         ({"v_min": 0.0, "v_max": 1.0}, ("num_atoms",)),
