@@ -233,10 +233,11 @@ class ObservationRows(TreeRows):
         unless the rollout had its final observation.
         """
         following = self.take((places + self._num_envs) % self.finals.index.size)
-        entries = self.finals.index.take(places)
-        found = np.flatnonzero(entries >= 0)
-        for values, finals in zip(following, self.finals.tables, strict=True):
-            values[found] = finals[entries[found]]
+        if len(self.finals):  # in tasks without a time limit there are none to look up
+            entries = self.finals.index.take(places)
+            found = np.flatnonzero(entries >= 0)
+            for values, finals in zip(following, self.finals.tables, strict=True):
+                values[found] = finals[entries[found]]
         return self.build(following)
 
     def take_leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
