@@ -159,8 +159,13 @@ def test_modules_of_the_users_are_imported_if_they_are_allowed(
 def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # Episodes end at once: the env has no time limit, and a policy may balance the pole by chance.
     (here / "two_envs.py").write_text(
-        "from gymnasium.envs.classic_control import CartPoleEnv as Base\n\n\nclass Env(Base): ...\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as Base\n\n\n"
+        "class Env(Base):\n"
+        "    def step(self, action):\n"
+        "        obs, reward, _, truncated, info = super().step(action)\n"
+        "        return obs, reward, True, truncated, info\n"
     )
     (here / "two_nets.py").write_text("from algorithms.ppo import PPOCatalog\n\n\nclass Mine(PPOCatalog): ...\n")
     args = ["two_envs:Env", "--catalog-class", "two_nets:Mine", "--num-env-steps", "16", "--run-dir", "run"]
