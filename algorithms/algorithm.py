@@ -66,6 +66,7 @@ class Algorithm(ABC):
         self.working_dir = Path.cwd()  # an env may change it
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
+        self._modules_ahead: set[tuple[str, RLModule]] = set()  # that act in the rollouts which the runners have begun
         self._callbacks = CallbackCaller(config)
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
@@ -169,18 +170,49 @@ class Algorithm(ABC):
         """Join the rollouts of :meth:`sample_rollouts` along the envs. In a multi-agent run, return a MultiRollout."""
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
-    def sample_rollouts(self) -> list[Rollout]:
+    def sample_rollouts(self, *, last: bool = False) -> list[Rollout]:
         """Return one rollout from each env runner, in order of their envs. A runner that fails contributes no rollout.
 
+        With ``sample_ahead``, the env runners have begun these rollouts at the end of the call before, with the weights
+        of then, and begin the next ones at the end of this call.
+
         Rewards are clipped by ``clip_rewards`` in the result only: metrics and callbacks get the original rewards. If a
-        callback raises, all envs start new episodes."""
-        rollouts = self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
+        callback raises, all envs start new episodes.
+
+        Args:
+            last: Let the env runners begin no further rollouts.
+        """
+        runners = self.env_runner_group
+        if runners.is_asked:
+            rollouts = runners.take()
+            self._drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
+        else:
+            self.before_sampling()
+            rollouts = runners.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
         if self._callbacks.listeners["on_sample_end"] or self._callbacks.listeners["on_episode_end"]:
+            before = {*self.learner_group.module.items()}
             self._callbacks.show_rollouts(self, rollouts)
+            self._drop_rows_of(rollouts, before.difference(self.learner_group.module.items()))
+        if self.config.sample_ahead and not last:
+            # after the callbacks, so that one that raises, or that changes policies, finds no rollout on its way
+            self.before_sampling()
+            self._modules_ahead = {*self.learner_group.module.items()}
+            runners.ask(self._rollout_length, policy_version=self.learner_group.num_updates)
         clip = self.config.clip_rewards
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
+
+    @staticmethod
+    def _drop_rows_of(rollouts: Sequence[Any], modules: Collection[tuple[str, RLModule]]) -> None:
+        """Remove the rows of ``modules``, which were removed or replaced, from the rollouts of several agents."""
+        for module_id, _ in modules:
+            for rollout in rollouts:
+                rollout.modules.pop(module_id, None)
+
+    def before_sampling(self) -> None:
+        """Prepare the modules for the next rollouts. Called before the env runners begin them, when ``env_steps`` is
+        the number of env steps sampled so far. Default: do nothing."""
 
     @property
     def env_steps(self) -> int:
@@ -391,15 +423,21 @@ class Algorithm(ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that changes during training, as nested dicts of tensors and JSON values."""
-        return {
+        runners = self.env_runner_group
+        state = {
             **({} if self._changes is None else self._changes.get_state()),
             "learners": self.learner_group.get_state(),
-            "env_runners": self.env_runner_group.get_state(),
+            "env_runners": runners.get_state(),
             "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
             "metrics": self.metrics.get_state(),
             "policy": self._policy_stream.get_state(),
             "evaluation": self._evaluation.get_state(),
         }
+        if runners.held:  # the states of the runners are those after these rollouts
+            from rlmodule.groups.held_rollouts import get_held
+
+            state["held_rollouts"] = get_held(runners, self._rollout_length)
+        return state
 
     def set_policies(self, state: Mapping[str, Any], allow: Sequence[str] | None = None) -> None:
         """Add and remove policies until the run has the policies of ``state``, a result of :meth:`get_state`. Do
@@ -433,6 +471,11 @@ class Algorithm(ABC):
         self.metrics.set_state(state["metrics"])
         self._policy_stream.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
+        if "held_rollouts" in state:
+            from rlmodule.groups.held_rollouts import set_held
+
+            set_held(self.env_runner_group, state["held_rollouts"], self._rollout_length)
+            self._modules_ahead = {*self.learner_group.module.items()}
 
     def stop(self) -> None:
         """Close all envs, workers and loggers, even if closing one of them raises, and restore torch's number of

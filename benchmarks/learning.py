@@ -182,8 +182,17 @@ CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spre
 FORAGING = "benchmarks.foraging"
 STATE_SPREAD = "benchmarks.spread_with_state"
 BRICKS = "benchmarks.bricks:Bricks-v0"
+PONG = "ALE/Pong-v5"
 
 _FORAGING = {"train_batch_size_per_learner": 4096, "minibatch_size": 1024, "lr": 7e-4, "entropy_coeff": 0.01}
+_TQC = {"num_critics": 5, "num_quantiles": 25, "drop_quantiles": 2}
+_PENDULUM = dict(config_class("SAC").presets["Pendulum-v1"].settings)
+_DROQ_PENDULUM = _PENDULUM | {
+    "policy_value": "mean",
+    "training_intensity": 20 * 128.0,
+    "model_config": _PENDULUM["model_config"]
+    | {"functions": {"value": {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}}},
+}
 _BRICKS = {
     "num_envs_per_env_runner": 8,
     "train_batch_size_per_learner": 1024,
@@ -294,6 +303,40 @@ GOALS = {
         )
         for part, on in SAC_PARTS.items()
     },
+    "DQN-quantiles": {
+        env_id: Goal(
+            "DQN",
+            env_id,
+            preset.num_env_steps,
+            floor,
+            {**preset.settings, "num_quantiles": 50},
+            evaluate_every=preset.num_env_steps // 10,
+            best=False,
+        )
+        for env_id, floor in {"CartPole-v1": 475, "LunarLander-v3": 230}.items()
+        for preset in (config_class("DQN").presets[env_id],)
+    },
+    "SAC-critics": {
+        "Pendulum-v1, TQC": Goal("SAC", "Pendulum-v1", 20_000, -160, _PENDULUM | _TQC, part="TQC"),
+        "Pendulum-v1, DroQ": Goal("SAC", "Pendulum-v1", 5_000, -200, _DROQ_PENDULUM, part="DroQ"),
+    },
+    "SAC-Hopper": {
+        part: Goal("SAC", "Hopper-v5", 100_000, floor, settings, part=part)
+        for part, settings, floor in (("defaults", {}, 798), ("TQC", _TQC, 1000))
+    },
+    "PPO-Pong": {
+        PONG: Goal(
+            "PPO",
+            PONG,
+            2_500_000,
+            15,
+            dict(config_class("PPO").presets["ALE/*"].settings),
+            evaluate_every=250_000,
+            best=False,
+            episodes=10,
+            most_seeds=1,
+        )
+    },
     "TD3": _on_presets("TD3", {"Pendulum-v1": -160})
     | {"defaults": Goal("TD3", "HalfCheetah-v5", 100_000, 1560, part="defaults", most_seeds=3)},
     "DDPG": _on_presets("DDPG", {"Pendulum-v1": -200}),
@@ -305,7 +348,7 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
-COMPARED = ("central-critic", "PPO-images")
+COMPARED = ("central-critic", "PPO-images", "SAC-Hopper")
 """Tables whose second row is compared with the first."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 

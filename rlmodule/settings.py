@@ -49,6 +49,13 @@ class EnvRunners(Settings):
         "size, algorithms with replay use 1, or 4 with sampling processes.",
         ge=1,
     )
+    sample_ahead: int = setting(
+        0,
+        "Rollouts that runners begin before an update instead of after it: with 1, they sample while the learners "
+        "update, with weights that are one update old.",
+        ge=0,
+        le=1,
+    )
     num_cpus_per_env_runner: float = setting(
         1.0, "CPUs that Ray sets aside for each sampling process; may be a fraction.", ge=0
     )

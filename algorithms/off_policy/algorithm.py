@@ -249,15 +249,10 @@ class ReplayAlgorithm(Algorithm):
             if module_id not in self.configs:
                 self._make_replay(module_id)
 
-    def before_sampling(self) -> None:
-        """Prepare the modules for the next rollout. Called before each rollout of :meth:`training_step`, when
-        ``env_steps`` is the number of env steps sampled so far. Default: do nothing."""
-
     def training_step(self) -> dict[str, dict[str, Any]]:
         history, seconds, replays = [], {"replay": 0.0, "update": 0.0}, self.replays
         goal = self.env_steps + self.config.num_env_steps_per_iteration
         while self.env_steps < goal:
-            self.before_sampling()
             before = self.env_steps
             rollouts = self.sample_rollouts()
             start = perf_counter()
@@ -299,9 +294,9 @@ class ReplayAlgorithm(Algorithm):
     def sample(self) -> Rollout:
         """Sample as :meth:`Algorithm.sample` does, for use outside :meth:`training_step`. The rollout is not stored for
         replay. All envs start new episodes after it, so that no stored episode has a gap."""
-        rollout = super().sample()
+        rollouts = self.sample_rollouts(last=True)
         self.env_runner_group.reset()
-        return rollout
+        return rollouts[0].concat(rollouts)
 
     def _update(self, module_id: str, seconds: dict[str, float]) -> Mapping[str, Metrics]:
         """Draw a batch for a module, learn from it, and update the priorities of its rows if replay is prioritized.

@@ -165,8 +165,7 @@ class CallbackCaller:
         _call_all(name, self.listeners[name], arguments)
 
     def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Any]) -> None:
-        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it. Then drop
-        the data of policies that callbacks have removed or replaced.
+        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it.
 
         If a callback raises, these rollouts do not reach the replay buffer. The envs then start new episodes, so that
         the buffer does not join the next rollouts to rollouts before the lost ones.
@@ -174,7 +173,6 @@ class CallbackCaller:
         Raises:
             RuntimeError: See :meth:`call`.
         """
-        before = {*algorithm.learner_group.module.items()}
         try:
             for rollout in rollouts:
                 self.call("on_sample_end", algorithm=algorithm, rollout=rollout)
@@ -185,9 +183,6 @@ class CallbackCaller:
             with suppress(Exception):  # the error of the callback is the one to raise
                 algorithm.env_runner_group.reset()
             raise
-        for module_id, _ in before.difference(algorithm.learner_group.module.items()):
-            for rollout in rollouts:
-                rollout.modules.pop(module_id, None)
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
         """Add the means of the values logged in this iteration to ``result``, and call ``on_train_result`` with it.

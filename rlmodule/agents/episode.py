@@ -108,6 +108,29 @@ class MultiAgentEpisode:
         self._policies, self.finished = dict(state["policies"]), [AgentEpisode(*fields) for fields in state["finished"]]
         self._returns[:] = state["returns"]
 
+    def get_ended(self) -> list[Any]:
+        """Return the arguments of :meth:`from_ended` for an episode that is over, as JSON values."""
+        mapping = self._policy_map.static or self._policies
+        policies = dict.fromkeys([*self.policies, *self._policies.values()])  # some may be those of removed modules
+        return [self.env_index, self.number, [*self._all_agents], [*policies], [*mapping.items()], self.get_state()]
+
+    @classmethod
+    def from_ended(
+        cls,
+        env_index: int,
+        number: int,
+        agents: Sequence[AgentID],
+        policies: Sequence[str],
+        mapping: Sequence[tuple[AgentID, str]],
+        state: Mapping[str, Any],
+    ) -> MultiAgentEpisode:
+        """Return an episode that is over, from what its :meth:`get_ended` returned."""
+        by_agent = dict(mapping)
+        policy_map = PolicyMap([*by_agent], policies, by_agent)
+        episode = cls(env_index, number, agents, policy_map, np.zeros(len(agents)))
+        episode.set_state(state)
+        return episode
+
     def leave(self, agent_episode: AgentEpisode) -> None:
         """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""
         del self._in_play[agent_episode.agent]

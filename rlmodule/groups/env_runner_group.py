@@ -51,6 +51,7 @@ class EnvRunnerGroup:
         module: The module that acts with the learner's weights, or for a multi-agent env, all such modules; set by
             :meth:`build_modules`.
         num_env_steps_lost: Number of env steps that were taken but are in no rollout, by cause.
+        held: Rollouts that :meth:`ask` asked for, and that have arrived and were not taken.
     """
 
     observation_space: Space
@@ -63,6 +64,8 @@ class EnvRunnerGroup:
     ) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
+        self.held: list[Any] = []
+        self._failure: Exception | None = None  # of the runner in this process, for take()
         self._at_rest: State = {}  # states of envs that no runner of this group has
         self._version: tuple[int, ...] = ()
         # counts of earlier parts of the run, which may have had processes; RemoteEnvRunnerGroup has RayWorkers here
@@ -180,20 +183,75 @@ class EnvRunnerGroup:
         Raises:
             WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.
         """
+        try:
+            self.ask(num_steps, explore=explore, policy_version=policy_version)
+            return self.take()
+        except BaseException:
+            self._drop_asked()
+            raise
+
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+        """Let each runner begin a rollout with the current weights, for :meth:`take`. The arguments are those of
+        :meth:`sample`.
+
+        Runners in other processes sample while the caller goes on. The runner in this process samples at once; if it
+        raises, :meth:`take` raises its error.
+        """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
-        rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+        try:
+            rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+        except Exception as error:
+            self._failure = error
+            return
         self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
-        return [rollout]
+        self.held.append(rollout)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether :meth:`take` will return what :meth:`ask` asked for, or what the group held when it was saved."""
+        return bool(self.held) or self._failure is not None
+
+    def take(self) -> list[Rollout]:
+        """Wait for the rollouts that :meth:`ask` asked for, and return them in order of the envs. If the wait is
+        interrupted, the next call returns those that have arrived, too.
+
+        Raises:
+            WorkerFailed: See :meth:`sample`.
+        """
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise failure
+        taken = sorted(self.held, key=lambda rollout: rollout.first_env_index)  # they arrive in any order
+        self.held = []
+        return taken
+
+    def finish(self) -> None:
+        """Wait until no runner is sampling, and keep the rollouts in :attr:`held`.
+
+        Raises:
+            WorkerFailed: See :meth:`sample`.
+        """
+
+    def _drop_asked(self) -> None:
+        """Forget what was asked for. If rollouts have arrived, count their steps as lost, and let every runner begin
+        new episodes."""
 
     def reset(self) -> None:
         """Let every runner begin new episodes with its next rollout."""
         self._runner.reset()
 
     def recycle(self) -> None:
-        """Let the next rollouts overwrite the last ones, which are not read any more. Short rollouts then take a tenth
-        less time, because their memory stays in the caches, and its views are kept."""
-        self._runner.recycle()
+        """Let the next rollouts overwrite the last ones, which are not read any more, unless the last ones were not
+        taken yet. Short rollouts then take a tenth less time, because their memory stays in the caches, and its views
+        are kept."""
+        if not self.held:
+            self._runner.recycle()
+
+    @property
+    def num_envs_per_runner(self) -> int:
+        """Number of envs of each runner."""
+        return self._settings.num_envs_per_env_runner
 
     def report(self) -> dict[str, Any]:
         """Return the runners' entries in the ``workers`` section of a result: lost env steps and, of runners in other
@@ -229,6 +287,7 @@ class EnvRunnerGroup:
         Each env continues its random streams, and an env without a state begins new ones. States of envs that no runner
         has are kept, and :meth:`get_state` returns them. Rollouts that runners have begun are dropped.
         """
+        self.held, self._failure = [], None
         (part,) = self._split(state, 1)
         self._runner.set_state(part)
 

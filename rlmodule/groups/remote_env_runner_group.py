@@ -87,6 +87,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._spec: Spec | None = None
         self._policies: PolicyChanges | None = None
         self._shared: Any = None
+        self._asked: tuple[int, bool, int] | None = None  # the arguments of ask() until its rollouts are taken
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
@@ -169,61 +170,83 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+        self._raise_if_lost()
+        with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
+            if self._weights_changed(policy_version):
+                start = perf_counter()
+                sent = self.module
+                if self._policies is not None:  # modules that only act are sent once
+                    sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
+                self._shared = self.workers.share(sent.get_state())
+                self.seconds_sending += perf_counter() - start
+            self._asked = num_steps, explore, policy_version
+            self._hold_answers(timeout=0.0)  # rollouts left over from an earlier call that raised
+            self._ask_idle()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked is not None or bool(self.held)
+
+    def take(self) -> list[Rollout]:
+        self._raise_if_lost()
+        with uninterrupted():
+            self.finish()
+            # Every runner that was up was asked once. Only if none of them returned a rollout are runners asked again;
+            # runners that are restarted meanwhile are asked then too.
+            while not self.held:
+                self._ask_idle()
+                self._hold_answers()
+                self.finish()
+        self._asked = None
+        return super().take()
+
+    def finish(self) -> None:
+        if self._asked is None:
+            return
+        with uninterrupted():
+            self._hold_answers(timeout=0.0)  # those that arrived during other calls
+            while any(map(self.workers.in_flight, range(self.workers.size))):
+                self._hold_answers()
+
+    def _raise_if_lost(self) -> None:
+        """Raise if a runner failed for good, and the settings do not allow the run to continue."""
         if self._lost_for_good is not None:
             raise self._lost_for_good
-        rollouts = list[Rollout]()
-        try:
-            with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
-                self._sample(rollouts, num_steps, explore, policy_version)
-            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # rollouts arrive in any order
-        except BaseException:
-            if rollouts:
-                self.num_env_steps_lost["not_learned"] += sum(rollout.num_env_steps for rollout in rollouts)
-                if self._lost_for_good is None:  # if it is set, no rollout will follow
-                    with suppress(Exception):  # the error that is being raised is more important
-                        self.reset()
-            raise
 
-    def _sample(self, rollouts: list[Rollout], num_steps: int, explore: bool, policy_version: int) -> None:
-        """Ask each runner for a rollout, and append the rollouts to ``rollouts`` as they arrive, until at least one has
-        arrived."""
-        if self._weights_changed(policy_version):
-            start = perf_counter()
-            sent = self.module
-            if self._policies is not None:  # modules that only act are sent once
-                sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
-            self._shared = self.workers.share(sent.get_state())
-            self.seconds_sending += perf_counter() - start
-        self._add_rollouts(rollouts, timeout=0.0)  # rollouts left over from an earlier call that raised
-        runners = range(self.workers.size)
-        # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
-        # call returns at least one; runners that are restarted meanwhile are asked then too.
-        while True:
-            for worker in runners:
-                if self.workers.is_up(worker) and not self.workers.in_flight(worker):
-                    self._ask(worker, num_steps, explore, policy_version)
-            self._add_rollouts(rollouts)
-            while any(map(self.workers.in_flight, runners)):
-                self._add_rollouts(rollouts)
-            if rollouts:
-                return
+    def _drop_asked(self) -> None:
+        self._asked = None
+        if not self.held:
+            return
+        self.num_env_steps_lost["not_learned"] += sum(rollout.num_env_steps for rollout in self.held)
+        self.held = []
+        if self._lost_for_good is None:  # if it is set, no rollout will follow
+            with suppress(Exception):  # the error that is being raised is more important
+                self.reset()
 
-    def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
-        """Wait for answers of runners, at most ``timeout`` seconds if that is given. Append their rollouts to
-        ``rollouts``, and restart the runners that failed."""
+    def _hold_answers(self, timeout: float | None = None) -> None:
+        """Wait for answers of runners, at most ``timeout`` seconds if that is given. Hold their rollouts, and restart
+        the runners that failed."""
         start = perf_counter()
         answers = iter(self.workers.collect(timeout))
         self.seconds_waited += perf_counter() - start
         try:
             for answer in answers:
                 if (rollout := self._rollout_of(answer)) is not None:
-                    rollouts.append(rollout)
+                    self.held.append(rollout)
         finally:
             self.workers.keep(answers)  # answers after one for which an error is raised
 
-    def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
+    def _ask_idle(self) -> None:
+        """Ask each runner that is up and has nothing to do for a rollout, with the arguments of :meth:`ask`."""
+        for worker in range(self.workers.size):
+            if self.workers.is_up(worker) and not self.workers.in_flight(worker):
+                self._ask(worker)
+
+    def _ask(self, worker: int) -> None:
         """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
+        assert self._asked is not None
+        num_steps, explore, policy_version = self._asked
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
         shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
@@ -323,6 +346,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
     def get_state(self) -> State:
+        self.finish()
         known, num_envs = self._call_all("get_state"), self._settings.num_envs_per_env_runner
         state: State = {}
         for worker in range(self.workers.size):
@@ -341,7 +365,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
         self._call_all("set_state", {worker: (part,) for worker, part in enumerate(parts)})
-        self._lost_for_good = None
+        self._lost_for_good = self._asked = None
+        self.held = []
         # Each runner answers in order, so all earlier calls have been answered by now.
         for answer in self.workers.collect(0.0):
             if answer.failure is not None and self.workers.is_gone(answer.worker):

@@ -111,16 +111,16 @@ def test_weights_are_sent_when_they_changed_and_not_else(remote: EnvRunnerGroup)
 def test_rollouts_before_sampling_is_cut_short_are_counted_as_lost(
     remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, cut_short: type[BaseException]
 ) -> None:
-    real, reset, resets = remote._sample, remote.reset, []
+    real, reset, resets = remote.finish, remote.reset, []
 
-    def sample(*args: Any, **kwargs: Any) -> None:
-        real(*args, **kwargs)
+    def finish() -> None:
+        real()
         if cut_short is ZeroDivisionError:
             raise cut_short
         signal.raise_signal(signal.SIGINT)  # which is held back up to the end
 
     before = remote.num_env_steps_lost["not_learned"]
-    monkeypatch.setattr(remote, "_sample", sample)
+    monkeypatch.setattr(remote, "finish", finish)
     monkeypatch.setattr(remote, "reset", lambda: (resets.append(1), reset()))
     with pytest.raises(cut_short):
         remote.sample(32)
@@ -285,10 +285,11 @@ def interrupted(remote: EnvRunnerGroup, num_steps: int, policy_version: int = 0)
                 signal.raise_signal(signal.SIGINT)
         return []
 
+    remote.ask(num_steps, policy_version=policy_version)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(remote.workers, "_wait", wait)
         with pytest.raises(KeyboardInterrupt):
-            remote._sample([], num_steps, True, policy_version)
+            remote.take()
 
 
 def test_rollouts_that_an_interrupted_call_did_not_take_are_in_the_next_one(remote: EnvRunnerGroup) -> None:
