@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
 
 
+logger = logging.getLogger(__name__)
+
+
 class Algorithm(ABC):
     """A training run, made by ``config.build()``. Subclasses implement :meth:`training_step`.
 
@@ -78,6 +82,11 @@ class Algorithm(ABC):
             from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
 
             check_resources_of(config, config)
+        if config.sample_ahead and not config.num_env_runners:
+            logger.warning(
+                "sample_ahead=1: expected num_env_runners of at least 1, whose processes sample while the learners "
+                "update, got 0. The run is the same as with one, but no faster than without sample_ahead."
+            )
         with ExitStack() as opened:
             with building(self.run_seed):
                 on_env = self._callbacks.on_env(in_evaluation=False)

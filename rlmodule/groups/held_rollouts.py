@@ -147,10 +147,12 @@ def multi_rollout_from(state: Mapping[str, Any], modules: Mapping[str, RLModule]
 
 
 def _saved_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``stats`` of a rollout with pairs in place of dicts, whose keys may be the ids of agents, which are
-    not always text."""
+    """Return the ``stats`` of a rollout without the seconds of its phases, and with pairs in place of dicts, whose keys
+    may be the ids of agents, which are not always text."""
     saved: dict[str, Any] = {}
     for name, value in stats.items():
+        if isinstance(value, float):
+            continue
         if name == "episode_infos":
             saved[name] = [_storable(info) for info in value]
         elif name == "multi_agent_episodes":

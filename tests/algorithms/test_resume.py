@@ -210,6 +210,9 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "sac": lambda: replaying(SACConfig, "Pendulum-v1", n_step=2, prioritized_replay=True),
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
     "dqn, sequences": lambda: tiny(**SEQUENCES),
+    "ppo, nested, sampled ahead": lambda: ppo(Walker, sample_ahead=1, model_config=LSTM | PAST),
+    "agents, in turns, sampled ahead": lambda: visitors(sample_ahead=1),
+    "dqn, sequences, sampled ahead": lambda: tiny(sample_ahead=1, **SEQUENCES),
 }
 FURTHER: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo, nested": lambda: ppo(Walker),
@@ -291,6 +294,7 @@ REMOTE: dict[str, dict[str, Any]] = {
     "async": {"gym_env_vectorize_mode": "async"},
     "1 runner": {"num_env_runners": 1},
     "2 runners": {"num_env_runners": 2, "num_envs_per_env_runner": 2},
+    "2 runners, ahead": {"num_env_runners": 2, "num_envs_per_env_runner": 2, "sample_ahead": 1},
 }
 
 
