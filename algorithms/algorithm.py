@@ -53,7 +53,8 @@ logger = logging.getLogger(__name__)
 
 
 class Algorithm(ABC):
-    """A training run, made by ``config.build()``. Subclasses implement :meth:`training_step`.
+    """A training run, made by ``config.build()``. Subclasses implement :meth:`training_step`, and may override
+    :meth:`before_sampling`, for example to set the share of random actions.
 
     Attributes:
         config: The frozen settings.

@@ -202,9 +202,6 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
 class ReplayAlgorithm(Algorithm):
     """Samples env steps, stores them in a replay buffer, and learns from batches drawn from the buffer.
 
-    Override points, in addition to those of :class:`Algorithm`:
-        ``before_sampling``: prepare each rollout, such as by setting the share of random actions.
-
     Attributes:
         replays: The replay buffer of each trained module, by module id. In a multi-agent run, a buffer has a column for
             each pair of env and agent that may act with the module, and a module has no buffer if no agent may.

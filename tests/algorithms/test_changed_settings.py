@@ -58,6 +58,7 @@ ACTS: dict[str, dict[str, Any]] = {
         "lr": 1e-5,
         "grad_clip": 1e-3,
         "clip_rewards": "sign",
+        "sample_ahead": 1,
         "train_batch_size_per_learner": 32,
         "minibatch_size": 16,
         "num_epochs": 1,
