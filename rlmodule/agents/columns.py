@@ -30,7 +30,7 @@ from rlmodule.data.rollout import (
     unbind_rows,
     write_row,
 )
-from rlmodule.envs.checks import check_finite, wrong_numbers
+from rlmodule.envs.checks import not_finite, wrong_numbers
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.recurrent import initial_states, state_out_of
@@ -41,6 +41,8 @@ from rlmodule.settings import FinalObs
 
 _INPUTS = Columns.ACTION_DIST_INPUTS
 _NONE = np.empty(0, np.int64)
+# What AgentColumns.open_row() returns for an agent that was never in play.
+_ABSENT: Mapping[str, Any] = {"row": {}, "memory": ((), ()), "length": 0, "is_ready": False}
 
 
 class AgentColumns:
@@ -92,13 +94,18 @@ class AgentColumns:
         self._all, self._every = np.arange(num), list(range(num))
         self.observers, self.seen = list[int](), list[Tree]()
         self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
+        no_inputs = torch.zeros(1, module.num_dist_inputs)
+        action = module.action_dist_cls.from_logits(no_inputs).to_deterministic().sample()
         self._rows: dict[str, Tree] = {
             Columns.OBS: allocate_observations(module.input_space, 0, num),
             Columns.STARTS: np.empty((0, num), bool),
             Columns.REWARDS: np.empty((0, num), np.float32),
             Columns.TERMINATEDS: np.empty((0, num), bool),
             Columns.TRUNCATEDS: np.empty((0, num), bool),
+            Columns.ACTIONS: map_leaves(lambda x: np.empty((0, num, *x.shape[1:]), x.numpy().dtype), action),
         }
+        if records_action_dist:
+            self._rows[_INPUTS] = np.empty((0, num, module.num_dist_inputs), np.float32)
         self.clear()
 
     def clear(self) -> None:
@@ -115,24 +122,22 @@ class AgentColumns:
         for entries in (self.observers, self.seen, self.ended, self.flags):
             entries.clear()
 
-    def begin(self, num_steps: int, t: int = 0) -> None:
-        """Allocate ``num_steps`` rows after ``t`` steps of the fragment, and copy the current rows of agents in play,
-        which :meth:`carry` kept, to row 0."""
+    def begin(self, num_steps: int) -> None:
+        """Allocate ``num_steps`` rows, and copy the current rows, which :meth:`carry` kept, to row 0."""
         length, num, module = num_steps + 1, len(self.slots), self.module
         self._rows = {
             name: map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), column)
             for name, column in self._rows.items()
         }
         for name, column in self._carried.items():
-            write_row(self._rows[name], (0, self.in_play), column)
+            write_row(self._rows[name], 0, column)
         self._obs = self._rows[Columns.OBS]
         self._env_obs = module.env_part(self._obs)
         self._past = PastRows.of(module, self._obs) if module.sees_more_than_the_env else {}
         self.began -= self.cursor
         self.cursor[:] = 0
         self._is_aligned = True  # all columns are at the same row
-        self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
-        self._when = np.full((length, num), t)  # number of steps before each observation
+        self._finals: list[tuple[np.ndarray, np.ndarray, Tree]] = []
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
@@ -142,15 +147,18 @@ class AgentColumns:
 
     # --- step by step -------------------------------------------------------------------------------------------------
 
-    def advance(self, t: int, earned: np.ndarray) -> None:
+    def advance(self, step: int, earned: np.ndarray) -> None:
         """Process what one env step added to ``observers``, ``seen``, ``ended`` and ``flags``, and clear these lists.
         An agent that received an observation completes its current row and begins the next one. If it has no current
         row, it starts an episode.
 
         Args:
-            t: Number of env steps in this fragment so far, including this one; 0 after a reset.
+            step: Number of steps of each env so far, including this one.
             earned: For each slot of the runner, the sum of rewards since that slot's last complete row. Entries of
                 slots whose row is completed are set to 0 in place.
+
+        Raises:
+            ValueError: If an observation is not finite; names env, step and agent.
         """
         if not self.observers:
             return
@@ -166,17 +174,24 @@ class AgentColumns:
             self._is_aligned = self.cursor.min() == self.cursor.max()
         at = self._at(who)
         write_row(self._env_obs, at, _stacked(self.module.observation_space, self.seen))
-        self._when[at] = t
+        # check what was stored, since a finite float64 may be too large for float32
+        for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at), self.module.observation_space):
+            raise not_finite(self._where(int(who[i]), step) + path, number, inner)
         for name, part in self._past.items() if len(waiting) else ():
             part.write(self._at(waiting), map_leaves(lambda x: x[before], self._column(name)), before)
         if len(waiting) < len(who):
             self._start(who[~acted])
         if self.ended:
-            self._end(t)
+            self._end()
             who = who[self.in_play[who]]
         who = np.concatenate([self.ready, who]) if len(self.ready) else who
         self.ready = self._all if len(who) == len(self._all) else np.sort(who)
         self._empty_lists()
+
+    def _where(self, column: int, step: int) -> str:
+        """Name the observation of the agent in ``column`` after ``step`` steps of its env, for error texts."""
+        env, agent = self.owners[column]
+        return f"env {env}, step {step}, agent {agent!r}, obs"
 
     def _at(self, who: np.ndarray) -> Any:
         """Return the index of the current rows of the columns ``who``. It is a single row number if ``who`` is all
@@ -188,7 +203,7 @@ class AgentColumns:
         """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
         ``prev_action``."""
         rows = self._rows
-        return {PREV_ACTION: rows.get(Columns.ACTIONS), PREV_OBS: self._env_obs}.get(name, rows[Columns.REWARDS])
+        return {PREV_ACTION: rows[Columns.ACTIONS], PREV_OBS: self._env_obs}.get(name, rows[Columns.REWARDS])
 
     def _start(self, who: np.ndarray) -> None:
         """Start episodes in the columns ``who`` at their current rows, and set the fields for earlier steps to zero
@@ -199,8 +214,8 @@ class AgentColumns:
         for part in self._past.values():
             part.clear(at)
 
-    def _end(self, t: int) -> None:
-        """End the episodes of the agents in ``ended`` after ``t`` steps. Keep the final observations of agents that
+    def _end(self) -> None:
+        """End the episodes of the agents in ``ended``. Keep the final observations of agents that
         were truncated and not terminated, or of all if terminal observations are recorded."""
         ended, (terminated, truncated) = np.array(self.ended), np.array(self.flags).T
         self.in_play[ended] = False
@@ -210,30 +225,37 @@ class AgentColumns:
         self._rows[Columns.TRUNCATEDS][last] = truncated[acted]
         has_final = acted if self._records_terminal_obs else acted & truncated & ~terminated
         if has_final.any():
-            self._keep_finals(t, ended[has_final])
+            self._keep_finals(ended[has_final])
 
-    def cut(self, t: int, column: int) -> None:
-        """End the episode of the agent in ``column``, because its env raised in step ``t``, and drop the agent's open
-        row. Mark the row before it as truncated, and keep the last observation as the final observation of the episode.
-        If that row is in the previous rollout, leave it unchanged."""
+    def cut(self, column: int) -> None:
+        """End the episode of the agent in ``column``, because its env raised, and drop the agent's open row. Mark the
+        row before it as truncated, and keep the last observation as the final observation of the episode. If that row
+        is in the previous rollout, leave it unchanged."""
         self.in_play[column] = False
         row = self.cursor[column]
         if row > max(self.began[column], 0):
             self._rows[Columns.TRUNCATEDS][row - 1, column] = True
-            self._keep_finals(t, np.array([column]))
+            self._keep_finals(np.array([column]))
 
-    def _keep_finals(self, t: int, who: np.ndarray) -> None:
-        """Store the current observations of the columns ``who`` as final observations of episodes that step ``t``
-        ended."""
+    def _keep_finals(self, who: np.ndarray) -> None:
+        """Store the current observations of the columns ``who`` as final observations of their episodes."""
         rows = self.cursor[who]
-        self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
+        self._finals.append((rows - 1, who, entry_of(self._obs, (rows, who))))
 
-    def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Any]]:
+    def act(self, explore: bool, generator: torch.Generator, step: int) -> tuple[list[int], Sequence[Any]]:
         """Choose the actions of the agents that are ready, and record them. Return the columns of these agents, and for
-        each agent the action to pass to its env."""
+        each agent the action to pass to its env.
+
+        Raises:
+            ValueError: If a mask allows no action; names env, agent and ``step``, the number of steps so far.
+        """
         who, module = self.ready, self.module
         at = self._at(who)
-        batch = {Columns.OBS: as_tensors(map_leaves(lambda x: x[at], self._obs))}
+        batch = {Columns.OBS: as_tensors(entry_of(self._obs, at))}
+        if module.action_mask is not None:
+            stuck = module.action_mask.rows_without_choice(module.env_part(batch[Columns.OBS]))
+            for (i,) in stuck.nonzero()[:1].tolist():
+                raise nothing_to_choose(self._where(int(who[i]), step), module.action_mask)
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(generator)
         forward = module._forward_exploration if explore else module._forward_inference
@@ -246,20 +268,12 @@ class AgentColumns:
             action = dist.sample_from(self.noise.take_of(who))
         else:
             action = dist.sample(generator)
-        self._write(Columns.ACTIONS, at, map_leaves(Tensor.numpy, action))
+        write_row(self._rows[Columns.ACTIONS], at, map_leaves(Tensor.numpy, action))
         if self._records_action_dist:
-            self._write(_INPUTS, at, logits.numpy())
+            self._rows[_INPUTS][at] = logits.numpy()
         self.ready = _NONE
         sent = action if self._convert is None else self._convert(action)
         return who.tolist(), unbind_rows(map_leaves(Tensor.numpy, sent))
-
-    def _write(self, name: str, at: Any, entries: Tree) -> None:
-        """Write ``entries`` ``[k, ...]`` to the column ``name`` at the index ``at`` from :meth:`_at`. If the column
-        does not exist yet, allocate it."""
-        if name not in self._rows:
-            shape = self._rows[Columns.STARTS].shape
-            self._rows[name] = map_leaves(lambda x: np.zeros((*shape, *x.shape[1:]), x.dtype), entries)
-        write_row(self._rows[name], at, entries)
 
     def _step_states(self, forward: Any, batch: dict[str, Tree], who: np.ndarray) -> Tensor:
         """Run ``forward`` of a recurrent module from the states of the columns ``who``, and keep the new states. At
@@ -298,9 +312,9 @@ class AgentColumns:
     # --- after the last step ------------------------------------------------------------------------------------------
 
     def carry(self) -> None:
-        """Keep the current rows of the agents in play, which still wait for an action or for its reward. The next
-        fragment begins with these rows."""
-        current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
+        """Keep the current rows. Those of agents in play still wait for an action or for its reward. The next fragment
+        begins with these rows."""
+        current = self.cursor, self._all
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
 
     def open_row(self, column: int) -> dict[str, Any]:
@@ -310,10 +324,9 @@ class AgentColumns:
         (the leaves of its recurrent states, even if it is not in play, because rollouts contain the memory of all
         columns), ``length`` (complete rows in the current episode) and ``is_ready`` (whether it acts next).
         """
-        place = int(np.count_nonzero(self.in_play[:column]))
         memory = (self._state, self._before) if self._is_stateful else ()
         return {
-            "row": {name: leaves_of(rows, place) for name, rows in self._carried.items() if self.in_play[column]},
+            "row": {name: leaves_of(rows, column) for name, rows in self._carried.items() if self.in_play[column]},
             "memory": [leaves_of(states, column) for states in memory],
             "length": int(self.cursor[column] - self.began[column]) if self.in_play[column] else 0,
             "is_ready": column in self.ready.tolist(),
@@ -323,22 +336,17 @@ class AgentColumns:
         """Restore the agents whose :meth:`open_row` results ``agents`` has, by column. All other agents are not in
         play."""
         self.clear()
+        saved = [agents.get(column, _ABSENT) for column in self._every]
         for i, states in enumerate((self._state, self._before) if self._is_stateful else ()):
-            fill(states, [agents[column]["memory"][i] if column in agents else [] for column in self._every])
-        who = np.array([column for column in self._every if column in agents and agents[column]["row"]], np.int64)
-        saved = [agents[column] for column in who.tolist()]
-        self.in_play[who], self.began[who] = True, [-agent["length"] for agent in saved]
-        ready = who[np.array([agent["is_ready"] for agent in saved], bool)]
+            fill(states, [agent["memory"][i] for agent in saved])
+        self.in_play[:] = [bool(agent["row"]) for agent in saved]
+        self.began[:] = [-agent["length"] for agent in saved]
+        ready = np.flatnonzero([agent["is_ready"] for agent in saved])
         self.ready = self._all if len(ready) == len(self._all) else ready
-        inputs = torch.zeros(1, self.module.num_dist_inputs)
-        like = self.module.action_dist_cls.from_logits(inputs).to_deterministic().sample()
-        trees = {Columns.ACTIONS: like, _INPUTS: 0.0, **self._rows}  # the structure of the other columns is known
-        for name in dict.fromkeys(name for agent in saved for name in agent["row"]):
-            known = next(agent["row"][name] for agent in saved if name in agent["row"])
-            leaves = [agent["row"].get(name) or [*map(torch.zeros_like, known)] for agent in saved]
-            rows = tree.unflatten_as(trees[name], [torch.stack(leaf).numpy() for leaf in zip(*leaves, strict=True)])
+        for name, column in self._rows.items():
+            rows = map_leaves(lambda x: np.zeros(x.shape[1:], x.dtype), column)
+            fill(rows, [agent["row"].get(name, ()) for agent in saved])
             self._carried[name] = rows
-            self._rows.setdefault(name, map_leaves(lambda x: x[None, :0], rows))
 
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
         """Return a rollout of the complete rows. Call :meth:`carry` first, because this method overwrites the rows that
@@ -402,48 +410,11 @@ class AgentColumns:
         if not self._finals:
             none = map_leaves(lambda x: torch.from_numpy(x[0, :0]), self._obs)
             return torch.empty(0, 2, dtype=torch.int64), none
-        _, rows, who, obs = zip(*self._finals, strict=True)
+        rows, who, obs = zip(*self._finals, strict=True)
         index = np.stack([np.concatenate(rows), np.searchsorted(used, np.concatenate(who))], 1)
         order = np.lexsort(index.T[::-1])
         final_obs = tree.map_structure(lambda *x: torch.from_numpy(np.concatenate(x)[order]), *obs)
         return torch.from_numpy(index[order]), final_obs
-
-    def check(self, first_step: int, is_finished: bool) -> None:
-        """Raise if an observation of the fragment is not finite, or if a mask allowed no action where an agent acted.
-        Call it before :meth:`finish`.
-
-        Args:
-            first_step: Number of env steps before the fragment.
-            is_finished: Whether the fragment is complete. If so, agents that are ready have not acted on their last
-                observation, and its mask is not checked.
-
-        Raises:
-            ValueError: If an observation is not finite, or a mask allows no action; names env, step and agent.
-        """
-        self._check_finite(self._env_obs, self._all, self._when + first_step)
-        for t, _, who, final_obs in self._finals:
-            obs = map_leaves(lambda x: x[None], self.module.env_part(final_obs))
-            self._check_finite(obs, who, np.full((1, len(who)), first_step + t))
-        if (mask := self.module.action_mask) is None:
-            return
-        num_acted = self.cursor + self.in_play
-        if is_finished:
-            num_acted[self.ready] -= 1
-        stuck = mask.rows_without_choice(as_tensors(self._env_obs)).numpy()
-        for row, column in np.argwhere(stuck & (np.arange(len(stuck))[:, None] < num_acted))[:1].tolist():
-            env, agent = self.owners[column]
-            where = f"env {env}, step {first_step + self._when[row, column]}, agent {agent!r}, obs"
-            raise nothing_to_choose(where, mask)
-
-    def _check_finite(self, obs: Tree, who: np.ndarray, steps: np.ndarray) -> None:
-        """Raise ValueError unless the observations ``obs`` ``[R, k, ...]`` of the columns ``who`` ``[k]`` are finite.
-        The error text names the env step, from ``steps`` ``[R, k]``."""
-        space = self.module.observation_space
-        for _, _, wrong in wrong_numbers(obs, space):
-            row, i = np.argwhere(wrong)[0][:2]
-            env, agent = self.owners[int(who[i])]
-            values = entry_of(obs, np.ix_([row], [i]))
-            check_finite(values, f"agent {agent!r}, obs", int(steps[row, i]), env, space=space)
 
 
 def _replaced(states: Tree, index: Tensor, changed: Tree) -> Tree:

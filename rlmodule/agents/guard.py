@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from catalog.errors import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
     LARGEST,
-    MOST_ACTIONS,
     PLAIN,
     Guard,
     check_flag,
@@ -65,6 +63,7 @@ class AgentEnvGuard(Guard):
     """
 
     def __init__(self, env: MultiAgentEnv, env_index: int = 0, step_counter: SharedCounter | None = None) -> None:
+        super().__init__()
         self.env, self.env_index = env, env_index
         self._count = (step_counter or SharedCounter()).cell
         for name in ("possible_agents", "observation_spaces", "action_spaces"):
@@ -76,7 +75,6 @@ class AgentEnvGuard(Guard):
         self.action_spaces = self._spaces_of("action_spaces", env.action_spaces)
         known = frozenset(self.possible_agents)
         self._allowed = dict.fromkeys(_STEP, known) | dict.fromkeys(("terminateds", "truncateds"), known | {ALL})
-        self._steps = self._resets = 0
         self._last: tuple[Mapping[AgentID, Any], str] = {}, ""  # observations, and the env and step they are from
         self.acting: list[AgentID] = []
         self.ended: dict[AgentID, tuple[bool, bool]] = {}
@@ -84,7 +82,6 @@ class AgentEnvGuard(Guard):
         self._actors: frozenset[AgentID] = frozenset()
         self._in_play: set[AgentID] = set()
         self._gone: dict[AgentID, int] = {}  # agents that ended and have not returned, with the step of their end
-        self._actions: deque[dict[AgentID, Any]] = deque(maxlen=MOST_ACTIONS)  # in this episode
 
     def _agents_of(self, env: MultiAgentEnv) -> tuple[AgentID, ...]:
         where, agents = f"env {self.env_index}, possible_agents", env.possible_agents
@@ -114,14 +111,8 @@ class AgentEnvGuard(Guard):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         """Reset the env. Check the observations and infos by agent, and return them."""
-        self._resets += 1
-        self._set_seed(seed)
-        self._actions.clear()
         where = f"env {self.env_index}, reset after step {self._steps}"
-        try:
-            result = self.env.reset(seed=self._seed, options=options)
-        except (Exception, SystemExit) as error:
-            raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
+        result = self._begin_episode(seed, options)
         obs, infos = self._checked(where, "reset()", _RESET, result)
         if not obs:
             remedy = "Return the observations of the agents that act first."
@@ -187,7 +178,12 @@ class AgentEnvGuard(Guard):
     def step(self, actions: dict[Any, Any]) -> Step:
         """Step the env with the actions of the agents that act. Check the five results by agent, and return them."""
         if self.is_over or actions.keys() != self._actors:
-            raise self._wrong_actions(actions)
+            where = f"env {self.env_index}, after step {self._steps}, actions: expected"
+            if self.is_over:
+                raise ValueError(f"{where} reset(), got step(), although no episode is running. Call reset().")
+            expected, got = listed(self.acting), listed(actions)
+            remedy = "Pass one action for each of them, and no other."
+            raise ValueError(f"{where} those of the agents that act, {expected}, got those of {got}. {remedy}")
         self._steps = step = self._steps + 1
         self._count[0] += 1
         actions = self._kept(actions)
@@ -300,15 +296,3 @@ class AgentEnvGuard(Guard):
                 f"{where}, obs: expected that of at least one agent, since {listed(self._in_play)} are in play, got "
                 "none. Return the observations of those that act next, or end the episode with '__all__'."
             )
-
-    def _wrong_actions(self, actions: dict[Any, Any]) -> ValueError:
-        where = f"env {self.env_index}, after step {self._steps}, actions"
-        if self.is_over:
-            return ValueError(f"{where}: expected reset(), got step(), although no episode is running. Call reset().")
-        agents = f"those of the agents that act, {listed(self.acting)}"
-        for agent in actions.keys() - self._actors:
-            why = "does not act now" if agent in self.possible_agents else "is not one of possible_agents"
-            why = f"ended at step {self._gone[agent]}" if agent in self._gone else why
-            return ValueError(f"{where}: expected {agents}, got one for {agent!r}, which {why}. Leave it out.")
-        missing = next(agent for agent in self.acting if agent not in actions)
-        return ValueError(f"{where}: expected {agents}, got none for {missing!r}. Add it.")

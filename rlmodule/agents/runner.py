@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from rlmodule.envs.restarting import TRIES, Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
-from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
+from rlmodule.sampling.accounts import BaseRunner, EpisodeStats, own_gradients
 from rlmodule.sampling.random_streams import RandomStreams
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -43,12 +43,30 @@ _ROWS_KEPT = 64
 _EPISODES_OF_AN_INCARNATION = 2**32
 
 
-class AgentRunner(Accounts):
+class AgentRunner(BaseRunner):
     """Collects rollouts from ``num_envs_per_env_runner`` multi-agent envs. An episode that is open at the end of a call
     of :meth:`sample` continues in the next call.
 
     A *slot* is one agent of one env. Its number is ``env · A + agent``, for ``A`` possible agents. The interface is
     that of :class:`EnvRunner`.
+
+    :meth:`sample` returns rollouts by module, whose data no later call changes, with the columns of
+    :class:`EnvRunner`'s. No agent has more rows than there were steps. The ``stats`` are:
+
+    - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of the env episodes that finished, in order
+      of time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
+    - ``agent_episodes``: the agent episodes that finished, each an :class:`AgentEpisode`. An agent that ended
+      and returned has several in one env episode.
+    - ``multi_agent_episodes``: the env episodes that finished, each a :class:`MultiAgentEpisode`.
+    - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
+    - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. These
+      rewards are part of returns, but no action led to them.
+    - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase.
+    - ``episode_infos``: for each env episode that finished, the infos of its last step, by agent. Only if the
+      settings record infos.
+    - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
+      truncated at the last observations of its agents. Neither this env episode nor the episodes of its agents
+      count as finished.
 
     Args:
         settings: A multi-agent config, or the result of its ``for_runners()``: the env, the number of envs,
@@ -60,7 +78,7 @@ class AgentRunner(Accounts):
             for the first ones raises.
         incarnation: Number of earlier runners of the same envs, such as those of a worker that was restarted. Each
             incarnation draws different random numbers.
-        step_counter: See :class:`Accounts`.
+        step_counter: See :class:`BaseRunner`.
 
     Attributes:
         device: The device of the modules, the CPU.
@@ -114,8 +132,6 @@ class AgentRunner(Accounts):
         envs = range(first_env_index, first_env_index + num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
         self._columns = ModuleColumns(self.envs[0], self._slots_of_env, self._first, self._streams, settings)
-        self._is_running = False  # if not, the next fragment starts new episodes, or continues those that were saved
-        self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # results of resets, until the next fragment begins
         self._num_episodes = [incarnation * _EPISODES_OF_AN_INCARNATION] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
@@ -156,16 +172,12 @@ class AgentRunner(Accounts):
         if self._columns.follow(trained, mapping_fn):
             self._is_running = False
 
-    def reset(self) -> None:
-        """Start a new episode in every env. Each env gets the next seed of its own stream."""
-        seeds, self._is_running, self._saved = self._streams.next_seeds(), False, {}
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
+    def _reset(self, seeds: list[int]) -> None:
+        with own_gradients():
             self._first_obs = {e: self._guards[e].reset(seed=seed)[0] for e, seed in enumerate(seeds)}
         for columns in self._columns.values():
             columns.clear()
         self._earned[:] = 0.0
-        self._is_running = True
-        self._totals.begin(self._steps)
 
     def _replace(self, e: int) -> AgentEnvGuard:
         """Replace env ``e`` with a new one, and return it."""
@@ -174,89 +186,35 @@ class AgentRunner(Accounts):
             self._on_env(self.envs[e])
         return self.envs[e]
 
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:
-        """Step every env ``num_steps`` times, and return the rollout of each trained module.
-
-        Args:
-            num_steps: Number of steps of each env; no agent has more rows.
-            explore: Sample actions; False takes the most likely ones.
-            policy_version: Stored in the rollout.
-
-        Returns:
-            Rollouts by module, whose data no later call changes, with the columns of :meth:`EnvRunner.sample`. The
-            ``stats`` are:
-            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of the env episodes that finished, in order
-              of time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
-            - ``agent_episodes``: the agent episodes that finished, each an :class:`AgentEpisode`. An agent that ended
-              and returned has several in one env episode.
-            - ``multi_agent_episodes``: the env episodes that finished, each a :class:`MultiAgentEpisode`.
-            - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
-            - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. These
-              rewards are part of returns, but no action led to them.
-            - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase.
-            - ``episode_infos``: for each env episode that finished, the infos of its last step, by agent. Only if the
-              settings record infos.
-            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
-              truncated at the last observations of its agents. Neither this env episode nor the episodes of its agents
-              count as finished.
-
-        Raises:
-            ValueError: If an observation or reward is wrong or not finite, an action mask allows no action, or an agent
-                is mapped to a module that is unknown or has other spaces; names env, step and agent.
-            EnvError: If an env raises, unless it is restarted. The next call then starts new episodes.
-        """
-        start = perf_counter()
-        if self._saved:
-            self._resume()
-        elif not self._is_running:
-            self.reset()
-        calls_before = self.step_counter.cell[0]
-        try:
-            with torch.set_grad_enabled(torch.is_grad_enabled()):
-                self._begin(num_steps)
-                seconds = self._interact(num_steps, explore)
-                self._check(is_finished=True)
-                rollout = self._rollout_of(num_steps, explore)
-        except BaseException as error:
-            self._is_running = False  # the envs are ahead of the recorded rows, so start new episodes
-            self._lose(error, calls_before, len(self._faults), self._culprit)
-        for module_rollout in rollout.modules.values():
-            module_rollout.policy_version, module_rollout.first_env_index = policy_version, self._first
-        return self._complete(rollout, policy_version, start, seconds)
-
     def _begin(self, num_steps: int) -> None:
-        """Prepare a fragment of ``num_steps`` steps. If the envs were reset, begin the episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
         self._stats: dict[str, Any] = {"agent_episodes": [], "multi_agent_episodes": [], "module_steps": {}}
         self._stats["rewards_before_acting"] = {}
-        self._faults: list[tuple[int, int]] = []  # step and env of each error
-        self._is_complete = False
+        self._faults = []
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         for module_id in [*self._columns.keys() - set(self.module)]:
             if not self._columns[module_id].in_play.any():  # the last episode of a removed module has ended
                 del self._columns[module_id]
         for module_id, columns in self._columns.items():
             columns.begin(num_steps if module_id in self._columns.trained else min(num_steps, _ROWS_KEPT))
-        if self._first_obs:
-            self._start(0, self._first_obs)
-            self._first_obs = {}
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
-        """Step the envs ``num_steps`` times, and fill the columns. Return the seconds of each phase."""
+        if self._first_obs:
+            self._start(0, self._first_obs)
+            self._first_obs = {}
         in_env = in_forward = 0.0
         untrained = [module_id for module_id in self._columns if module_id not in self._columns.trained]
         for t in range(num_steps):
             if t and t % _ROWS_KEPT == 0:
                 # Nobody reads old rows of modules that only act: begin again in the same memory.
                 for module_id in untrained:
-                    self._columns[module_id].check(self._steps, is_finished=True)
-                    self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT), t)
+                    self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT))
             before = perf_counter()
             with self._inference_mode:
-                actions = self._act(explore)
+                actions = self._act(explore, self._steps + t)
             decided = perf_counter()
             results = [self._step(t, e, of_env) for e, of_env in enumerate(actions)]
             stepped = perf_counter()
@@ -270,16 +228,15 @@ class AgentRunner(Accounts):
                 observations = {e: self._guards[e].reset()[0] for e in over}
                 in_env += perf_counter() - before
                 self._start(t + 1, observations)
-        self._is_complete = True
         return {"env_step": in_env, "forward": in_forward}
 
-    def _act(self, explore: bool) -> list[dict[AgentID, Any]]:
-        """Choose the actions of all agents that are ready. Return them for each env, by agent."""
+    def _act(self, explore: bool, step: int) -> list[dict[AgentID, Any]]:
+        """Choose the actions of all agents that are ready after ``step`` steps. Return them for each env, by agent."""
         actions: list[dict[AgentID, Any]] = [{} for _ in self.envs]
         for columns in self._columns.values():
             if not len(columns.ready):
                 continue
-            acting, chosen = columns.act(explore, self._streams.generator)
+            acting, chosen = columns.act(explore, self._streams.generator, step)
             for column, action in zip(acting, chosen, strict=True):
                 env, agent = columns.owners[column]
                 actions[env - self._first][agent] = action
@@ -298,7 +255,7 @@ class AgentRunner(Accounts):
             self._faults.append((t, e))
             self._ended[t, e] = True
             for columns, column in self._routes[e].values():
-                columns.cut(t, column)
+                columns.cut(column)
             self._earned[self._slots_of_env[e]] = 0.0
             return _NOTHING
         self._restarts[e].has_stepped = True
@@ -328,7 +285,7 @@ class AgentRunner(Accounts):
         if self._joined:
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
-            columns.advance(t + 1, self._earned)
+            columns.advance(self._steps + t + 1, self._earned)
         for e, agent in left:
             self._leave(e, agent)
 
@@ -386,7 +343,7 @@ class AgentRunner(Accounts):
             self._begin_episode(e)
             self._observe(e, obs)
         for columns in self._columns.values():
-            columns.advance(t, self._earned)
+            columns.advance(self._steps + t, self._earned)
 
     def _begin_episode(self, e: int) -> MultiAgentEpisode:
         """Create the :class:`MultiAgentEpisode` of the newest episode of env ``e``. No agent has joined it yet."""
@@ -407,32 +364,22 @@ class AgentRunner(Accounts):
 
     # --- after the loop -----------------------------------------------------------------------------------------------
 
-    def _check(self, is_finished: bool) -> None:
-        """Raise ValueError if an observation or reward of the fragment is not finite, or a mask allowed no action.
-        ``is_finished`` says whether all steps of the fragment are done."""
-        for columns in self._columns.values():
-            columns.check(self._steps, is_finished)
+    def _rollout_of(self, num_steps: int, explore: bool, policy_version: int) -> MultiRollout:
+        # the guards have checked each reward, but the sum over agents may be too large for float32
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
-
-    def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
-        """Return the complete rows of all trained modules, and the statistics of the fragment. ``explore`` says whether
-        the actions were sampled; see :meth:`AgentColumns.finish`."""
         modules: dict[str, Rollout] = {}
         slots: dict[str, np.ndarray] = {}
         for module_id in self._columns:
             columns = self._close(module_id)
+            # modules that are not trained only act: their rows are counted, and nobody reads them
             finished = columns.finish(explore) if module_id in self._columns.trained else None
             if finished is not None:
-                modules[module_id], slots_of_rows = finished
+                rollout, slots_of_rows = finished
+                rollout.policy_version, rollout.first_env_index = policy_version, self._first
+                modules[module_id] = rollout
                 env, agent = np.divmod(slots_of_rows, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
-        of_envs = self._totals.finished(self._rewards, self._ended, self._steps)
-        if self._faults:
-            # An episode that an error cut short has no return of the task: leave it out.
-            raised = np.zeros_like(self._ended)
-            raised[tuple(np.transpose(self._faults))] = True
-            of_envs = {name: values[~raised[self._ended]] for name, values in of_envs.items()}
-            self._stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
+        of_envs = self._totals.finished(self._rewards, self._ended, self._steps, self._faults)
         agent_steps = dict(zip(self.agents, self._agent_steps.tolist(), strict=True))
         stats = self._stats | of_envs | {"agent_steps": agent_steps}
         if stats["rewards_before_acting"] and not self._warned:
@@ -441,11 +388,11 @@ class AgentRunner(Accounts):
                 "agents %s got rewards before they had acted. These count in returns, but no module learns from them.",
                 [*stats["rewards_before_acting"]],
             )
-        self._steps += num_steps
         return MultiRollout(
             modules=modules,
             slots=slots,
             num_env_steps=num_steps * self.num_envs - len(self._faults),
+            policy_version=policy_version,
             first_env_index=self._first,
             stats=stats,
         )
@@ -462,95 +409,66 @@ class AgentRunner(Accounts):
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
-    def _culprit(self, error: BaseException) -> BaseException:
-        """Return the error to raise in place of ``error``: the ValueError about a wrong value if such a value made a
-        module or an env fail, otherwise ``error`` itself."""
-
-        def check() -> None:
-            self._check(is_finished=False)
-            for env in self.envs if not isinstance(error, EnvError) else ():
-                env.check_last()
-
-        return error if self._is_complete else wrong_value_or(error, check)
+    def _check_values(self, error: Exception) -> None:
+        for env in self.envs if not isinstance(error, EnvError) else ():
+            env.check_last()
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and the open episode of each env, by the env's index in the run.
-
-        An open episode has the seed and the actions of its env, or the env's own state, see
-        :meth:`AgentEnvGuard.get_open_episode`. It also has the open row and the memory of each agent. Evaluation saves
-        no episodes.
-        """
-        by_env = zip(self._streams.get_state().items(), self._num_episodes, self._columns.noise_by_env(), strict=True)
-        state = {
-            index: self._saved.get(index, {}) | env_state | {"steps": self._steps, "episodes": number, "noise": noise}
-            for (index, env_state), number, noise in by_env
-        }
-        if self._is_running and self._role == "env":  # evaluation begins with new episodes
-            totals = self._totals.open(self._steps)
-            for e, (env_state, guard, (total, _)) in enumerate(zip(state.values(), self._guards, totals, strict=True)):
-                env_state["episode"] = guard.get_open_episode()
-                if e in self._first_obs:
-                    del env_state["episode"]["obs"]  # no step was taken: it begins again when resumed
-                    continue
-                rows = [
-                    [agent, module_id, columns.open_row(columns.column_of[slot])]
-                    for module_id, columns in self._columns.items()
-                    for agent, slot in self._slot_of[e].items()
-                    if slot in columns.column_of
-                ]
-                earned = self._earned[self._slots_of_env[e]].tolist()
-                env_state["episode"] |= self._episode_of[e].get_state() | {
-                    "return": total,
-                    "earned": earned,
-                    "rows": rows,
-                }
+        """Return the state of each env, by its index in the run; see :meth:`BaseRunner.get_state`. It also has the
+        number of the env's episodes and the noise of its agents. An open episode also has the open row and the memory
+        of each agent."""
+        state = super().get_state()
+        for env_state, number, noise in zip(
+            state.values(), self._num_episodes, self._columns.noise_by_env(), strict=True
+        ):
+            env_state |= {"episodes": number, "noise": noise}
         return state
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
+    def _episodes(self) -> Iterable[Mapping[str, Any]]:
+        for e, guard in enumerate(self._guards):
+            episode = guard.get_open_episode()
+            if e in self._first_obs:
+                del episode["obs"]  # no step was taken: it begins again when resumed
+                yield episode
+                continue
+            rows = [
+                [agent, module_id, columns.open_row(columns.column_of[slot])]
+                for module_id, columns in self._columns.items()
+                for agent, slot in self._slot_of[e].items()
+                if slot in columns.column_of
+            ]
+            earned = self._earned[self._slots_of_env[e]].tolist()
+            yield episode | self._episode_of[e].get_state() | {"earned": earned, "rows": rows}
 
-        Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
-        """
-        self._streams.set_state({index: {**env_state, "noise": None} for index, env_state in state.items()})
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state({index: {**env_state, "noise": None} for index, env_state in state.items()})
         env_states = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
         self._num_episodes = []
         for env_state in env_states:
             first = env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION
             self._num_episodes.append(env_state.get("episodes", first))
-        self._steps = max((env_state.get("steps", 0) for env_state in state.values()), default=0)
         self._columns.set_noise([env_state.get("noise", {}) for env_state in env_states])
-        self._is_running = False
-        self._saved = {index: env_state for index, env_state in state.items() if "episode" in env_state}
 
-    def _resume(self) -> None:
-        """Continue the saved episodes. In envs without a saved episode, begin a new one."""
-        saved = self._saved
-        self._saved = {}
+    def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
+        with own_gradients():
+            return [
+                guard.continue_episode({self._first + e: plan})
+                for e, (guard, plan) in enumerate(zip(self._guards, plans, strict=True))
+            ]
+
+    def _take_up(self, episodes: Sequence[Mapping[str, Any]], observations: Sequence[Any]) -> None:
         self._first_obs = {}
-        episodes = []
-        for e in range(self.num_envs):
-            episode = saved.get(str(self._first + e), {}).get("episode", {})
-            episodes.append(episode if self._has_its_modules(e, episode) else {})
-        # If every episode was saved, no env needs a seed, and the streams must not move.
-        seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
-        open_rows: dict[str, dict[int, Any]] = {module_id: {} for module_id in self._columns}
         self._earned[:] = 0.0
-        for e, seed in enumerate(seeds):
-            with torch.set_grad_enabled(torch.is_grad_enabled()):
-                plan = {self._first + e: episodes[e] or {"seed": seed}}
-                obs, goes_on = self._guards[e].continue_episode(plan)
-            if goes_on:
-                self._continue_episode(e, episodes[e], open_rows)
+        open_rows: dict[str, dict[int, Any]] = {module_id: {} for module_id in self._columns}
+        for e, (episode, obs) in enumerate(zip(episodes, observations, strict=True)):
+            if episode:
+                self._continue_episode(e, episode, open_rows)
             else:
                 self._first_obs[e] = obs
-                episodes[e] = {}
         for module_id, columns in self._columns.items():
             columns.resume(open_rows[module_id])
-        totals = [(episode.get("return", 0.0), episode.get("length", 0)) for episode in episodes]
-        self._totals.resume(self._steps, totals)
-        self._is_running = True
 
     def _continue_episode(self, e: int, saved: Mapping[str, Any], open_rows: Mapping[str, dict[int, Any]]) -> None:
         """Continue the ``saved`` episode of env ``e`` with the policies that its agents had. Enter the rows that were
@@ -567,19 +485,19 @@ class AgentRunner(Accounts):
             if module_id in open_rows and slot in self._columns[module_id].column_of:
                 open_rows[module_id][self._columns[module_id].column_of[slot]] = row
 
-    def _has_its_modules(self, e: int, saved: Mapping[str, Any]) -> bool:
-        """Return whether the agents in the ``saved`` episode of env ``e`` can still act with the modules that they had.
-        If not, log a warning."""
+    def _can_continue(self, slot: int, saved: Mapping[str, Any]) -> bool:
+        """Return whether the agents in the ``saved`` episode of an env can still act with the modules that they had. If
+        not, log a warning."""
         columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
         fits = len(saved.get("returns", self.agents)) == len(self.agents)  # as many agents as there were
         for module_columns, agent in columns:
-            if module_columns is None or self._slot_of[e].get(agent) not in module_columns.column_of:
+            if module_columns is None or self._slot_of[slot].get(agent) not in module_columns.column_of:
                 fits = False
         if fits:
             return True
         logger.warning(
             "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, and a "
-            "new one begins.", self._first + e, dict(saved["policies"]),
+            "new one begins.", self._first + slot, dict(saved["policies"]),
         )  # fmt: skip
         return False
 

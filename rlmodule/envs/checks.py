@@ -106,17 +106,27 @@ class Guard:
 
     env: Any
     env_index: int | None
-    _steps: int
+    _steps = _resets = 0
     _seed: int | None = None
     _first_seed: int | None = None
     _episode = 0  # since the reset with that seed
 
-    def _set_seed(self, seed: int | None) -> None:
-        """Set the seed of the next episode: ``seed``, or if it is None, one derived from the last seed passed."""
+    def __init__(self) -> None:
+        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # in this episode
+
+    def _begin_episode(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Return what the env's ``reset`` returns. Its seed is ``seed``, or if that is None, one derived from the last
+        seed passed."""
+        self._resets += 1
+        self._actions.clear()
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0
         self._seed = self._episode_seed()
+        try:
+            return self.env.reset(seed=self._seed, options=options)
+        except (Exception, SystemExit) as error:
+            raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
 
     def _episode_seed(self) -> int | None:
         if self._first_seed is None or not self._episode:
@@ -213,12 +223,11 @@ class EnvGuard(Guard, gym.Wrapper):
 
     def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
         """Wrap ``env``, which has the index ``env_index`` in the run."""
-        super().__init__(env)
+        gym.Wrapper.__init__(self, env)
+        Guard.__init__(self)
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
-        self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # in this episode
-        self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
 
@@ -257,14 +266,8 @@ class EnvGuard(Guard, gym.Wrapper):
 
         A reset without a seed gets a seed that derives from the last one passed, so that any episode can be repeated.
         """
-        self._resets += 1
         where = f"env {self.env_index}, reset after step {self._steps}"
-        self._set_seed(seed)
-        self._actions.clear()
-        try:
-            result = self.env.reset(seed=self._seed, options=options)
-        except (Exception, SystemExit) as error:
-            raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
+        result = self._begin_episode(seed, options)
         if not isinstance(result, tuple) or len(result) != 2:
             remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
             raise TypeError(f"{where}, reset(): expected a tuple (obs, info), got {describe(result)}. {remedy}")
@@ -544,30 +547,33 @@ def check_finite(
         places: Row and column ``[K, 2]`` of each of the ``K`` values.
         space: Space of the values if they are observations.
     """
-    for path, array, wrong in wrong_numbers(values, space):
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    for path, number, index in wrong_numbers(values, space):
         row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
-        where = f"env {first_env_index + env}, step {first_step + row}, {name}"
-        raise _not_finite(where + "".join(f"[{key!r}]" for key in path), array[index], inner)
+        raise not_finite(f"env {first_env_index + env}, step {first_step + row}, {name}{path}", number, inner)
 
 
-def wrong_numbers(values: Any, space: spaces.Space | None) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-    """Yield the path, the array and the places of the wrong numbers of each leaf of ``values`` that has any. In floats,
-    NaN and infinities are wrong. Where ``space`` has uint64, which is stored as int64, negative numbers are."""
+def wrong_numbers(values: Any, space: spaces.Space | None) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """Yield the first wrong number of each leaf of ``values`` that has any: the path of the leaf as text, the number,
+    and its index. In floats, NaN and infinities are wrong. Where ``space`` has uint64, which is stored as int64,
+    negative numbers are."""
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
         array = to_array(leaf)
+        right: Any = None
         if array.dtype.kind == "f":
-            finite = np.isfinite(array)
-            if np.count_nonzero(finite) < array.size:
-                yield path, array, ~finite
+            right = np.isfinite(array)
         elif space is not None and array.dtype == np.int64:
             in_env: Any = functools.reduce(operator.getitem, path, space)  # type: ignore[arg-type]
-            if in_env.dtype == np.uint64 and np.count_nonzero(negative := array < 0):
-                yield path, array, negative
+            if in_env.dtype == np.uint64:
+                right = array >= 0
+        if right is not None and np.count_nonzero(right) < array.size:
+            index = tuple(int(i) for i in np.argwhere(~right)[0])
+            yield "".join(f"[{key!r}]" for key in path), array[index], index
 
 
-def _not_finite(where: str, number: Any, index: list[Any]) -> ValueError:
+def not_finite(where: str, number: Any, index: Sequence[int]) -> ValueError:
+    """Return the error for a wrong ``number`` of :func:`wrong_numbers`. ``where`` names the observation or reward, and
+    ``index`` is the place of the number in it."""
     at = f" at index {tuple(index)}" if index else ""
     if isinstance(number, np.integer):
         return ValueError(

@@ -16,7 +16,7 @@ gets them as fields next to the observation. The fields are zero for steps befor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -38,7 +38,7 @@ from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
-from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
+from rlmodule.sampling.accounts import BaseRunner, EpisodeStats, own_gradients
 from rlmodule.sampling.devices import check_acting, check_device, tensors_on
 from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import RandomStreams
@@ -56,7 +56,7 @@ Choose = Callable[[Tensor, int], Tree]
 """Function that chooses the actions of one row, given the action distribution inputs and the number of the row."""
 
 
-class EnvRunner(Accounts):
+class EnvRunner(BaseRunner):
     """Collects rollouts from ``num_envs_per_env_runner`` envs. An episode that is open at the end of a call of
     :meth:`sample` continues in the next call.
 
@@ -66,6 +66,15 @@ class EnvRunner(Accounts):
     every step that truncates an episode, or that ends one if ``settings.records_final_obs`` is ``"ended"``. It should
     return them from every step, because finding out whether an episode ended would mean waiting for the device. Entries
     of envs whose episode continues are ignored.
+
+    A rollout's data is changed by no later call, unless :meth:`recycle` is called. If the settings record action
+    distributions, it has the column ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
+
+    - ``episode_returns``, ``episode_lengths``, ``episode_slots`` (env indices): of finished episodes, in order.
+    - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
+    - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
+    - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is truncated and
+      does not count as finished, because the error, not the task, cut its return short.
 
     The class has no methods to override. Put transforms into env wrappers or the module.
 
@@ -109,7 +118,7 @@ class EnvRunner(Accounts):
         self._records_infos = settings.records_episode_infos
         self._records_final_obs: FinalObs = settings.records_final_obs
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
-        with _own_gradients():
+        with own_gradients():
             self._make_env()
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
@@ -120,15 +129,14 @@ class EnvRunner(Accounts):
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
-        self._last: RolloutStorage | None = None  # of the last rollout
+        self._data: Any = None  # the RolloutStorage of the last rollout
         self._free: RolloutStorage | None = None  # of a rollout that is not read any more
-        self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
+        self._row: dict[str, Any] = {}  # first row of the next rollout
         self._state: Tree | None = None
         self._seeds: list[int] = []  # seeds of the last reset
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
-        # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
-        self._keeps_episodes = self._guard is None and role == "env"
-        self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
+        if self._guard is not None:  # the envs within a ready vector env cannot be reached
+            self._keeps_episodes = False
 
     def _make_env(self) -> None:
         settings = self._settings
@@ -170,29 +178,24 @@ class EnvRunner(Accounts):
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
         self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
-        self._last = self._free = self._state = None
-        if self._row is not None:
-            self._row["previous"] = {}  # a new module starts without the past that the last one saw
+        self._data = self._free = self._state = None
+        self._row["previous"] = {}  # a new module starts without the past that the last one saw
 
-    def reset(self) -> None:
-        """Start a new episode in every env. Each env gets the next seed of its own stream; envs that return tensors
-        share one seed."""
-        self._seeds, self._saved = self._streams.next_seeds(), {}
+    def _reset(self, seeds: list[int]) -> None:
+        self._seeds = seeds
         # a ready VectorEnv takes one seed, not one per env
-        seed: Any = self._seeds if self._guard is None else self._seeds[0]
-        self._row = None
+        seed: Any = seeds if self._guard is None else seeds[0]
         obs, info = self._begin_episodes(lambda: self.env.reset(seed=seed))
         if self._guard is not None:
             self._guard.check_reset(obs, info)
         if self._has_tensors:
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
-        self._totals.begin(self._steps)
 
     def _begin_episodes(self, begin: Callable[[], Any]) -> Any:
         """Return ``begin()``, which begins or continues an episode in every env. If the process of an env has ended,
         make a new vector env first."""
-        with _own_gradients():
+        with own_gradients():
             if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
                 close_vector_env(self.env)
                 self._make_env()
@@ -203,61 +206,21 @@ class EnvRunner(Accounts):
                     raise ended from error
                 raise
 
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
-        """Step every env ``num_steps`` times, and return the rollout.
-
-        Args:
-            num_steps: ``T``, number of rows of the rollout.
-            explore: Sample actions; False takes the most likely one.
-            policy_version: Stored in the rollout.
-
-        Returns:
-            A rollout whose data no later call changes, unless :meth:`recycle` is called. If the settings record action
-            distributions, it has the column ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its
-            ``stats`` are:
-            - ``episode_returns``, ``episode_lengths``, ``episode_slots`` (env indices): of finished episodes, in order.
-            - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
-            - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
-            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is
-              truncated and does not count as finished, because the error, not the task, cut its return short.
-
-        Raises:
-            ValueError: If an observation or reward is wrong or not finite, or an action mask allows no action; names
-                env and step.
-            EnvError: If an env raises and is not restarted, or its process ends. The next call starts new episodes.
-        """
-        start = perf_counter()
-        if self._row is None:
-            (self._resume if self._saved else self.reset)()
-        data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
-        try:
-            # keep the tensors of an env out of the autograd graph; an env that returns arrays may use gradients inside
-            with torch.no_grad() if self._has_tensors else _own_gradients():
-                seconds = self._interact(data, num_steps, explore)
-                rollout = self._rollout_of(data, num_steps, explore)
-        except BaseException as error:
-            self._give_up(data, error, calls_before)
-        if self._counts_resets:
-            self._uncount_resets(data, num_steps)
-        return self._complete(rollout, policy_version, start, seconds)
-
-    def _next_storage(self, num_steps: int) -> RolloutStorage:
-        """Return a storage of ``num_steps`` rows to fill, with the current observation in its first row."""
+    def _begin(self, num_steps: int) -> None:
         data, self._free = self._free, None
-        self._last = None  # freed before more is allocated
+        self._data = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
             data = self._storage_class.allocate(
                 self.module, self._no_obs, num_steps, self.env, self._mode, self._records_final_obs
             )
-        self._last = data
-        assert self._row is not None
+        self._data = data
         data.begin(self._row)
+        self._faults = data.faults
         if self._is_stateful:
             data.state_in = self._new_states(num_steps)
-        return data
 
     def recycle(self) -> None:
-        self._free, self._last = self._last, None
+        self._free, self._data = self._data, None
 
     def _new_states(self, num_steps: int) -> Tree:
         """Allocate storage for the initial recurrent state of each training sequence in a rollout of ``num_steps``
@@ -269,10 +232,15 @@ class EnvRunner(Accounts):
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def _interact(self, data: RolloutStorage, num_steps: int, explore: bool) -> dict[str, float]:
-        """Step the envs ``num_steps`` times, and fill ``data``. Return the seconds of each phase."""
+    def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
+        data: RolloutStorage = self._data
         env, guard, convert, inference_mode = self.env, self._guard, self._convert, self._inference_mode
-        forward, choose = self._forward_along(data, explore), self._chooser(data, num_steps, explore)
+        module = self.module
+        forward: Forward = module._forward_exploration if explore else module._forward_inference
+        if data.state_in is not None:
+            forward = self._carrying_state(forward, data)
+        noisy = module if explore and isinstance(module, NoisyNetAPI) else None
+        choose = self._chooser(data, num_steps, explore)
         counter = self.step_counter.cell if self._counts_steps else None
         after_step = self._after_step_of(data)
         marks_each_row = data.state_in is not None or data.previous or self._mode is AutoresetMode.NEXT_STEP
@@ -280,6 +248,8 @@ class EnvRunner(Accounts):
         for t in range(num_steps):
             before = perf_counter()
             with inference_mode:
+                if noisy is not None and data.num_acting(t):
+                    noisy.resample_noise(self._streams.generator)
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)
                 fitted = action if convert is None else convert(action)
@@ -319,19 +289,9 @@ class EnvRunner(Accounts):
             rows = iter(noise.take(num_steps))
             return lambda logits, t: from_logits(logits).sample_from(next(rows))
         if noise.is_drawn:  # an env that only resets uses up no noise
-            return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
+            everyone = np.arange(self.num_envs)
+            return lambda logits, t: from_logits(logits).sample_from(noise.take_of(everyone, ~data.ended[t]))
         return lambda logits, t: from_logits(logits).sample(generator)
-
-    def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """Return a function from the observations of one row to distribution inputs, for exploration or inference. Call
-        it for each row of ``data`` in order, because it passes on recurrent states and draws new noise for the nets."""
-        module = self.module
-        forward: Forward = module._forward_exploration if explore else module._forward_inference
-        if data.state_in is not None:
-            forward = self._carrying_state(forward, data)
-        if explore and isinstance(module, NoisyNetAPI):
-            forward = self._resampling_noise(forward, module, data)
-        return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
         """Wrap the ``forward`` of a recurrent module. The wrapper passes the states on from row to row, and records in
@@ -346,17 +306,6 @@ class EnvRunner(Accounts):
             out = forward({Columns.OBS: obs, Columns.STARTS: starts[t], Columns.STATE_IN: self._state})
             self._state = state_out_of(self.module, out)
             return {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS][0]}
-
-        return step
-
-    def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
-        """Wrap ``forward`` so that it first draws new noise for the nets of ``module`` in each row in which an env
-        acts."""
-
-        def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            if data.num_acting(data.filled):
-                module.resample_noise(self._streams.generator)
-            return forward(batch)
 
         return step
 
@@ -382,14 +331,14 @@ class EnvRunner(Accounts):
 
     # --- after it -----------------------------------------------------------------------------------------------------
 
-    def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
-        """Return a rollout with the filled rows of ``data``."""
+    def _rollout_of(self, num_steps: int, explore: bool, policy_version: int) -> Rollout:
+        data: RolloutStorage = self._data
         module, columns = self.module, dict(data.columns)
         rewards, terminateds, truncateds = data.settle(self._steps, self._first)
         ended = terminateds | truncateds
-        stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
+        stats = self._totals.finished(rewards, ended, self._steps, data.faults)
         if data.faults:
-            stats = data.cut_at_faults(stats)
+            data.cut_at_faults()
         if infos := data.episode_infos(ended):
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
@@ -403,17 +352,19 @@ class EnvRunner(Accounts):
                 with torch.no_grad():
                     dist = module.action_dist_cls.from_logits(dist_inputs)
                     columns[Columns.ACTION_LOGP] = dist.logp(columns[Columns.ACTIONS])
-        self._steps += num_steps
         rollout = Rollout(
             columns=columns,
             last_obs=data.seen[num_steps],
             final_index=final_index,
             final_obs=final_obs,
             state_in=data.state_in,
+            policy_version=policy_version,
             first_env_index=self._first,
             stats=stats,
         )
         rollout.views = data.views
+        if self._counts_resets:
+            self._uncount_resets(num_steps)
         return rollout
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
@@ -425,32 +376,25 @@ class EnvRunner(Accounts):
             check_finite(obs, "obs", self._steps + 1, self._first, found, space)
         return final_index, final_obs
 
-    def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
+    def _uncount_resets(self, num_steps: int) -> None:
         """Subtract the rows in which an env only reset from the step counter. For an env of tensors, the counter
         includes these rows at first, because excluding them would mean waiting for the device."""
-        self.step_counter.cell[0] -= int(data.ended[:num_steps].sum())
+        self.step_counter.cell[0] -= int(self._data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
-    def _give_up(self, data: RolloutStorage, error: BaseException, calls_before: int) -> Never:
-        """Drop the fragment ``data`` that ``error`` interrupted, and count as lost the env steps since it began, when
-        the step counter was at ``calls_before``. Raise the error that :meth:`_culprit` finds to be the cause."""
-        self._row = None  # the envs are ahead of the recorded rows, so start new episodes
+    def _lose(self, error: BaseException, calls_before: int) -> Never:
         if self._counts_resets:
-            data.mark(0, len(data.rewards))
-            self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
-        self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
+            self._data.mark(0, len(self._data.rewards))
+            self._uncount_resets((self.step_counter.count - calls_before) // self.num_envs)
+        super()._lose(error, calls_before)
 
-    def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """Return the cause of ``error``: an error about a wrong value of an env, an error about an env process that
-        ended, or ``error`` itself."""
-        if data.filled < len(data.rewards):
-            error = wrong_value_or(error, lambda: self._check(data, error))
+    def _culprit(self, error: BaseException) -> BaseException:
+        error = super()._culprit(error)
         return self._ended_process(error) or error
 
-    def _check(self, data: RolloutStorage, error: BaseException) -> None:
-        """Raise if a row of ``data`` or one of the last results of the envs is wrong."""
-        data.check(self._steps, self._first)
+    def _check_values(self, error: Exception) -> None:
+        self._data.check(self._steps, self._first)
         if self._guard is not None:
             self._guard.check_last()
         elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
@@ -469,38 +413,8 @@ class EnvRunner(Accounts):
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def get_state(self) -> dict[str, Any]:
-        """Return counters, random streams and the open episode of each env, by the env's index in the run.
-
-        An open episode is described by its seed and its actions, or by the state of an env that has
-        ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Evaluation runners and runners of ready vector
-        envs save no episodes.
-        """
-        state = {index: env_state | {"steps": self._steps} for index, env_state in self._streams.get_state().items()}
-        if self._saved:
-            return {index: self._saved.get(index, {}) | env_state for index, env_state in state.items()}
-        if self._row is None or not self._keeps_episodes:
-            return state
-        totals, episodes = self._totals.open(self._steps), self._call("get_open_episode")
-        for slot, (env_state, episode, (total, length)) in enumerate(
-            zip(state.values(), episodes, totals, strict=True)
-        ):
-            env_state["episode"] = received(episode) | describe_row(self._row, self._state, slot)
-            env_state["episode"] |= {"return": total, "length": length}
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
-
-        Open episodes continue in the next fragment. An episode that cannot continue is cut, and a new episode begins.
-        If an env raises or its process ends before that, the next call of :meth:`sample` tries again.
-        """
-        self._streams.set_state(state)
-        self._steps = max((env_state.get("steps", 0) for env_state in state.values()), default=0)
-        self._row = None
-        self._saved = {}
-        if self._keeps_episodes:
-            self._saved = {index: env_state for index, env_state in state.items() if "episode" in env_state}
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
         if self._guard is not None and self._role == "env" and self._steps:
             logger.warning(
                 "envs %d to %d: expected single envs, whose open episodes continue in a resumed run, got a ready %s. "
@@ -512,34 +426,18 @@ class EnvRunner(Accounts):
         assert isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
         return self.env.call(method, *args)
 
-    def _resume(self) -> None:
-        """Bring the envs to the points at which their episodes were saved. In envs without a saved episode, begin a new
-        one."""
-        indices = range(self._first, self._first + self.num_envs)
-        episodes = [self._saved.get(str(index), {}).get("episode", {}) for index in indices]
-        # If every episode was saved, no env needs a seed, and the streams must not move.
-        seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
-        plans: dict[int, dict[str, Any]] = {}
-        for index, episode, seed in zip(indices, episodes, seeds, strict=True):
-            plans[index] = to_send(episode) if episode else {"seed": seed}
-        self._seeds = [plan["seed"] for plan in plans.values()]
-        results = self._begin_episodes(lambda: self._call("continue_episode", plans))
-        self._saved = {}
-        observations = []
-        for slot, (obs, goes_on) in enumerate(results):
-            observations.append(obs)
-            if not goes_on:
-                episodes[slot] = {}
+    def _episodes(self) -> Iterable[Mapping[str, Any]]:
+        for slot, episode in enumerate(self._call("get_open_episode")):
+            yield received(episode) | describe_row(self._row, self._state, slot)
+
+    def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
+        self._seeds = [plan["seed"] for plan in plans]
+        sent = {self._first + slot: to_send(plan) for slot, plan in enumerate(plans)}
+        return self._begin_episodes(lambda: self._call("continue_episode", sent))
+
+    def _take_up(self, episodes: Sequence[Mapping[str, Any]], observations: Sequence[Any]) -> None:
         self._row, self._state = join_rows(self.env, self.module, self._no_obs, episodes, observations)
-        totals = [(episode.get("return", 0.0), episode.get("length", 0)) for episode in episodes]
-        self._totals.resume(self._steps, totals)
 
     def stop(self) -> None:
         """Close the envs within a few seconds, and end all their processes."""
         close_vector_env(self.env)
-
-
-def _own_gradients() -> torch.set_grad_enabled:
-    """Return a context at whose end torch's grad mode is as it is now, even if an env in this process changes it.
-    Learners in this process need that."""
-    return torch.set_grad_enabled(torch.is_grad_enabled())

@@ -126,8 +126,8 @@ class ActionNoise:
     """Draws noise for the actions of several envs, one row for each action.
 
     Noise is drawn in blocks whose size depends only on the distribution. So the noise of an env depends neither on the
-    length of fragments nor on the other envs. :meth:`take` uses up the same rows of all envs. :meth:`take_own` and
-    :meth:`take_of` use up a row only of the envs that act.
+    length of fragments nor on the other envs. :meth:`take` uses up the same rows of all envs, and :meth:`take_of` a row
+    only of the envs that act.
 
     Args:
         streams: The stream of each env.
@@ -164,36 +164,24 @@ class ActionNoise:
             self._used -= len(self._rows)
             self._draw()
 
-    def take_own(self, acting: np.ndarray) -> Tensor:
-        """Return the next row of each env, ``[N, ...]``. Only envs marked in ``acting`` ``[N]`` use up their row."""
-        used = self._own_places()
-        row = self._block[torch.from_numpy(used), torch.arange(len(used))]
-        used += acting
-        return row
-
-    def take_of(self, who: np.ndarray) -> Tensor:
+    def take_of(self, who: np.ndarray, acting: np.ndarray | None = None) -> Tensor:
         """Return the next row of noise ``[K, ...]`` for the ``K`` envs in ``who``, whose indices are in ascending
-        order. Only these envs use up their row."""
-        if len(who) == len(self._streams) and not isinstance(self._used, np.ndarray):
-            return self.take(1)[0]
-        used = self._own_places()
-        rows = torch.from_numpy(self._block.numpy()[used[who], who])  # NumPy takes half as long to index as torch
-        used[who] += 1
-        return rows
-
-    def _own_places(self) -> np.ndarray:
-        """Return the number of used rows of each env in its current block. First draw a new block for each env that has
-        used up its own."""
+        order. Only these envs use up their row, or only those that ``acting`` ``[K]`` marks."""
         if not isinstance(self._used, np.ndarray):
+            if len(who) == len(self._streams) and acting is None:
+                return self.take(1)[0]
             self._used = np.full(len(self._streams), self._used)
         if not self._rows:
             self._draw()
+        # draw a new block for each env that has used up its own
         while np.count_nonzero(spent := self._used >= self._block_rows):
             for env in np.flatnonzero(spent).tolist():
                 self._block_starts[env] = self._streams[env].bit_generator.state
                 self._block[:, env] = self._block_of(self._streams[env])
             self._used[spent] -= self._block_rows
-        return self._used
+        rows = torch.from_numpy(self._block.numpy()[self._used[who], who])  # NumPy takes half as long to index as torch
+        self._used[who] += 1 if acting is None else acting
+        return rows
 
     def _draw(self) -> None:
         self._block_starts = self._positions()

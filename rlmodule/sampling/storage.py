@@ -310,32 +310,21 @@ class RolloutStorage:
         past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
         return index, {Columns.OBS: final_obs, **past}
 
-    def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def cut_at_faults(self) -> None:
         """Mark the row of each step that raised (see ``faults``) as invalid, and truncate its episode one row earlier.
 
         The true final observation of the episode is then the observation before the step that raised. Nothing is
         truncated if that step is in row 0, since the previous rollout already ends with that observation, or if it is
         the first step of its episode, which then leaves no row.
-
-        Args:
-            stats: Statistics by name, such as ``episode_returns``. Each is an array with one entry per episode that
-                ended, in order of time.
-
-        Returns:
-            ``stats`` without the episodes that such steps ended, and with the number of these steps as
-            ``num_env_steps_lost["env_raised"]``.
         """
         raised = np.zeros_like(self.valid)
         raised[tuple(np.transpose(self.faults))] = True
-        kept = ~raised[self.terminateds | self.truncateds]
         self.valid[raised] = self.truncateds[raised] = False
         for t, slot in self.faults:
             if t and not self.starts[t, slot]:
                 self.truncateds[t - 1, slot] = True
                 write_row(self.final_obs, (t - 1, slot), entry_of(self.final_obs, (t, slot)))
                 self.rows_with_finals.append(t - 1)
-        finished = {name: values[kept] for name, values in stats.items()}
-        return finished | {"num_env_steps_lost": {"env_raised": len(self.faults)}}
 
 
 class TensorStorage(RolloutStorage):

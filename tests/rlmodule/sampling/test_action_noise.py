@@ -101,7 +101,7 @@ def test_blocks_of_wide_noise_are_short() -> None:
 
 def taken_at_own_pace(noise: ActionNoise, acting: np.ndarray) -> list[list[torch.Tensor]]:
     """What each env had used after the rows of ``acting`` ``[T, N]``."""
-    rows = [noise.take_own(row) for row in acting]
+    rows = [noise.take_of(np.arange(len(row)), row) for row in acting]
     return [[row[env] for row, on in zip(rows, acting[:, env], strict=True) if on] for env in range(acting.shape[1])]
 
 

@@ -413,11 +413,11 @@ def test_the_loop_needs_no_number_and_no_other_device(
     runner.set_module(PPOModule(**spaces_, model_config=model, catalog_class=PPOCatalog).to("meta"))
     runner.reset()
     for _ in range(2):
-        data = runner._next_storage(10)
+        runner._begin(10)
         with torch.no_grad():
-            runner._interact(data, 10, explore=False)
+            runner._interact(10, explore=False)
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # the one copy to the host
-        runner._rollout_of(data, 10, explore=False)
+        runner._rollout_of(10, explore=False, policy_version=0)
 
 
 class Unguarded:
