@@ -185,6 +185,12 @@ def hidden(*units: int) -> Callable[[dict[str, Any]], Any]:
     return lambda it: it["config"]["model_config"].update(fcnet_hiddens=[*units])
 
 
+def wide_critics(it: dict[str, Any]) -> None:
+    """Ask for some hundred critics, which are quick to build and have more than a million weights in all."""
+    it["config"]["num_critics"] = 300
+    it["config"]["model_config"]["functions"] = {"value": {"fcnet_hiddens": [64, 64]}}
+
+
 def added(*units: int) -> Callable[[dict[str, Any]], Any]:
     def change(it: dict[str, Any]) -> None:
         spec = it["state"]["policies"]["added"]["fresh"]["spec"]
@@ -228,7 +234,7 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "layers of an added policy": ("agents", added(*[64] * 999), "got more with weight (64, 64) of "),
     "atoms": ("dqn", setting(num_atoms=10**9), "num_atoms of at most 10,000, got"),
     "critics": ("ddpg", setting(num_critics=10**6), "num_critics of at most 10,000, got 1,000,000"),
-    "critics within the bound of units": ("ddpg", setting(num_critics=9_000), "as those in the file, got more with "),
+    "critics within the bound of units": ("ddpg", wide_critics, "as those in the file, got more with "),
     "quantiles": ("ddpg", setting(num_quantiles=10**9), "num_quantiles of at most 10,000, got 1,000,000,000"),
     "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of DDPG, "),
     "a config class that is not one": (
