@@ -542,6 +542,7 @@ def test_a_league_may_be_a_dict_of_settings() -> None:
         config(league={"evry": 3})
 
 
+@pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
 def test_runners_and_learners_elsewhere_have_the_same_league() -> None:
     here = league(every=2, max_snapshots=2)

@@ -76,6 +76,7 @@ def searched(ray_started: None, tmp_path_factory: pytest.TempPathFactory) -> tup
     return scheduler, [*results]
 
 
+@pytest.mark.end_to_end
 def test_each_trial_has_as_many_modules_as_agents_and_so_has_its_checkpoint(searched: Any) -> None:
     for num_agents, result in zip((2, 3), searched[1], strict=True):
         rows = result.metrics_dataframe

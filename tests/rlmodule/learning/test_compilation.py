@@ -288,6 +288,7 @@ def test_a_coefficients_number_has_the_digits_that_it_was_set_with() -> None:
 # --- compiled ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 def test_compiled_ppo_equals_eager_and_is_compiled_once_whatever_changes(
     quick: None, log: Callable[[], list[str]]
 ) -> None:
