@@ -18,7 +18,7 @@ from algorithms.ops.surrogate import (
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
-from rlmodule.data.sequences import num_rows
+from rlmodule.data.sequences import num_rows, replace_rows
 from rlmodule.learning.compilation import learner_device
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.reports import Metrics
@@ -29,6 +29,10 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.ppo.ppo import PPOConfig
+
+
+MOST_RATIO = 2.0
+"""Largest weight of a row whose action has become more likely since it was sampled, with ``sample_ahead``."""
 
 
 class PPOLearner(EpisodeLearner):
@@ -152,7 +156,25 @@ class PPOLearner(EpisodeLearner):
         if not isinstance(config.entropy_coeff, float):
             reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
             self.entropy_coeff[module_id] = coefficient
-        return self.pack(module_id, rollout, names), reported
+        batch = self.pack(module_id, rollout, names)
+        if config.sample_ahead and num_rows(batch):
+            batch = self._decoupled(module_id, batch)
+        return batch, reported
+
+    def _decoupled(self, module_id: str, batch: Batch) -> Batch:
+        """Return ``batch`` as if the policy from before this update had acted, which is one update newer than the
+        policy that did: the loss compares with the newer policy, and the advantages are weighted by its probability of
+        the action, divided by that under the acting policy (Hilton et al. 2022, "Batch size-invariance for policy
+        optimization", eq. 4)."""
+        module = self.module[module_id]
+        rows, fwd_out = self.forward_rows(module_id, batch)
+        inputs = fwd_out[Columns.ACTION_DIST_INPUTS]
+        logp = module.action_dist_cls.from_logits(inputs).logp(rows[Columns.ACTIONS])
+        ratio = (logp - rows[Columns.ACTION_LOGP]).exp().clamp(max=MOST_RATIO)
+        newer = {Columns.ACTION_LOGP: logp, Columns.ADVANTAGES: rows[Columns.ADVANTAGES] * ratio}
+        if self.settings.use_kl_loss:
+            newer[Columns.ACTION_DIST_INPUTS] = inputs
+        return replace_rows(batch, newer)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)

@@ -105,6 +105,19 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
     return map_columns(flatten, without(columns, *_NOT_ROWS))
 
 
+def replace_rows(batch: Mapping[str, Tree], rows: Mapping[str, Tensor]) -> Batch:
+    """Return ``batch``, of rows or of sequences, with other values of its valid rows in the columns of ``rows``
+    ``[R, ...]``, which are in the order of :func:`flatten_sequences`."""
+    if Columns.STATE_IN not in batch:
+        return {**batch, **rows}
+    replaced = dict(batch)
+    for name, values in rows.items():
+        column = batch[name].clone()
+        column.flatten(0, 1)[batch.get(Columns.VALID_ROWS, slice(None))] = values
+        replaced[name] = column
+    return replaced
+
+
 def without(columns: Mapping[str, Tree], *names: str) -> Batch:
     """Return the ``columns`` except the columns with the given ``names``."""
     return {name: column for name, column in columns.items() if name not in names}

@@ -16,6 +16,7 @@ from algorithms.replay.ring import START
 from algorithms.sac import SACConfig
 from rlmodule import Columns
 from rlmodule.groups.held_rollouts import rollout_from, state_of
+from rlmodule.testing.data import clone
 from tests.algorithms.dqn.conftest import tiny
 from tests.rlmodule.agents.envs import CartPoles
 
@@ -75,11 +76,11 @@ class Failing(Counting):
 @pytest.mark.parametrize("model_config", [{"fcnet_hiddens": [8]}, LSTM], ids=["rows", "lstm"])
 def test_weights_that_act_are_exactly_one_update_old(model_config: dict[str, Any]) -> None:
     """Compared with a loop by hand, which samples each rollout before it learns from the one before."""
-    with ppo(model_config=model_config, sample_ahead=0).build() as by_hand:
+    with ppo(model_config=model_config).build() as by_hand:
         expected = []
-        rollout = by_hand.sample()
+        (rollout,) = by_hand.env_runner_group.sample(32)
         for iteration in range(4):
-            following = by_hand.sample()
+            (following,) = by_hand.env_runner_group.sample(32)
             by_hand.learner_group.update_from_episodes(rollout, env_steps=64 * iteration)
             expected.append(weights(by_hand))
             rollout = following
@@ -252,3 +253,40 @@ def test_sac_with_priorities_learns_one_rollout_late() -> None:
         (ahead,) = algorithm.env_runner_group.held
         assert ahead.num_env_steps == 32
         assert algorithm.replay.num_transitions <= algorithm.env_steps  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("model_config", [{"fcnet_hiddens": [8]}, LSTM], ids=["rows", "lstm"])
+def test_ppo_compares_with_the_policy_from_before_the_update(model_config: dict[str, Any]) -> None:
+    """Hilton et al. 2022: the ratio of each row begins at 1, and advantages are weighted by newer / acting policy."""
+    with ppo(model_config=model_config, lr=0.03, use_kl_loss=True).build() as algorithm:
+        algorithm.train()
+        (ahead,) = algorithm.env_runner_group.take()
+        ahead.columns[Columns.VALID][-3:, 1] = False  # as if its env had been reset
+        learner: Any = algorithm.learner_group.learner
+        before = clone(learner.module.state_dict())
+        with torch.no_grad():
+            batch, _ = learner._train_batch("default_policy", ahead)
+            rows, fwd_out = learner.forward_rows("default_policy", batch)
+            learner.module.load_state_dict(before)  # a batch updates the statistics of values
+            learner.settings = learner.settings.copy().update({"sample_ahead": 0})
+            acting, _ = learner._train_batch("default_policy", ahead)
+            acting_rows, _ = learner.forward_rows("default_policy", acting)
+        newer = learner.module["default_policy"].action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        logp = newer.logp(rows[Columns.ACTIONS])
+        assert torch.equal(rows[Columns.ACTION_LOGP], logp)
+        assert torch.equal(rows[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.ACTION_DIST_INPUTS])
+        assert len(logp) == 61
+        ratio = (logp - acting_rows[Columns.ACTION_LOGP]).exp()
+        assert ratio.std() > 0.01
+        expected = acting_rows[Columns.ADVANTAGES] * ratio.clamp(max=2.0)
+        assert torch.allclose(rows[Columns.ADVANTAGES], expected, rtol=1e-5)
+
+
+def test_the_first_update_learns_as_without_sample_ahead() -> None:
+    """Its rollout was sampled with the weights of now."""
+    updated = []
+    for sample_ahead in (0, 1):
+        with ppo(sample_ahead=sample_ahead).build() as algorithm:
+            algorithm.train()
+            updated.append(weights(algorithm))
+    assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(*updated, strict=True))
