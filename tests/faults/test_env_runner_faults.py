@@ -116,6 +116,24 @@ def test_a_runner_that_is_killed_while_it_samples_is_replaced(tough: Crowd, time
     tough.check_seeds()
 
 
+@pytest.mark.parametrize("when", ["while it samples", pytest.param("after it has sampled", marks=pytest.mark.faults)])
+def test_a_runner_that_is_killed_before_its_rollout_is_taken_costs_that_alone(tough: Crowd, when: str) -> None:
+    tough.wait_until_healthy()
+    pid, calls = tough.pid(1), num_step_calls(tough.folder)
+    tough.group.ask(100)
+    enough = 20 if when == "while it samples" else 399
+    wait_for(lambda: num_step_calls(tough.folder) > calls + enough)
+    os.kill(pid, signal.SIGKILL)
+    tough.races += 1
+    taken = tough.group.take()
+    tough.steps += sum(rollout.num_env_steps for rollout in taken)
+    assert taken[0].first_env_index == 0
+    assert len(taken) == 1 or when == "after it has sampled"  # whose answer may have arrived
+    tough.check_accounts()
+    tough.wait_until_healthy()
+    tough.check_seeds()
+
+
 @pytest.mark.faults
 def test_when_all_are_killed_sampling_waits_for_the_next(tough: Crowd) -> None:
     tough.wait_until_healthy()

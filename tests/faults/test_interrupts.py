@@ -55,10 +55,10 @@ class Interrupt:
         return self._go_through
 
 
-def run_with(num_env_runners: int, num_learners: int) -> Algorithm:
+def run_with(num_env_runners: int, num_learners: int, sample_ahead: int = 0) -> Algorithm:
     return (
         PPOConfig(env="CartPole-v1", seed=1)
-        .env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=2)
+        .env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=2, sample_ahead=sample_ahead)
         .learners(num_learners=num_learners)
         .training(train_batch_size_per_learner=64, minibatch_size=64, num_epochs=1)
         .reporting(run_dir=None)
@@ -67,10 +67,12 @@ def run_with(num_env_runners: int, num_learners: int) -> Algorithm:
 
 
 def check_accounts(algorithm: Algorithm, where: str) -> None:
-    """Each call of ``env.step`` is in a rollout that was counted, or among the lost ones."""
+    """Each call of ``env.step`` is in a rollout that was counted or is held, or among the lost ones."""
     group = algorithm.env_runner_group
+    group.finish()
     made = sum(known.counter.count for known in group._known.values())
-    assert made == algorithm.env_steps + sum(group.num_env_steps_lost.values()), where
+    held = sum(rollout.num_env_steps for rollout in group.held)
+    assert made == algorithm.env_steps + held + sum(group.num_env_steps_lost.values()), where
 
 
 def pids(algorithm: Algorithm) -> list[int | None]:
@@ -81,9 +83,13 @@ def pids(algorithm: Algorithm) -> list[int | None]:
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("ray_started")
-@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(2, 0), (0, 1), (0, 2)])
-def test_an_iteration_can_be_interrupted_at_every_line(num_env_runners: int, num_learners: int) -> None:
-    with run_with(num_env_runners, num_learners) as algorithm:
+@pytest.mark.parametrize(
+    ("num_env_runners", "num_learners", "sample_ahead"), [(2, 0, 0), (2, 0, 1), (0, 1, 0), (0, 2, 0)]
+)
+def test_an_iteration_can_be_interrupted_at_every_line(
+    num_env_runners: int, num_learners: int, sample_ahead: int
+) -> None:
+    with run_with(num_env_runners, num_learners, sample_ahead) as algorithm:
         algorithm.train()
         before, line, interrupt = pids(algorithm), 1, None
         while interrupt is None or interrupt.where:
@@ -100,10 +106,12 @@ def test_an_iteration_can_be_interrupted_at_every_line(num_env_runners: int, num
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("ray_started")
-@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(2, 1), (0, 2)])
-def test_whatever_is_interrupted_can_be_gone_on_with(num_env_runners: int, num_learners: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_env_runners", "num_learners", "sample_ahead"), [(2, 1, 0), (2, 1, 1), (0, 2, 0)])
+def test_whatever_is_interrupted_can_be_gone_on_with(
+    num_env_runners: int, num_learners: int, sample_ahead: int, tmp_path: Path
+) -> None:
     drawn, interrupted = random.Random(0), set[str]()
-    with run_with(num_env_runners, num_learners) as algorithm:
+    with run_with(num_env_runners, num_learners, sample_ahead) as algorithm:
         algorithm.train()
         calls: list[Callable[[], object]] = [
             algorithm.train,
