@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
@@ -31,20 +32,15 @@ def runner_class_for(settings: RunnerSettings) -> Any:
     return AgentRunner
 
 
-class EnvRunnerGroup:
-    """The env runners of a run. :meth:`create` builds the group for the settings.
-
-    This class has one runner, in this process. The runner acts with the learner's own tensors or, if it acts on a
-    different device, with copies. :class:`RemoteEnvRunnerGroup` has runners in other processes.
+class EnvRunnerGroup(ABC):
+    """The env runners of a run. :meth:`create` builds the group for the settings: a :class:`LocalEnvRunnerGroup` with
+    one runner, in this process, or a :class:`RemoteEnvRunnerGroup` with runners in other processes.
 
     Env ``i`` of runner ``k`` has the global index ``k * num_envs_per_env_runner + i``. The random streams of an env
     depend on its global index alone.
 
     Args:
-        settings, run_seed, role, on_env: See :meth:`create`.
-
-    Raises:
-        ValueError: If the settings ask for runners in other processes; call :meth:`create` instead.
+        settings: The settings of the env and of its runners.
 
     Attributes:
         observation_space, action_space: Spaces of one env. For a multi-agent env, dicts of spaces by agent.
@@ -57,32 +53,14 @@ class EnvRunnerGroup:
     observation_space: Space
     action_space: Space
     module: Any
-    _runner: Any = None  # the runner in this process
+    _processes: Any  # counts restarts of runners and bytes of weights sent
 
-    def __init__(
-        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
-    ) -> None:
+    def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
         self.held: list[Any] = []
-        self._failure: Exception | None = None  # of the runner in this process, for take()
         self._at_rest: State = {}  # states of envs that no runner of this group has
         self._version: tuple[int, ...] = ()
-        # counts of earlier parts of the run, which may have had processes; RemoteEnvRunnerGroup has RayWorkers here
-        self._processes: Any = SimpleNamespace(num_restarts=0, num_bytes_shared=0)
-        self._start(run_seed, role, on_env)
-
-    def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
-        """Build the runners."""
-        if self._settings.num_env_runners:
-            raise ValueError(
-                f"EnvRunnerGroup(): expected num_env_runners=0, got {self._settings.num_env_runners}. "
-                "Call EnvRunnerGroup.create(), which builds the group for it."
-            )
-        runner_class = runner_class_for(self._settings)
-        self._runner = runner_class(self._settings, run_seed=run_seed, role=role, on_env=on_env)
-        self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
-        self.num_env_steps_lost = self._runner.num_env_steps_lost
 
     @staticmethod
     def create(
@@ -105,7 +83,7 @@ class EnvRunnerGroup:
             from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 
             return RemoteEnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
-        return EnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
+        return LocalEnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
 
     def build_modules(self, spec: Spec, learner_module: RLModule | MultiRLModule) -> None:
         """Build the modules that ``spec`` describes with the weights of ``learner_module``, and let the runners act
@@ -116,11 +94,9 @@ class EnvRunnerGroup:
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
 
+    @abstractmethod
     def _act_with(self, spec: Spec) -> None:
         """Let the runners act with the modules in :attr:`module`, which ``spec`` describes."""
-        self._has_copies = self._runner.device != self._tensors[0].device
-        copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
-        self._runner.set_module(copies)
 
     def set_policies(
         self,
@@ -149,10 +125,10 @@ class EnvRunnerGroup:
         self._tensors = [x for name in trained for x in self.module[name].state_dict().values()]
         self._follow(spec, trained, mapping_fn)
 
+    @abstractmethod
     def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
         """Let the runners act with the modules that :attr:`module` has now. The arguments are those of
         :meth:`set_policies`."""
-        self._runner.set_policies(trained, mapping_fn)
 
     def _weights_changed(self, policy_version: int) -> bool:
         """Return whether the weights or ``policy_version`` have changed since the last call."""
@@ -161,18 +137,13 @@ class EnvRunnerGroup:
         return self._version != before
 
     @property
+    @abstractmethod
     def local_runner(self) -> EnvRunner:
         """The runner in this process.
 
         Raises:
             RuntimeError: If the runners are in other processes.
         """
-        if self._runner is None:
-            raise RuntimeError(
-                f"EnvRunnerGroup.local_runner: expected a runner in this process, got {self._settings.num_env_runners} "
-                "runners in other processes. Set num_env_runners=0, for example to debug an env."
-            )
-        return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         """Return a rollout of ``num_steps`` rows from each runner, in order of the envs; see :meth:`EnvRunner.sample`.
@@ -190,6 +161,7 @@ class EnvRunnerGroup:
             self._drop_asked()
             raise
 
+    @abstractmethod
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
         """Let each runner begin a rollout with the current weights, for :meth:`take`. The arguments are those of
         :meth:`sample`.
@@ -197,20 +169,11 @@ class EnvRunnerGroup:
         Runners in other processes sample while the caller goes on. The runner in this process samples at once; if it
         raises, :meth:`take` raises its error.
         """
-        if self._has_copies and self._weights_changed(policy_version):
-            self._runner.module.set_state(self.module.get_state())
-        try:
-            rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
-        except Exception as error:
-            self._failure = error
-            return
-        self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
-        self.held.append(rollout)
 
     @property
+    @abstractmethod
     def is_asked(self) -> bool:
         """Whether :meth:`take` will return what :meth:`ask` asked for, or what the group held when it was saved."""
-        return bool(self.held) or self._failure is not None
 
     def take(self) -> list[Rollout]:
         """Wait for the rollouts that :meth:`ask` asked for, and return them in order of the envs. If the wait is
@@ -219,13 +182,11 @@ class EnvRunnerGroup:
         Raises:
             WorkerFailed: See :meth:`sample`.
         """
-        if (failure := self._failure) is not None:
-            self._failure = None
-            raise failure
         taken = sorted(self.held, key=lambda rollout: rollout.first_env_index)  # they arrive in any order
         self.held = []
         return taken
 
+    @abstractmethod
     def finish(self) -> None:
         """Wait until no runner is sampling, and keep the rollouts in :attr:`held`.
 
@@ -233,31 +194,30 @@ class EnvRunnerGroup:
             WorkerFailed: See :meth:`sample`.
         """
 
+    @abstractmethod
     def _drop_asked(self) -> None:
         """Forget what was asked for. If rollouts have arrived, count their steps as lost, and let every runner begin
         new episodes."""
 
+    @abstractmethod
     def reset(self) -> None:
         """Let every runner begin new episodes with its next rollout."""
-        self._runner.reset()
 
+    @abstractmethod
     def recycle(self) -> None:
         """Let the next rollouts overwrite the last ones, which are not read any more, unless the last ones were not
         taken yet. Short rollouts then take a tenth less time, because their memory stays in the caches, and its views
         are kept."""
-        if not self.held:
-            self._runner.recycle()
 
     @property
     def num_envs_per_runner(self) -> int:
         """Number of envs of each runner."""
         return self._settings.num_envs_per_env_runner
 
+    @abstractmethod
     def report(self) -> dict[str, Any]:
         """Return the runners' entries in the ``workers`` section of a result: lost env steps and, of runners in other
         processes, their restarts and the cost of sending weights. It is empty if no step could be lost in this one."""
-        can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
-        return self._lost_steps() if can_lose else {}
 
     def get_counters(self) -> dict[str, Any]:
         """Return the counters of the whole run: lost env steps, restarts of runners, and bytes of weights sent."""
@@ -274,22 +234,20 @@ class EnvRunnerGroup:
         self._processes.num_restarts = counters["num_env_runner_restarts"]
         self._processes.num_bytes_shared = counters["num_weight_bytes_sent"]
 
+    @abstractmethod
     def get_state(self) -> State:
         """Return the state of each env that the run has or ever had, by the global index of the env.
 
         Wait for runners that restart.
         """
-        return self._with_the_rest(self._runner.get_state())
 
+    @abstractmethod
     def set_state(self, state: State) -> None:
         """Restore the state that :meth:`get_state` returned, even with a different number of runners or envs.
 
         Each env continues its random streams, and an env without a state begins new ones. States of envs that no runner
         has are kept, and :meth:`get_state` returns them. Rollouts that runners have begun are dropped.
         """
-        self.held, self._failure = [], None
-        (part,) = self._split(state, 1)
-        self._runner.set_state(part)
 
     def _split(self, state: State, num_runners: int) -> list[State]:
         """Return each runner's part of ``state``, and keep the rest.
@@ -319,6 +277,86 @@ class EnvRunnerGroup:
         total = {"num_env_steps_lost_lifetime": sum(lost.values())}
         return total | {"num_env_steps_lost_by_cause": dict(lost)} if lost else total
 
+    @abstractmethod
     def stop(self) -> None:
         """Close all envs, and end the runner processes."""
+
+
+class LocalEnvRunnerGroup(EnvRunnerGroup):
+    """One env runner, in this process. It acts with the learner's own tensors or, if it acts on a different device,
+    with copies.
+
+    Args:
+        settings, run_seed, role, on_env: See :meth:`EnvRunnerGroup.create`.
+    """
+
+    def __init__(
+        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+    ) -> None:
+        super().__init__(settings)
+        self._processes = SimpleNamespace(num_restarts=0, num_bytes_shared=0)  # of earlier parts of the run
+        self._runner = runner_class_for(settings)(settings, run_seed=run_seed, role=role, on_env=on_env)
+        self._failure: Exception | None = None  # what the runner raised, for take()
+        self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
+        self.num_env_steps_lost = self._runner.num_env_steps_lost
+
+    def _act_with(self, spec: Spec) -> None:
+        self._has_copies = self._runner.device != self._tensors[0].device
+        copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
+        self._runner.set_module(copies)
+
+    def _follow(self, spec: MultiRLModuleSpec, trained: Collection[str], mapping_fn: Callable[..., str] | None) -> None:
+        self._runner.set_policies(trained, mapping_fn)
+
+    @property
+    def local_runner(self) -> EnvRunner:
+        return self._runner
+
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+        if self._has_copies and self._weights_changed(policy_version):
+            self._runner.module.set_state(self.module.get_state())
+        try:
+            rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+        except Exception as error:
+            self._failure = error
+            return
+        self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
+        self.held.append(rollout)
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.held) or self._failure is not None
+
+    def take(self) -> list[Rollout]:
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise failure
+        return super().take()
+
+    def finish(self) -> None:
+        """Do nothing: the runner samples when it is asked."""
+
+    def _drop_asked(self) -> None:
+        self._failure = None
+
+    def reset(self) -> None:
+        self._runner.reset()
+
+    def recycle(self) -> None:
+        if not self.held:
+            self._runner.recycle()
+
+    def report(self) -> dict[str, Any]:
+        can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
+        return self._lost_steps() if can_lose else {}
+
+    def get_state(self) -> State:
+        return self._with_the_rest(self._runner.get_state())
+
+    def set_state(self, state: State) -> None:
+        self.held, self._failure = [], None
+        (part,) = self._split(state, 1)
+        self._runner.set_state(part)
+
+    def stop(self) -> None:
         self._runner.stop()

@@ -26,8 +26,9 @@ from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner
 from rlmodule.groups.runner_actor import ModuleFailed, PolicyChanges, RunnerActor
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec
-from rlmodule.sampling.env_runner import OnEnv
+from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
+from rlmodule.settings import RunnerSettings
 
 
 @dataclass
@@ -81,7 +82,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
     """
 
-    def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
+    def __init__(
+        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+    ) -> None:
+        super().__init__(settings)
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
         self._spec: Spec | None = None
@@ -167,6 +171,13 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         specs = {name: now.spec.rl_module_specs[name] for name in to_build}
         states = {name: self.module[name].get_state() for name in to_load}
         return replace(now, spec=MultiRLModuleSpec(specs), removed=to_remove, states=states)
+
+    @property
+    def local_runner(self) -> EnvRunner:
+        raise RuntimeError(
+            f"EnvRunnerGroup.local_runner: expected a runner in this process, got {self._settings.num_env_runners} "
+            "runners in other processes. Set num_env_runners=0, for example to debug an env."
+        )
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 

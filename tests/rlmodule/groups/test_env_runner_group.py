@@ -74,11 +74,6 @@ def test_the_runner_here_acts_with_the_learners_tensors(local: EnvRunnerGroup) -
         assert parameter is learned.get_parameter(name)
 
 
-def test_a_group_of_this_process_refuses_other_processes() -> None:
-    with pytest.raises(ValueError, match=r"num_env_runners=0, got 2\. Call EnvRunnerGroup\.create\(\)"):
-        EnvRunnerGroup(GroupSettings(num_env_runners=2), run_seed=0)  # type: ignore[arg-type]
-
-
 def test_envs_are_the_same_wherever_they_are(local: EnvRunnerGroup, remote: EnvRunnerGroup) -> None:
     assert remote.observation_space == local.observation_space
     assert remote.action_space == local.action_space
