@@ -16,7 +16,7 @@ import torch
 from typing_extensions import Never, Self
 
 from algorithms.ops.rewards import clipped_rewards
-from algorithms.run.callbacks import CallbackCaller
+from algorithms.run.callbacks import CallbackCaller, drop_rows_of
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
 from algorithms.run.evaluation import Evaluation, evaluation_config
 from algorithms.run.goal import Budget, StoppedBy
@@ -194,31 +194,31 @@ class Algorithm(ABC):
         """
         runners = self.env_runner_group
         if runners.is_asked:
-            rollouts = runners.take()
-            self._drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
+            rollouts = self._take_ahead()
         else:
             self.before_sampling()
             rollouts = runners.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
         if self._callbacks.listeners["on_sample_end"] or self._callbacks.listeners["on_episode_end"]:
-            before = {*self.learner_group.module.items()}
             self._callbacks.show_rollouts(self, rollouts)
-            self._drop_rows_of(rollouts, before.difference(self.learner_group.module.items()))
         if self.config.sample_ahead and not last:
-            # after the callbacks, so that one that raises, or that changes policies, finds no rollout on its way
-            self.before_sampling()
-            self._modules_ahead = {*self.learner_group.module.items()}
-            runners.ask(self._rollout_length, policy_version=self.learner_group.num_updates)
+            self._begin_ahead()  # after callbacks: one that raises finds no rollout on its way
         clip = self.config.clip_rewards
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
 
-    @staticmethod
-    def _drop_rows_of(rollouts: Sequence[Any], modules: Collection[tuple[str, RLModule]]) -> None:
-        """Remove the rows of ``modules``, which were removed or replaced, from the rollouts of several agents."""
-        for module_id, _ in modules:
-            for rollout in rollouts:
-                rollout.modules.pop(module_id, None)
+    def _begin_ahead(self) -> None:
+        """Let the env runners begin the next rollouts with the current weights."""
+        self.before_sampling()
+        self._modules_ahead = {*self.learner_group.module.items()}
+        self.env_runner_group.ask(self._rollout_length, policy_version=self.learner_group.num_updates)
+
+    def _take_ahead(self) -> list[Rollout]:
+        """Return the rollouts that :meth:`_begin_ahead` began, without the rows of modules that were removed or
+        replaced since then."""
+        rollouts = self.env_runner_group.take()
+        drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
+        return rollouts
 
     def before_sampling(self) -> None:
         """Prepare the modules for the next rollouts. Called before the env runners begin them, when ``env_steps`` is

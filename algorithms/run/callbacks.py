@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
     from rlmodule.agents.episode import MultiAgentEpisode
     from rlmodule.agents.guard import AgentEnvGuard
+    from rlmodule.modules.rl_module import RLModule
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     of_agents = stats.get("multi_agent_episodes", [None] * len(returns))
     in_each = [in_evaluation] * len(returns)
     return [*map(FinishedEpisode, returns, lengths, envs, infos, in_each, of_agents)]
+
+
+def drop_rows_of(rollouts: Sequence[Any], modules: Collection[tuple[str, RLModule]]) -> None:
+    """Remove the rows of ``modules``, by id, from rollouts of several agents."""
+    for module_id, _ in modules:
+        for rollout in rollouts:
+            rollout.modules.pop(module_id, None)
 
 
 class Callbacks:
@@ -165,7 +173,8 @@ class CallbackCaller:
         _call_all(name, self.listeners[name], arguments)
 
     def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Any]) -> None:
-        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it.
+        """Call ``on_sample_end`` for each rollout, and ``on_episode_end`` for each episode that ended in it. Then drop
+        the data of policies that callbacks have removed or replaced.
 
         If a callback raises, these rollouts do not reach the replay buffer. The envs then start new episodes, so that
         the buffer does not join the next rollouts to rollouts before the lost ones.
@@ -173,6 +182,7 @@ class CallbackCaller:
         Raises:
             RuntimeError: See :meth:`call`.
         """
+        before = {*algorithm.learner_group.module.items()}
         try:
             for rollout in rollouts:
                 self.call("on_sample_end", algorithm=algorithm, rollout=rollout)
@@ -183,6 +193,7 @@ class CallbackCaller:
             with suppress(Exception):  # the error of the callback is the one to raise
                 algorithm.env_runner_group.reset()
             raise
+        drop_rows_of(rollouts, before.difference(algorithm.learner_group.module.items()))
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
         """Add the means of the values logged in this iteration to ``result``, and call ``on_train_result`` with it.

@@ -145,6 +145,7 @@ class EnvRunnerGroup(ABC):
             RuntimeError: If the runners are in other processes.
         """
 
+    @abstractmethod
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         """Return a rollout of ``num_steps`` rows from each runner, in order of the envs; see :meth:`EnvRunner.sample`.
 
@@ -154,12 +155,6 @@ class EnvRunnerGroup(ABC):
         Raises:
             WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.
         """
-        try:
-            self.ask(num_steps, explore=explore, policy_version=policy_version)
-            return self.take()
-        except BaseException:
-            self._drop_asked()
-            raise
 
     @abstractmethod
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
@@ -193,11 +188,6 @@ class EnvRunnerGroup(ABC):
         Raises:
             WorkerFailed: See :meth:`sample`.
         """
-
-    @abstractmethod
-    def _drop_asked(self) -> None:
-        """Forget what was asked for. If rollouts have arrived, count their steps as lost, and let every runner begin
-        new episodes."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -312,16 +302,18 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
     def local_runner(self) -> EnvRunner:
         return self._runner
 
-    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
+        rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+        self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
+        return [rollout]
+
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
         try:
-            rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+            self.held += self.sample(num_steps, explore=explore, policy_version=policy_version)
         except Exception as error:
             self._failure = error
-            return
-        self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
-        self.held.append(rollout)
 
     @property
     def is_asked(self) -> bool:
@@ -335,9 +327,6 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
 
     def finish(self) -> None:
         """Do nothing: the runner samples when it is asked."""
-
-    def _drop_asked(self) -> None:
-        self._failure = None
 
     def reset(self) -> None:
         self._runner.reset()

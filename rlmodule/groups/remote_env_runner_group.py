@@ -181,6 +181,14 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
+        try:
+            self.ask(num_steps, explore=explore, policy_version=policy_version)
+            return self.take()
+        except BaseException:
+            self._drop_asked()
+            raise
+
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
         self._raise_if_lost()
         with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
@@ -226,6 +234,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             raise self._lost_for_good
 
     def _drop_asked(self) -> None:
+        """Forget what was asked for. If rollouts have arrived, count their steps as lost, and let every runner begin
+        new episodes."""
         self._asked = None
         if not self.held:
             return
