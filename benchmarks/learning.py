@@ -134,7 +134,17 @@ def _wins(algorithm: Algorithm, seat: str, rng: np.random.Generator, num_games: 
     return wins
 
 
-FIGURES = {"return": _return, "return per agent": _return_per_agent, "wins against random": _wins_against_random}
+def _return_in_training(algorithm: Algorithm) -> float:
+    """Mean return of the last 100 training episodes."""
+    return algorithm.metrics.training_return
+
+
+FIGURES = {
+    "return": _return,
+    "return in training": _return_in_training,
+    "return per agent": _return_per_agent,
+    "wins against random": _wins_against_random,
+}
 """What an evaluation measures."""
 
 PARTS: dict[str, dict[str, Any]] = {
@@ -193,6 +203,7 @@ _DROQ_PENDULUM = _PENDULUM | {
     "model_config": _PENDULUM["model_config"]
     | {"functions": {"value": {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}}},
 }
+_FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
     "num_envs_per_env_runner": 8,
     "train_batch_size_per_learner": 1024,
@@ -261,6 +272,25 @@ GOALS = {
             ("each agent's critic", SPREAD, {}),
             ("central critic", STATE_SPREAD, {"critic_only_keys": ["state"], "flatten_observations": True}),
         )
+    },
+    "PPO-ahead": {
+        f"{env_id}, {part}{', sampled ahead' if ahead else ''}": Goal(
+            "PPO",
+            env_id,
+            budget,
+            floor,
+            {**settings, "sample_ahead": 1} if ahead else settings,
+            part=f"{part}{', sampled ahead' if ahead else ''}",
+            figure="return in training",
+        )
+        for env_id, part, budget, floor, settings in (
+            ("CartPole-v1", "4 epochs of 256", 98_304, 200, {"train_batch_size_per_learner": 1024} | _FEW_STEPS),
+            ("CartPole-v1", "10 epochs of 64", 49_152, 300, {"train_batch_size_per_learner": 1024}),
+            ("HalfCheetah-v5", "10 epochs of 256", 204_800, 300, {"minibatch_size": 256}),
+            ("HalfCheetah-v5", "10 epochs of 64", 122_880, -100, {}),
+            ("LunarLander-v3", "10 epochs of 256", 184_320, -50, {"minibatch_size": 256}),
+        )
+        for ahead in (False, True)
     },
     "PPO-images": {
         part: Goal(
@@ -348,8 +378,8 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
-COMPARED = ("central-critic", "PPO-images", "SAC-Hopper")
-"""Tables whose second row is compared with the first."""
+COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "SAC-Hopper")
+"""Tables whose second row is compared with the first, the fourth with the third, and so on."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
 Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
@@ -427,11 +457,12 @@ def difference(first: Row, second: Row) -> str:
     t-test."""
     from scipy.stats import ttest_ind
 
+    where = f" on {first.goal.env_id}" if first.goal.part in second.goal.part else ""  # one of several pairs
     ours, theirs = ([run.figure for run in row.runs] for row in (second, first))
     low, high = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
     return (
-        f"Means: {fmean(ours):,.1f} with {second.goal.part} and {fmean(theirs):,.1f} with {first.goal.part}; the "
-        f"difference is {fmean(ours) - fmean(theirs):+,.1f}, its 95 % interval (Welch) {low:+,.1f} to {high:+,.1f}."
+        f"Means: {fmean(ours):,.1f} with {second.goal.part} and {fmean(theirs):,.1f} with {first.goal.part}{where}; "
+        f"the difference is {fmean(ours) - fmean(theirs):+,.1f}, its 95 % interval (Welch) {low:+,.1f} to {high:+,.1f}."
     )
 
 
@@ -585,7 +616,8 @@ def markdown(rows: list[Row], name: str) -> str:
     stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
     way = [f"- {row.goal.where}: {text}" for row in rows if not row.goal.best and (text := row.along_the_way())]
     stated += "\n\nMedians along the way:\n\n" + "\n".join(way) if way else ""
-    stated += f"\n\n{difference(*rows)}" if name in COMPARED and len(rows) == 2 else ""
+    if name in COMPARED and len(rows) % 2 == 0:
+        stated += "".join(f"\n\n{difference(*pair)}" for pair in zip(rows[::2], rows[1::2], strict=True))
     seeds = max(len(row.runs) for row in rows)
     command = f"python -m benchmarks.learning --algo {name} --seeds {seeds}"
     most = "at most " if any(len(row.runs) < seeds for row in rows) else ""
