@@ -30,7 +30,8 @@ _LEFT_OUT = object()
 def get_held(group: EnvRunnerGroup, num_steps: int) -> dict[str, Any]:
     """Return the rollouts of ``num_steps`` steps that ``group`` holds, for :func:`set_held`, as dicts and lists of
     tensors and plain values."""
-    rollouts = [state_of(rollout) for rollout in group.held]
+    in_order = sorted(group.held, key=lambda rollout: rollout.first_env_index)  # they arrive in any order
+    rollouts = [state_of(rollout) for rollout in in_order]
     return {"num_steps": num_steps, "num_envs": group.num_envs_per_runner, "rollouts": rollouts}
 
 
