@@ -111,7 +111,7 @@ class Algorithm(ABC):
         if self._changes is not None and (league := self._changes.league) is not None:
             self._callbacks.add(league, "league")
             league.take_snapshot(self)
-        threads = Threads(config.torch_num_threads, self.learner_group.module)
+        threads = Threads(config, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
@@ -236,6 +236,12 @@ class Algorithm(ABC):
         Everything that depends on how far the run is follows the clock: schedules, target nets, and the names and order
         of rows, checkpoints and videos. Without data, the clock is the number of env steps."""
         return self.metrics.clock
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that torch computes on in this process. The number follows from the work of a gradient step and the
+        CPU cores, or is ``torch_num_threads``; a run that resumes keeps it, since it changes the last bits of sums."""
+        return self._threads.count
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -442,6 +448,7 @@ class Algorithm(ABC):
             "metrics": self.metrics.get_state(),
             "policy": self._policy_stream.get_state(),
             "evaluation": self._evaluation.get_state(),
+            "num_threads": self.num_threads,
         }
         if runners.held:  # the states of the runners are those after these rollouts
             from rlmodule.groups.held_rollouts import get_held
@@ -481,6 +488,8 @@ class Algorithm(ABC):
         self.metrics.set_state(state["metrics"])
         self._policy_stream.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
+        if self.config.torch_num_threads is None:
+            self._threads.use(state["num_threads"])
         if "held_rollouts" in state:
             from rlmodule.groups.held_rollouts import set_held
 

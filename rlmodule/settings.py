@@ -88,8 +88,8 @@ class LearnerResources(Settings):
     )
     torch_num_threads: int | None = setting(
         None,
-        "CPU threads of torch in the process that learns; None uses one per CPU in a learner process, and otherwise "
-        "one for networks below a million parameters and torch's default for larger networks.",
+        "CPU threads of torch in the process that learns; None uses one per CPU in a learner process, and otherwise as "
+        "many as the rows of a gradient step, the size of the nets and the CPU cores give a new run, which keeps them.",
         ge=1,
     )
 
@@ -117,6 +117,11 @@ class Training(Settings):
         gt=0,
     )
 
+    @property
+    def rows_per_gradient_step(self) -> int:
+        """Rows in the batch of a gradient step of one learner."""
+        return self.train_batch_size_per_learner
+
 
 class EpisodeTraining(Training):
     """Train batches, their minibatches and epochs, the optimizer and the loss."""
@@ -125,6 +130,10 @@ class EpisodeTraining(Training):
         None, "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
     )
     num_epochs: int = setting(1, "Passes over each train batch.", ge=1)
+
+    @property
+    def rows_per_gradient_step(self) -> int:
+        return self.minibatch_size or super().rows_per_gradient_step
 
 
 class FaultTolerance(Settings):

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError, exit_code_of
 from algorithms.cli.one_run import Outcome, TrainPlan, allow_flag, carry_out, commands, own_run_dir
 from algorithms.run.plotting import plot_runs
@@ -216,6 +218,8 @@ def train_seed(args: list[str], seed: int, run_dir: str | None, results: int) ->
 
     def train() -> int:
         plan = train_plan(args)
+        if plan.flags.jobs > 1:
+            torch.set_num_threads(1)  # runs beside each other share the cores
         plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
         with plan.build() as algorithm:
             outcome = carry_out(plan, algorithm)

@@ -22,8 +22,10 @@ MOST_TENSOR_ENVS = 1_000_000
 # Largest number of envs that a checkpoint without their state may ask for.
 MOST_ENVS = 10_000
 
+MOST_THREADS = 1_000
+
 # Setting that no saved state limits → the largest value that a checkpoint may have for it.
-MOST = {"torch_num_threads": 1_000, "num_learners": 1_000, "evaluation_num_envs": MOST_ENVS}
+MOST = {"torch_num_threads": MOST_THREADS, "num_learners": 1_000, "evaluation_num_envs": MOST_ENVS}
 MOST_AGENTS = 10_000
 
 # Largest count of steps, updates or episodes of a run, at which 64-bit floats still tell neighbours apart.
@@ -126,6 +128,8 @@ def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping
     if "policies_to_train" in given:
         started = frozenset(built["learners"]["num_gradient_steps"]) - state["learners"]["num_gradient_steps"].keys()
     _check_kinds(state, built, "state", started)
+    if not 1 <= state["num_threads"] <= MOST_THREADS:
+        raise ValueError(f"state/num_threads: expected 1 to {MOST_THREADS:,}, got {state['num_threads']:,}")
     for index, env in state["env_runners"].items():
         episode: Mapping[str, Any] = EPISODE_OF_ENV
         if "agents" in content:

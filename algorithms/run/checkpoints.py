@@ -203,6 +203,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             algorithm = config.build()
             algorithm.lost_run_dir = lost_run_dir
             algorithm.set_policies(state, list(allow))
+        state.setdefault("num_threads", algorithm.num_threads)  # earlier versions did not save it
         check_state(content, algorithm, objects)
         if objects:
             algorithm.adapt_state(state, saved)

@@ -1,24 +1,34 @@
-"""Set the number of threads that torch computes on, and restore it. Each Python thread has its own such number."""
+"""Choose and set the number of threads that torch computes on, and restore it. Each Python thread has its own such
+number."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import nn
 
+from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.seeding import int_seed
 
-# Number of parameters below which a net computes faster on one thread than on several.
-SMALL_NET = 1_000_000
+if TYPE_CHECKING:
+    from algorithms.config import AlgorithmConfig
+
+# Number of parameters from which a net computes on all cores. It may have convolutions, each of whose weights does more
+# work than WORK_PER_THREAD counts.
+LARGE_NET = 1_000_000
+
+# Work of a gradient step, in rows x parameters, that keeps one thread busy.
+WORK_PER_THREAD = 20_000_000
 
 
 class Threads:
     """Sets torch's number of threads in the thread that builds a run. Other threads use :func:`computing_on`.
 
     Args:
-        asked: The number of threads; None chooses it by the size of ``module``.
-        module: The module that the run trains.
+        config: The settings of the run.
+        modules: The modules of the run.
 
     Attributes:
         count: Number of threads of the run.
@@ -26,18 +36,41 @@ class Threads:
 
     _last: ClassVar[tuple[int, int]] = (0, 0)  # before and after the last run set it, as that run may never be stopped
 
-    def __init__(self, asked: int | None, module: nn.Module) -> None:
+    def __init__(self, config: AlgorithmConfig, modules: MultiRLModule) -> None:
         now, (found, by_a_run) = torch.get_num_threads(), Threads._last
         self._found = found if now == by_a_run else now
-        size = sum(parameter.numel() for parameter in module.parameters())
-        self.count = asked or (1 if size < SMALL_NET else self._found)
-        Threads._last = self._found, self.count
-        torch.set_num_threads(self.count)
+        self.use(config.torch_num_threads or threads_for(config, modules, self._found))
+
+    def use(self, count: int) -> None:
+        """Set the number of threads to ``count``."""
+        self.count = count
+        Threads._last = self._found, count
+        torch.set_num_threads(count)
 
     def close(self) -> None:
         """Restore the number of threads from before the run, unless it was changed during the run."""
         if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)
+
+
+def threads_for(config: AlgorithmConfig, modules: MultiRLModule, num_cores: int) -> int:
+    """Return the number of threads that a run computes on: one for each :data:`WORK_PER_THREAD` of its largest gradient
+    step, but at most ``num_cores``, and all of these for a net of :data:`LARGE_NET` parameters.
+
+    A clock does not enter, since sums over another number of threads differ in their last bits.
+    """
+    size = work = 0
+    for module_id in filter(config.is_trained, modules):
+        module, rows = modules[module_id], config.for_module(module_id).rows_per_gradient_step
+        if module.is_stateful():
+            rows //= module.max_seq_len  # the steps of a sequence are computed one after another
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        size, work = max(size, parameters), max(work, rows * parameters)
+    if size >= LARGE_NET:
+        return num_cores
+    if config.num_learners or config.num_gpus_per_learner:  # gradient steps are taken elsewhere
+        return 1
+    return max(1, min(num_cores, work // WORK_PER_THREAD))
 
 
 @contextmanager

@@ -2,13 +2,21 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from algorithms import Algorithm
+from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig, PPOLearner
+from algorithms.run.threads import threads_for
+from algorithms.sac import SACConfig
+from algorithms.td3 import TD3Config
 from rlmodule import Rollout
+from rlmodule.agents.cartpoles import CartPoles
+from tests.checkpoints import rewrite
 
 
 @pytest.fixture
@@ -33,6 +41,57 @@ def test_a_large_net_gets_the_threads_there_were_before_it_was_built(threads: No
     config = PPOConfig().environment("CartPole-v1").rl_module(model_config={"fcnet_hiddens": [1024, 512]})
     with config.build():
         assert torch.get_num_threads() == 2
+
+
+SMALL_NET = {"fcnet_hiddens": [64, 64]}
+WITH_MEMORY = {"use_lstm": True, "max_seq_len": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "num_threads"),
+    [
+        (SACConfig(env="Pendulum-v1"), 2),
+        (TD3Config(env="Pendulum-v1"), 2),
+        (SACConfig(env="Pendulum-v1", train_batch_size_per_learner=1024), 10),
+        (SACConfig(env="Pendulum-v1", train_batch_size_per_learner=128, model_config=SMALL_NET), 1),
+        (SACConfig(env="Pendulum-v1", model_config=WITH_MEMORY), 1),  # the steps of a sequence follow each other
+        (SACConfig(env="Pendulum-v1", num_gpus_per_learner=1), 1),
+        (SACConfig(env="Pendulum-v1", num_learners=1), 1),
+        (PPOConfig(env="CartPole-v1"), 1),
+        (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}), 1),
+        (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}, minibatch_size=None), 13),
+        (DQNConfig(env="CartPole-v1"), 1),
+        (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [1024, 512]}), 16),
+    ],
+)
+def test_threads_follow_from_the_work_of_a_gradient_step_and_the_cores(config: Any, num_threads: int) -> None:
+    modules = config.get_module_spec(*config.spaces_of()).as_multi().build()
+    config = config.copy().freeze()
+    assert threads_for(config, modules, num_cores=16) == num_threads
+    assert threads_for(config, modules, num_cores=2) == min(num_threads, 2)
+
+
+def test_many_small_policies_compute_on_one_thread() -> None:
+    env_config = {"num_agents": 100}
+    config = DQNConfig(env=CartPoles, env_config=env_config, policies="own", model_config=SMALL_NET).freeze()
+    modules = config.get_module_spec(*config.spaces_of()).build()
+    assert threads_for(config, modules, num_cores=16) == 1
+
+
+def test_a_run_that_resumes_keeps_its_threads_unless_told_otherwise(threads: None, tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    with SACConfig(env="Pendulum-v1").build() as algo:
+        assert algo.num_threads == torch.get_num_threads() == 2
+        algo.save(tmp_path / "c")
+    torch.set_num_threads(1)  # as on another machine
+    with Algorithm.from_checkpoint(tmp_path / "c") as algo:
+        assert algo.num_threads == torch.get_num_threads() == 2
+    assert torch.get_num_threads() == 1
+    with Algorithm.from_checkpoint(tmp_path / "c", torch_num_threads=3) as algo:
+        assert algo.num_threads == torch.get_num_threads() == 3
+    rewrite(tmp_path / "c", lambda content: content["state"].pop("num_threads") and None)  # as before it was saved
+    with Algorithm.from_checkpoint(tmp_path / "c") as algo:
+        assert algo.num_threads == 1
 
 
 def test_a_run_gives_the_threads_back_when_it_stops(threads: None) -> None:

@@ -30,7 +30,12 @@ PPO = [
 ]
 
 
-TROUBLE = "def fail(algorithm, result):\n    assert algorithm.run_seed != 1, 'expected'\n"
+TROUBLE = """
+def fail(algorithm, result):
+    assert algorithm.run_seed != 1, 'expected'
+    assert algorithm.num_threads == 1  # though the net is large, since the runs share the cores
+"""
+LARGE_NET = ["--fcnet-hiddens", "1024", "1024"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +57,8 @@ def test_a_seed_is_a_run_of_its_own_and_goes_on_though_another_fails(
 ) -> None:
     (here / "trouble.py").write_text(TROUBLE)
     monkeypatch.syspath_prepend(here)
-    failing = ["--on-train-result", "trouble:fail", "--seed", "1,7", "--jobs", "2"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    failing = [*LARGE_NET, "--on-train-result", "trouble:fail", "--seed", "1,7", "--jobs", "2"]
     assert main([*PPO, *failing, "--num-env-steps", "256", "--run-dir", "runs"]) == 1
     out, err = capfd.readouterr()
     assert out.startswith("PPO on CartPole-v1, seeds 1, 7, 2 side by side\n")
@@ -61,7 +67,7 @@ def test_a_seed_is_a_run_of_its_own_and_goes_on_though_another_fails(
     assert json.loads(Path("runs/seed-7/run.json").read_text())["seed"] == 7
     (final,) = re.findall(r"^ +7 +([\d.]+) +256 +\d+:\d\d$", out, re.M)
     assert f"[seed 7] Evaluation: return {final} over" in err
-    assert main([*PPO, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
+    assert main([*PPO, *LARGE_NET, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
     assert f"Evaluation: return {final} over" in capfd.readouterr().out  # as among others
     assert "\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs/seed-7 --allow trouble\n" in out
 

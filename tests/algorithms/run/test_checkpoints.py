@@ -338,6 +338,17 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
         lambda it: it["state"]["metrics"].update(unlogged=[1]),
         "state/metrics/unlogged: expected at most 3 results, whose clock and seconds are numbers, got [1]",
     ),
+    "a number of threads that is a text": (
+        "ppo",
+        lambda it: it["state"].update(num_threads="x"),
+        "state/num_threads: expected a value like 1, got x",
+    ),
+    "no thread": ("ppo", lambda it: it["state"].update(num_threads=0), "state/num_threads: expected 1 to 1,000, got 0"),
+    "many threads": (
+        "ppo",
+        lambda it: it["state"].update(num_threads=10**9),
+        "state/num_threads: expected 1 to 1,000, got 1,000,000,000",
+    ),
     "an env that is a text": ("ppo", lambda it: it["state"]["env_runners"].update({"0": "x"}), "AttributeError: 'str'"),
     "noise without end": (
         "ppo",
