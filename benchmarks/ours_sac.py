@@ -16,6 +16,7 @@ def config(job: SACJob, seed: int) -> SACConfig:
         SACConfig()
         .environment(job.env_id)
         .env_runners(num_envs_per_env_runner=job.num_envs)
+        .learners(torch_num_threads=job.num_threads)
         .training(
             lr=job.lr,
             gamma=job.gamma,

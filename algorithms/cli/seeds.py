@@ -219,7 +219,7 @@ def train_seed(args: list[str], seed: int, run_dir: str | None, results: int) ->
     def train() -> int:
         plan = train_plan(args)
         if plan.flags.jobs > 1:
-            torch.set_num_threads(1)  # runs beside each other share the cores
+            torch.set_num_threads(1)  # runs at the same time share the cores
         plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
         with plan.build() as algorithm:
             outcome = carry_out(plan, algorithm)

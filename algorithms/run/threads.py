@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # work than WORK_PER_THREAD counts.
 LARGE_NET = 1_000_000
 
-# Work of a gradient step, in rows x parameters, that keeps one thread busy.
+# Work of a gradient step, in rows x parameters, that keeps one thread busy. On two threads, a gradient step of SAC takes
+# 1.4 times as long as on one at 2 million, about as long at 15 million, and 0.7 times as long from 28 million. The bound
+# for two threads, 40 million, has a margin for cores that other programs use.
 WORK_PER_THREAD = 20_000_000
 
 
@@ -68,7 +70,7 @@ def threads_for(config: AlgorithmConfig, modules: MultiRLModule, num_cores: int)
         size, work = max(size, parameters), max(work, rows * parameters)
     if size >= LARGE_NET:
         return num_cores
-    if config.num_learners or config.num_gpus_per_learner:  # gradient steps are taken elsewhere
+    if config.num_learners or config.num_gpus_per_learner:  # this process takes no gradient step
         return 1
     return max(1, min(num_cores, work // WORK_PER_THREAD))
 

@@ -78,7 +78,7 @@ def test_many_small_policies_compute_on_one_thread() -> None:
     assert threads_for(config, modules, num_cores=16) == 1
 
 
-def test_a_run_that_resumes_keeps_its_threads_unless_told_otherwise(threads: None, tmp_path: Path) -> None:
+def test_a_run_that_resumes_keeps_its_threads_unless_given_others(threads: None, tmp_path: Path) -> None:
     torch.set_num_threads(2)
     with SACConfig(env="Pendulum-v1").build() as algo:
         assert algo.num_threads == torch.get_num_threads() == 2
