@@ -172,8 +172,8 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
     say(f"  steps       {_steps_text(plan, algorithm)}")
     say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
     say(f"  parameters  {parameters:,}")
-    say(f"  threads     {algorithm.num_threads}")
     say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
+    say(f"  threads     {algorithm.num_threads}")
 
 
 def _steps_text(plan: TrainPlan, algorithm: Algorithm) -> str:
