@@ -5,7 +5,8 @@ from typing import Any
 
 from algorithms.presets import Preset
 
-# Smaller nets and batches, and a larger lr, reach the same return as the defaults in a quarter of the time (both on one thread).
+# Smaller nets and batches, and a larger lr, reach the same return as the defaults in a quarter of the time, both on one
+# thread.
 _SMALL: dict[str, Any] = {
     "model_config": {"fcnet_hiddens": [64, 64]},
     "train_batch_size_per_learner": 128,

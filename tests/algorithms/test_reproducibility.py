@@ -73,7 +73,7 @@ def test_threads_follow_from_the_work_of_a_gradient_step_and_the_cores(config: A
 
 def test_many_small_policies_compute_on_one_thread() -> None:
     env_config = {"num_agents": 100}
-    config = DQNConfig(env=CartPoles, env_config=env_config, policies="own", model_config=SMALL_NET).freeze()
+    config: Any = DQNConfig(env=CartPoles, env_config=env_config, policies="own", model_config=SMALL_NET).freeze()
     modules = config.get_module_spec(*config.spaces_of()).build()
     assert threads_for(config, modules, num_cores=16) == 1
 
