@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # work than WORK_PER_THREAD counts.
 LARGE_NET = 1_000_000
 
-# Work of a gradient step, in rows x parameters, that keeps one thread busy. Two threads take 1.4 times the time of one for
-# a step of SAC at 2 million, the same at 15 million, and 0.7 times from 28 million on. The bound for two threads, 40
-# million, has a margin for cores that other programs use.
+# Work of a gradient step, in rows x parameters, that keeps one thread busy. For a step of SAC, two threads take 1.4
+# times the time of one at 2 million, the same at 15 million, and 0.7 times from 28 million on. The bound for two
+# threads, 40 million, has a margin for cores that other programs use.
 WORK_PER_THREAD = 20_000_000
 
 
