@@ -61,15 +61,15 @@ def threads_for(config: AlgorithmConfig, modules: MultiRLModule, num_cores: int)
 
     A clock does not enter, since sums over another number of threads differ in their last bits.
     """
-    size = work = 0
+    work = 0
     for module_id in filter(config.is_trained, modules):
         module, rows = modules[module_id], config.for_module(module_id).rows_per_gradient_step
         if module.is_stateful():
             rows //= module.max_seq_len  # the steps of a sequence are computed one after another
-        parameters = sum(parameter.numel() for parameter in module.parameters())
-        size, work = max(size, parameters), max(work, rows * parameters)
-    if size >= LARGE_NET:
-        return num_cores
+        size = sum(parameter.numel() for parameter in module.parameters())
+        if size >= LARGE_NET:
+            return num_cores
+        work = max(work, rows * size)
     if config.num_learners or config.num_gpus_per_learner:  # this process takes no gradient step
         return 1
     return max(1, min(num_cores, work // WORK_PER_THREAD))
