@@ -88,8 +88,9 @@ class LearnerResources(Settings):
     )
     torch_num_threads: int | None = setting(
         None,
-        "CPU threads of torch in the process that learns; None uses one per CPU in a learner process, and otherwise as "
-        "many as the rows of a gradient step, the size of the nets and the CPU cores give a new run, which keeps them.",
+        "CPU threads of torch in the process that learns; None uses one per CPU in a learner process, and otherwise a "
+        "number that follows from the rows of a gradient step, the size of the nets and the CPU cores. A run that "
+        "resumes keeps it.",
         ge=1,
     )
 
