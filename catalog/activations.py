@@ -23,8 +23,9 @@ Initializer = str | Callable[..., Any] | None
 Activation = str | type[nn.Module] | Callable[[], nn.Module]
 
 
-Norm = Literal["layer", "rms"]
-"""Name of a norm: ``nn.LayerNorm``, or ``nn.RMSNorm``, which neither subtracts the mean nor has biases."""
+Norm = Literal["layer", "rms", "batch"]
+"""Name of a norm: ``nn.LayerNorm``, ``nn.RMSNorm``, which neither subtracts the mean nor has biases, or batch norm, which
+has running statistics."""
 
 
 Blocks = Literal["simba", "bro"]

@@ -28,6 +28,21 @@ PLAIN: dict[str, Any] = {
 """The published settings (Haarnoja et al. 2018, table 1), for :meth:`SACConfig.plain`. The defaults are the same but
 standardise observations where actions are a Box."""
 
+FLASH: dict[str, Any] = {
+    "num_atoms": 101,
+    "v_min": -5.0,
+    "v_max": 5.0,
+    "normalize_rewards": True,
+    "initial_alpha": 0.01,
+    "model_config": {
+        "fcnet_hiddens": [64, 64, 64],
+        "fcnet_blocks": "simba",
+        "fcnet_norm": "batch",
+        "functions": {"value": {"fcnet_hiddens": [128, 128, 128]}},
+    },
+}
+"""A narrow FlashSAC, for :meth:`SACConfig.flash`."""
+
 
 class SACTraining(SACNetSettings, ActionCriticTraining):
     """Settings of SAC's losses and targets."""
@@ -102,6 +117,16 @@ class SACConfig(SACTraining, ReplayConfig):
         critics = {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}
         parts = {"policy_value": "mean", "model_config": {"functions": {"value": critics}}}
         return cls().update(parts | _updates_per_step(20, values) | values)
+
+    @on_the_class
+    def flash(cls, **values: Any) -> "SACConfig":
+        """Return a new config with the parts of FlashSAC in narrow nets: residual blocks with batch norm, two critics of
+        101 atoms, and rewards that are scaled to the range of the atoms.
+
+        Args:
+            **values: Additional settings, or values that replace those of FlashSAC.
+        """
+        return cls().update(FLASH | values)
 
     @property
     def algo_class(self) -> type["SAC"]:

@@ -16,12 +16,44 @@ EXPANSION = 4
 """Width of the hidden layer of a SimBa block, as a multiple of the width of its input and output."""
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm (Ioffe and Szegedy 2015). In training it standardises each input by the mean and variance over the rows,
+    and moves the running mean and variance towards them. All other passes use the running ones, and so does a single row,
+    which has no variance.
+
+    Args:
+        width: Width of the input.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.num_batches_tracked = None  # only a momentum of None reads it
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise the rows ``[..., width]``."""
+        return self._normalized(input.flatten(0, -2)).view_as(input)
+
+    def of_members(self, input: Tensor, *, frozen: bool = False) -> Tensor:
+        """Normalise the rows ``[members, B, width]`` of the first nets of an ensemble, each by its own statistics, which
+        :class:`DenseEnsemble` has put side by side. A ``frozen`` norm uses and leaves the running statistics, and its
+        weights get no gradient."""
+        rows = input.transpose(0, 1).flatten(1)
+        return self._normalized(rows, frozen=frozen).unflatten(1, (len(input), -1)).transpose(0, 1)
+
+    def _normalized(self, rows: Tensor, *, frozen: bool = False) -> Tensor:
+        parts = (self.running_mean, self.running_var, self.weight, self.bias)
+        parts = [(part.detach() if frozen else part).flatten()[: rows.shape[1]] for part in parts]
+        is_training = self.training and not frozen and len(rows) > 1
+        return functional.batch_norm(rows, *parts, is_training, self.momentum, self.eps)
+
+
 class Layer(NamedTuple):
     """One layer of a :class:`DenseStack`: linear, norm and activation, in this order, each of which may be None.
 
     Attributes:
         linear: Weights and biases of the linear part, by parameter name.
         norm: Weights and biases of the norm, by parameter name.
+        batch_norm: Batch norm in place of ``norm``.
         activation: The activation; None for none, or for "linear".
         drops: Whether dropout follows the activation.
         keeps: Whether to keep the input of this layer for the next layer with ``adds``.
@@ -30,6 +62,7 @@ class Layer(NamedTuple):
 
     linear: dict[str, Any] | None
     norm: dict[str, Any] | None = None
+    batch_norm: Callable[..., Tensor] | None = None
     activation: Callable[[Tensor], Tensor] | None = None
     drops: bool = False
     keeps: bool = False
@@ -109,7 +142,7 @@ class DenseStack(nn.Module):
         self, input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
     ) -> Iterator[Layer]:
         """Build the modules of all layers except the output layer, and yield these layers without activations."""
-        norm_class = nn.RMSNorm if norm == "rms" else nn.LayerNorm
+        norm_class = {"rms": nn.RMSNorm, "batch": BatchNorm}.get(norm or "layer", nn.LayerNorm)
 
         def linear(inputs: int, outputs: int) -> dict[str, Any]:
             self.linears.append(nn.Linear(inputs, outputs))
@@ -117,26 +150,26 @@ class DenseStack(nn.Module):
 
         def normed(width: int) -> dict[str, Any]:
             self.norms.append(norm_class(width))
-            return self.norms[-1]._parameters
+            return {"batch_norm": self.norms[-1]} if norm == "batch" else {"norm": self.norms[-1]._parameters}
 
         if blocks is None:
             for inputs, width in pairwise((input_dim, *hidden_dims)):
-                yield Layer(linear(inputs, width), normed(width) if norm else None, drops=True)
+                yield Layer(linear(inputs, width), **(normed(width) if norm else {}), drops=True)
             return
         # Both kinds of blocks keep the sum of their inputs free of activations, so that gradients pass unchanged.
         width, *others = hidden_dims
         if blocks == "bro":
-            yield Layer(linear(input_dim, width), normed(width), drops=True)
+            yield Layer(linear(input_dim, width), **normed(width), drops=True)
             for _ in others:
-                yield Layer(linear(width, width), normed(width), drops=True, keeps=True)
-                yield Layer(linear(width, width), normed(width), adds=True)
+                yield Layer(linear(width, width), **normed(width), drops=True, keeps=True)
+                yield Layer(linear(width, width), **normed(width), adds=True)
         else:
             yield Layer(linear(input_dim, width))
             for _ in others:
-                yield Layer(None, normed(width), keeps=True)
+                yield Layer(None, **normed(width), keeps=True)
                 yield Layer(linear(width, EXPANSION * width), drops=True)
                 yield Layer(linear(EXPANSION * width, width), adds=True)
-            yield Layer(None, normed(width))
+            yield Layer(None, **normed(width))
 
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
@@ -150,13 +183,15 @@ class DenseStack(nn.Module):
         given = kept = x
         dropout = self.dropout if self.training else 0.0
         try:
-            for weights, norm, activation, drops, keeps, adds in self.layers if layers is None else layers:
+            for weights, norm, batch_norm, activation, drops, keeps, adds in self.layers if layers is None else layers:
                 if keeps:
                     kept = x
                 if weights is not None:
                     x = self._linear(x, **weights)
                 if norm is not None:
                     x = self._norm(x, **norm)
+                if batch_norm is not None:
+                    x = batch_norm(x)
                 if activation is not None:
                     x = activation(x)
                 if dropout and drops:
@@ -232,6 +267,13 @@ class DenseEnsemble(DenseStack):
                 # [in, out], in which order the product of a batch of matrices needs no transposed copies
                 stack = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
                 setattr(of_layer[0], name, nn.Parameter(stack))
+        for norm in self.norms:
+            for name, statistics in [*norm.named_buffers()]:
+                setattr(norm, name, statistics.repeat(members))
+        self.layers = [
+            layer._replace(batch_norm=layer.batch_norm.of_members) if isinstance(layer.batch_norm, BatchNorm) else layer
+            for layer in self.layers
+        ]
 
     @staticmethod
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -252,7 +294,14 @@ class DenseEnsemble(DenseStack):
 
         if members is None and not frozen:
             return self.layers
-        return [layer._replace(linear=taken(layer.linear), norm=taken(layer.norm)) for layer in self.layers]
+        return [
+            layer._replace(
+                linear=taken(layer.linear),
+                norm=taken(layer.norm),
+                batch_norm=layer.batch_norm and partial(layer.batch_norm, frozen=frozen),
+            )
+            for layer in self.layers
+        ]
 
 
 def _norm_of_members(normalize: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
