@@ -24,8 +24,8 @@ Activation = str | type[nn.Module] | Callable[[], nn.Module]
 
 
 Norm = Literal["layer", "rms", "batch"]
-"""Name of a norm: ``nn.LayerNorm``, ``nn.RMSNorm``, which neither subtracts the mean nor has biases, or batch norm, which
-has running statistics."""
+"""Name of a norm: ``nn.LayerNorm``; ``nn.RMSNorm``, which neither subtracts the mean nor has biases; or batch norm,
+which has running statistics."""
 
 
 Blocks = Literal["simba", "bro"]

@@ -84,8 +84,9 @@ class DefaultModelConfig(Settings):
     fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm stands before each activation of the MLP encoder.")
     fcnet_norm: Norm | None = _encoder(
         None,
-        "Norm before each activation of the MLP encoder, 'layer' (LayerNorm) or 'rms' (RMSNorm); None means "
-        "LayerNorm if fcnet_use_layernorm is True or if there are residual blocks, and no norm otherwise.",
+        "Norm before each activation of the MLP encoder, 'layer' (LayerNorm), 'rms' (RMSNorm) or 'batch' (batch norm, "
+        "whose running statistics act); None means LayerNorm if fcnet_use_layernorm is True or if there are residual "
+        "blocks, and no norm otherwise.",
     )
     fcnet_blocks: Blocks | None = _encoder(
         None,

@@ -55,8 +55,9 @@ _SETTINGS = """
     gamma grad_clip grad_clip_by gym_env_vectorize_mode her_ratio her_reward_fn her_strategy ignore_env_runner_failures
     initial_alpha keep_best_checkpoint keep_checkpoints kl_coeff kl_target lambda_ league learner_class
     learner_timeout_s loggers loggers/* lr max_nonfinite_updates_in_a_row max_restarts_in_a_row
-    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy num_atoms num_cpus_per_env_runner
-    num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration num_envs_per_env_runner num_epochs
+    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy normalize_rewards num_atoms
+    num_cpus_per_env_runner num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration
+    num_envs_per_env_runner num_epochs
     num_gpus_per_learner num_learners num_quantiles num_steps_sampled_before_learning_starts on_checkpoint
     on_environment_created on_episode_end on_evaluate_end on_sample_end on_train_result policies policies_to_train
     policies_to_train/* policy_delay policy_mapping_fn policy_mapping_fn/* policy_overrides policy_value

@@ -452,6 +452,7 @@ ALGORITHMS_OF_OTHERS = {
     "RecurrentPPO": "Use PPO with model_config={'use_lstm': True}.",
     "rainbow": "Use DQN: DQNConfig.rainbow(v_min=..., v_max=...)",
     "TQC": "It is SAC with other settings: SACConfig.tqc(), .redq() or .droq().",
+    "FlashSAC": "It is SAC with other settings: SACConfig.flash().",
     "CrossQ": "It is not here yet. Use SAC.",
 }
 

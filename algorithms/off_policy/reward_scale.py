@@ -9,14 +9,15 @@ from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 
 LARGEST = 5.0
-"""Largest magnitude of a discounted return of divided rewards."""
+"""Largest magnitude of the discounted return of divided rewards."""
 
 
 class RewardScale(nn.Module):
-    """Divides rewards by the running standard deviation of discounted returns, and by at least a fifth of the largest of
-    them (Lee et al. 2025, "Hyperspherical Normalization for Scalable Deep Reinforcement Learning", section 4.3).
+    """Divides rewards by the running standard deviation of discounted returns, but at least by a fifth of the largest
+    return, so that returns lie within ±5 (Lee et al. 2025, "Hyperspherical Normalization for Scalable Deep
+    Reinforcement Learning").
 
-    The return of a step is its reward, plus gamma times the return of the step before it in the same episode.
+    The return up to a step is the step's reward, plus gamma times the return up to the step before it in its episode.
 
     Override points: none.
 

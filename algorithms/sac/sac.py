@@ -120,8 +120,8 @@ class SACConfig(SACTraining, ReplayConfig):
 
     @on_the_class
     def flash(cls, **values: Any) -> "SACConfig":
-        """Return a new config with the parts of FlashSAC in narrow nets: residual blocks with batch norm, two critics of
-        101 atoms, and rewards that are scaled to the range of the atoms.
+        """Return a new config with parts of FlashSAC in narrow nets: residual blocks with batch norm, critics of 101
+        atoms, and rewards that are divided so that returns fit the atoms.
 
         Args:
             **values: Additional settings, or values that replace those of FlashSAC.

@@ -17,9 +17,9 @@ EXPANSION = 4
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm (Ioffe and Szegedy 2015). In training it standardises each input by the mean and variance over the rows,
-    and moves the running mean and variance towards them. All other passes use the running ones, and so does a single row,
-    which has no variance.
+    """Batch norm (Ioffe and Szegedy 2015, "Batch Normalization", Algorithm 1). In training it standardises each input
+    by its mean and variance over the rows, and moves running statistics towards them. Outside training it uses the
+    running statistics, and also for a single row, which has no variance.
 
     Args:
         width: Width of the input.
@@ -34,9 +34,9 @@ class BatchNorm(nn.BatchNorm1d):
         return self._normalized(input.flatten(0, -2)).view_as(input)
 
     def of_members(self, input: Tensor, *, frozen: bool = False) -> Tensor:
-        """Normalise the rows ``[members, B, width]`` of the first nets of an ensemble, each by its own statistics, which
-        :class:`DenseEnsemble` has put side by side. A ``frozen`` norm uses and leaves the running statistics, and its
-        weights get no gradient."""
+        """Normalise the rows ``[members, B, width]`` of the first nets of a :class:`DenseEnsemble`, each with its own
+        weights and statistics. If ``frozen``, use the running statistics and do not move them, and give the weights no
+        gradient."""
         rows = input.transpose(0, 1).flatten(1)
         return self._normalized(rows, frozen=frozen).unflatten(1, (len(input), -1)).transpose(0, 1)
 

@@ -100,7 +100,7 @@ ACTS: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "DQN": {"dueling": True, "num_atoms": 3, "v_min": -1.0, "v_max": 1.0, "noisy": False, "prioritized_replay": False}
     | {"frame_stack_axis": 0, "replay_capacity": 40},
-    "SAC": {"num_critics": 1, "num_quantiles": 3, "burn_in_len": 2},
+    "SAC": {"num_critics": 1, "num_quantiles": 3, "burn_in_len": 2, "normalize_rewards": True},
 }
 """By algorithm: a value of each setting that does not fit what was saved, so that the error names it or the state."""
 

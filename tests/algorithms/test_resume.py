@@ -23,6 +23,7 @@ from algorithms.ddpg import DDPGConfig
 from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
+from algorithms.sac.sac import FLASH
 from algorithms.td3 import TD3Config
 from rlmodule import Columns
 from rlmodule.agents.episode import MultiAgentEpisode
@@ -188,6 +189,7 @@ def ppo(env: Any, **values: Any) -> PPOConfig:
 
 SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10, "rollout_fragment_length": 5}
 SEQUENCES["num_steps_sampled_before_learning_starts"] = 64
+NORMED = {"fcnet_hiddens": [8, 8], "fcnet_blocks": "simba", "fcnet_norm": "batch"}
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
 RESTARTED: dict[str, Any] = {"restart_failed_sub_environments": True}
 SEQUENCES["model_config"] = LSTM
@@ -208,6 +210,7 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "agents, own state": lambda: ppo(Keepers, policies="shared", num_envs_per_env_runner=1),
     "dqn": lambda: tiny(prioritized_replay=True, n_step=3, training_intensity=5.0, num_atoms=3, v_min=0, v_max=9),
     "sac": lambda: replaying(SACConfig, "Pendulum-v1", n_step=2, prioritized_replay=True),
+    "flash": lambda: replaying(SACConfig, "Pendulum-v1", **FLASH | {"model_config": NORMED}),
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
     "dqn, sequences": lambda: tiny(**SEQUENCES),
     "ppo, nested, sampled ahead": lambda: ppo(Walker, sample_ahead=1, model_config=LSTM | PAST),

@@ -18,6 +18,7 @@ from catalog.critics import ActionCode, ActionCriticCatalog, num_joint_actions
 from catalog.encoders.dense import DenseEnsemble, DenseStack
 from catalog.encoders.mlp import MLPEncoderConfig
 from catalog.spaces import zero_batch
+from rlmodule.testing.data import clone, differences
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
@@ -40,7 +41,7 @@ def member(ensemble: DenseEnsemble, index: int, **layers: Any) -> DenseStack:
     return net
 
 
-@pytest.mark.parametrize("norm", [None, "layer", "rms"])
+@pytest.mark.parametrize("norm", [None, "layer", "rms", "batch"])
 @pytest.mark.parametrize(
     ("hidden", "blocks"), [((), None), ((5,), None), ((6, 4), None), ((4, 4, 4), "simba"), ((4, 4), "bro")]
 )
@@ -174,8 +175,10 @@ def test_critics_give_a_frozen_pass_a_gradient_for_the_actions_alone() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_the_first_critics_alone_have_the_values_they_have_together(frozen: bool) -> None:
-    critics = critics_of(ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"fcnet_norm": "layer"}))
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_the_first_critics_alone_have_the_values_they_have_together(norm: str, frozen: bool) -> None:
+    critics = critics_of(ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"fcnet_norm": norm}))
+    critics.eval()
     latent, actions = torch.randn(5, 3), torch.randn(5, 2)
     torch.testing.assert_close(
         critics(latent, actions, frozen=frozen, num_critics=1), critics(latent, actions)[:1], rtol=1e-6, atol=1e-6
@@ -311,6 +314,42 @@ def test_critics_have_the_blocks_and_norms_of_the_settings(blocks: str, wide: in
     ]
     for net in (encoder.actor_encoder, critics):
         assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)} == {nn.RMSNorm}
+
+
+def test_batch_norms_of_critics_are_those_of_critics_apart() -> None:
+    members = 3
+    layers: dict[str, Any] = {"input_dim": 4, "hidden_dims": (6, 6), "activation": "relu", "init": Init()}
+    layers |= {"blocks": "simba", "norm": "batch"}
+    ensemble = DenseEnsemble(members, **layers)
+    nets = [member(ensemble, i, **layers) for i in range(members)]
+    for _ in range(3):
+        x = torch.randn(members, 7, 4)
+        torch.testing.assert_close(
+            ensemble.run(x), torch.stack([net.run(rows) for net, rows in zip(nets, x, strict=True)])
+        )
+    for ours, *theirs in zip(ensemble.norms, *(net.norms for net in nets), strict=True):
+        for name, statistics in ours.named_buffers():
+            torch.testing.assert_close(statistics, torch.cat([norm.get_buffer(name) for norm in theirs]))
+    x = torch.randn(members, 7, 4)
+    frozen = ensemble.run(x, ensemble.layers_of(frozen=True))  # in training, too
+    for net in (ensemble, *nets):
+        net.eval()
+    apart = torch.stack([net.run(rows) for net, rows in zip(nets, x, strict=True)])
+    torch.testing.assert_close(ensemble.run(x), apart)
+    torch.testing.assert_close(frozen, apart)
+    torch.testing.assert_close(ensemble.run(x[:2], ensemble.layers_of(2)), apart[:2])
+
+
+def test_a_frozen_pass_leaves_the_statistics_of_batch_norm() -> None:
+    critics = critics_of(ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"fcnet_norm": "batch"}))
+    before = clone(dict(critics.named_buffers()))
+    latent, actions = torch.randn(5, 3), torch.randn(5, 2, requires_grad=True)
+    critics(latent, actions, frozen=True).sum().backward()
+    assert differences(dict(critics.named_buffers()), before) == []
+    assert actions.grad is not None
+    assert all(parameter.grad is None for parameter in critics.parameters())
+    critics(latent, actions)
+    assert len(differences(dict(critics.named_buffers()), before)) == 4  # two norms, two statistics
 
 
 @pytest.mark.parametrize("num_critics", [1, 2, 5])

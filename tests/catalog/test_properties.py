@@ -159,7 +159,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "fcnet_hiddens": WIDTHS,
     "fcnet_activation": ACTIVATIONS,
     "fcnet_use_layernorm": FLAG,
-    "fcnet_norm": st.sampled_from([None, "layer", "rms"]),
+    "fcnet_norm": st.sampled_from([None, "layer", "rms", "batch"]),
     "fcnet_blocks": st.sampled_from([None, "simba", "bro"]),
     "fcnet_dropout": st.sampled_from([0, 0.5]),
     "fcnet_kernel_initializer": KERNELS,
@@ -281,7 +281,7 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     given = drop(given, *of_other_memories(given))
     if given.get("fcnet_blocks"):
         given["fcnet_hiddens"] = [3, 3]
-    if given.get("fcnet_norm") == "rms":
+    if given.get("fcnet_norm") in ("rms", "batch"):
         given = drop(given, "fcnet_use_layernorm")
     if given.get("conv_filters") == "impala":
         given = drop(given, "conv_use_layernorm", "conv_padding")
@@ -321,8 +321,8 @@ def of_other_memories(given: Mapping[str, Any]) -> list[str]:
 
 def unfit_for_parts(given: Mapping[str, Any]) -> list[str]:
     """Settings of dense nets that a part cannot have, or that its ``given`` blocks and norm do not go with."""
-    blocks, rms = given.get("fcnet_blocks"), given.get("fcnet_norm") == "rms"
-    return ["fcnet_blocks", "fcnet_norm", *["fcnet_hiddens"] * bool(blocks), *["fcnet_use_layernorm"] * rms]
+    blocks, has_norm = given.get("fcnet_blocks"), given.get("fcnet_norm") in ("rms", "batch")
+    return ["fcnet_blocks", "fcnet_norm", *["fcnet_hiddens"] * bool(blocks), *["fcnet_use_layernorm"] * has_norm]
 
 
 def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "two memories": memory("use_lstm", vf_share_layers=False),
     "batch norm": {"normed": True},
     "LSTM and batch norm": {"normed": True, **memory("use_lstm")},
+    "batch norm of the settings": memory("use_lstm", fcnet_norm="batch"),
     "3 steps": {"n_step": 3},
     "prioritized": {"n_step": 2, "prioritized_replay": True},
     "LSTM, burn-in, prioritized": {"n_step": 2, "prioritized_replay": True, "burn_in_len": 2, **memory("use_lstm")},

@@ -116,6 +116,16 @@ def test_stacked_updates_are_those_of_one_after_another(net: str) -> None:
     assert stacked.num_gradient_steps["c"] < stacked.num_gradient_steps["b"]
 
 
+def test_policies_with_batch_norm_are_not_stacked_so_that_their_statistics_move() -> None:
+    learner = make(model={"fcnet_norm": "batch"})
+    assert groups(learner) == [(module_id,) for module_id in IDS]
+    learner.update_from_episodes(data_for(learner))
+    for module_id in IDS:
+        statistics = [x for name, x in learner.module[module_id].named_buffers() if "running_mean" in name]
+        assert statistics
+        assert all(x.any() for x in statistics)
+
+
 @pytest.mark.parametrize("settings", [{"minibatch_size": 7}, {"minibatch_size": None}, {"grad_clip": None}])
 def test_minibatches_and_clips_are_those_of_one_after_another(settings: dict[str, Any]) -> None:
     stacked, alone = make(**settings), make(**settings)

@@ -14,6 +14,8 @@ from algorithms import Algorithm
 from algorithms.ppo import PPOCatalog
 from algorithms.registry import config_class
 from algorithms.sac import SAC, SACConfig, SACLearner, SACModelConfig
+from algorithms.sac.sac import FLASH
+from catalog.encoders.dense import BatchNorm
 from rlmodule import RLModuleSpec
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch
@@ -180,6 +182,51 @@ def test_several_learners_come_to_what_one_does(fleet: Fleet, kind: str) -> None
         learn, *[(config.copy().update({"env": None}).freeze(), spec, b) for b in (batches, [None] * 6)]
     )
     assert alone[0]["digest"] == alone[1]["digest"]
+
+
+NORMED = {"fcnet_hiddens": [8, 8], "fcnet_blocks": "simba", "fcnet_norm": "batch"}
+
+
+@pytest.mark.parametrize("memory", [{}, {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4}], ids=["", "LSTM"])
+def test_learners_with_batch_norm_stay_equal(fleet: Fleet, memory: dict[str, Any]) -> None:
+    config = tiny(lambda env_config: Wandering(BOX), **FLASH | {"model_config": NORMED | memory})
+    config.training(train_batch_size_per_learner=24, num_steps_sampled_before_learning_starts=64)
+    with config.build() as algorithm:
+        algorithm.train()
+        module, replay = algorithm.get_module(), algorithm.replay  # type: ignore[attr-defined]
+        spec = config.get_rl_module_spec(module.observation_space, module.action_space).as_multi()
+        shards = [shard_batch(replay.sample(24).batch, 2) for _ in range(4)]
+    shards.append([replay.sample(24).batch, None])
+    config = config.copy().update({"env": None}).freeze()
+    first, second = fleet.values(learn, *[(config, spec, [shard[rank] for shard in shards]) for rank in range(2)])
+    assert first["digest"] == second["digest"]
+
+
+def test_target_nets_copy_statistics_and_follow_weights() -> None:
+    config = tiny(lambda env_config: Wandering(BOX), **FLASH | {"model_config": NORMED})
+    with config.build() as algorithm:
+        algorithm.train()
+        learner = algorithm.learner_group.learner
+        module, target = learner.module[ID], learner.target[ID]  # type: ignore[attr-defined]
+        statistics = {name: x for name, x in module.qf.named_buffers() if "running" in name}
+        assert len(statistics) == 4
+        for name, x in statistics.items():
+            assert x.any()
+            assert torch.equal(target.qf.get_buffer(name), x)
+        assert all(not torch.equal(target.qf.get_parameter(name), x) for name, x in module.qf.named_parameters())
+        acting = algorithm.env_runner_group.module[ID]
+        for name, x in acting.named_buffers():
+            assert torch.equal(x, module.get_buffer(name))
+
+
+def test_flash_is_sac_with_other_settings() -> None:
+    config = SACConfig.flash(gamma=0.9)
+    assert (config.num_atoms, config.v_min, config.v_max, config.gamma) == (101, -5, 5, 0.9)
+    assert config.normalize_rewards
+    module: Any = config.get_rl_module_spec(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))).build()
+    assert [part.num_features for part in module.encoder.modules() if isinstance(part, BatchNorm)] == [64, 64, 64]
+    assert [part.num_features for part in module.qf.modules() if isinstance(part, BatchNorm)] == [128, 128, 128]
+    assert module.qf(torch.zeros(5, 3), torch.zeros(5, 2)).shape == (2, 5, 101)
 
 
 def test_the_plain_settings_are_the_published_ones() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from catalog.activations import Init
 from catalog.base import ModelConfig, encoder_rules
+from catalog.encoders.dense import BatchNorm, DenseStack
 from catalog.encoders.mlp import (
     FreeLogStdMLPHeadConfig,
     MLPEncoderConfig,
@@ -79,7 +80,10 @@ def test_model_settings_shape_the_encoder() -> None:
     assert not torch.equal(net.train()(x).latent, net(x).latent), "dropout draws again"
 
 
-@pytest.mark.parametrize(("norm", "kind"), [(None, nn.LayerNorm), ("layer", nn.LayerNorm), ("rms", nn.RMSNorm)])
+@pytest.mark.parametrize(
+    ("norm", "kind"),
+    [(None, nn.LayerNorm), ("layer", nn.LayerNorm), ("rms", nn.RMSNorm), ("batch", BatchNorm)],
+)
 @pytest.mark.parametrize("blocks", ["simba", "bro"])
 def test_residual_blocks_and_norms_are_model_settings(blocks: Any, norm: Any, kind: type[nn.Module]) -> None:
     settings: dict[str, Any] = {"fcnet_hiddens": (8, 8), "fcnet_norm": norm, "fcnet_blocks": blocks}
@@ -88,10 +92,43 @@ def test_residual_blocks_and_norms_are_model_settings(blocks: Any, norm: Any, ki
     net = config.build()
     wide = 32 if blocks == "simba" else 8
     assert [tuple(p.shape) for p in net.parameters() if p.dim() == 2] == [(8, 5), (wide, 8), (8, wide)]
-    assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)} == {kind}
+    assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm | BatchNorm)} == {kind}
     assert net(torch.randn(2, 3, 5)).latent.shape == (2, 3, 8)
     plain = decide(spaces.Box(-1, 1, (5,)), fcnet_norm=norm)[0].build()
     assert sum(isinstance(m, kind) for m in plain.modules()) == (0 if norm is None else 2)
+
+
+def test_batch_norm_standardises_by_the_rows_in_training_and_by_running_statistics_elsewhere() -> None:
+    net, rows = BatchNorm(1), torch.tensor([[1.0], [3.0], [8.0]])
+    # the mean is 4, the variance 26 / 3, or 13 as an estimate from three rows
+    expected = (rows - 4) / math.sqrt(26 / 3 + 1e-5)
+    torch.testing.assert_close(net(rows), expected)
+    assert net.running_mean.tolist() == pytest.approx([0.1 * 4])
+    assert net.running_var.tolist() == pytest.approx([0.9 + 0.1 * 13])
+    kept = net.running_mean.clone()
+    single = (rows[:1] - 0.4) / math.sqrt(2.2 + 1e-5)
+    torch.testing.assert_close(net(rows[:1]), single)  # a single row has no variance
+    torch.testing.assert_close(net.eval()(rows)[:1], single)
+    torch.testing.assert_close(net(rows.view(3, 1, 1)).view(3, 1)[:1], single)
+    assert torch.equal(net.running_mean, kept)
+
+
+def test_batch_norm_of_a_dense_net_is_that_of_torch() -> None:
+    config, _ = decide(spaces.Box(-1, 1, (5,)), fcnet_hiddens=(8, 7), fcnet_norm="batch", fcnet_activation="relu")
+    net: Any = config.build()
+    plain = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 7), nn.BatchNorm1d(7), nn.ReLU())
+    assert isinstance(net, DenseStack)
+    parts = [layer for pair in zip(net.linears, net.norms, strict=True) for layer in pair]
+    for ours, theirs in zip(parts, [plain[0], plain[1], plain[3], plain[4]], strict=True):
+        theirs.load_state_dict(ours.state_dict(), strict=False)
+    for _ in range(3):
+        x = torch.randn(9, 5)
+        torch.testing.assert_close(net(x).latent, plain(x))
+    for norm, theirs in zip(net.norms, [plain[1], plain[4]], strict=True):
+        torch.testing.assert_close(norm.running_mean, theirs.running_mean)
+        torch.testing.assert_close(norm.running_var, theirs.running_var)
+    x = torch.randn(2, 3, 5)
+    torch.testing.assert_close(net.eval()(x).latent, plain.eval()(x.flatten(0, 1)).view(2, 3, 7))
 
 
 @pytest.mark.parametrize(
