@@ -214,7 +214,7 @@ def test_target_nets_copy_statistics_and_follow_weights() -> None:
             assert x.any()
             assert torch.equal(target.qf.get_buffer(name), x)
         assert all(not torch.equal(target.qf.get_parameter(name), x) for name, x in module.qf.named_parameters())
-        acting = algorithm.env_runner_group.module[ID]
+        acting = algorithm.env_runner_group.module
         for name, x in acting.named_buffers():
             assert torch.equal(x, module.get_buffer(name))
 
