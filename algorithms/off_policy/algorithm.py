@@ -15,7 +15,6 @@ from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
 from algorithms.multi_agent_config import MultiAgentConfig
-from algorithms.off_policy.reward_scale import RewardScale
 from algorithms.replay.buffer import FORMAT, ReplayBuffer
 from algorithms.replay.hindsight import GoalFn, HindsightReplay
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
@@ -25,7 +24,6 @@ from algorithms.sections import Reporting
 from catalog.checks import Schedule
 from catalog.past import PREV_OBS, PREV_REWARD
 from catalog.settings import Section, Settings, setting, settings_of
-from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
@@ -227,7 +225,6 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed: dict[str, float] = {}
         # Module id → column of each env and agent in its replay buffer `[envs, agents]`; -1 for none.
         self._columns: dict[str, np.ndarray] = {}
-        self._reward_scales: dict[str, RewardScale] = {}  # of the modules with `normalize_rewards`
         super().__init__(config)
         try:
             self.policies_changed([*filter(config.is_trained, self.learner_group.module)])
@@ -251,7 +248,7 @@ class ReplayAlgorithm(Algorithm):
 
     def policies_changed(self, trained: Collection[str]) -> None:
         for module_id in self.configs.keys() - set(trained):
-            for by_id in (self.replays, self.configs, self._steps_owed, self._columns, self._reward_scales):
+            for by_id in (self.replays, self.configs, self._steps_owed, self._columns):
                 by_id.pop(module_id, None)
         for module_id in trained:
             if module_id not in self.configs:
@@ -289,18 +286,13 @@ class ReplayAlgorithm(Algorithm):
         new steps by module id: env steps, or in a multi-agent run, steps of the agents that act with the module."""
         if not self.config.is_multi_agent:
             for rollout in rollouts:
-                on_cpu, first = rollout.to(torch.device("cpu")), rollout.first_env_index
-                self.replay.add(on_cpu, first)
-                for scale in self._reward_scales.values():
-                    scale.update(on_cpu, slice(first, first + rollout.shape[1]))
+                self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
             return {DEFAULT_MODULE_ID: num_env_steps}
         sampled = dict[str, int]()
         for rollout in rollouts:
             for module_id, module_rollout in rollout.items():
                 columns = self._columns[module_id][tuple(rollout.slots[module_id].T)]
                 self.replays[module_id].add(module_rollout, columns)
-                if module_id in self._reward_scales:
-                    self._reward_scales[module_id].update(module_rollout, columns)
                 sampled[module_id] = sampled.get(module_id, 0) + module_rollout.num_env_steps
         return sampled
 
@@ -317,8 +309,6 @@ class ReplayAlgorithm(Algorithm):
         config, replay = self.configs[module_id], self.replays[module_id]
         beta = value_at(config.prioritized_replay_beta, self.clock)
         sample = replay.sample(config.train_batch_size, beta=beta)
-        if module_id in self._reward_scales:
-            sample.batch[Columns.REWARDS].div_(self._reward_scales[module_id].divisor)
         start = perf_counter()
         learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.clock, module_id=module_id)
         seconds["update"] += perf_counter() - start
@@ -385,14 +375,13 @@ class ReplayAlgorithm(Algorithm):
             prioritized=prioritized,
             sequences=sequences,
             hindsight=hindsight,
+            normalize_rewards=config.normalize_rewards,
             frame_stack_axis=config.frame_stack_axis,
             seed=seed_sequence(self.run_seed, "replay", *number),
         )
         if sequences is not None and not config.is_multi_agent:
             self._check_sequences(sequences, replay.max_steps)
         self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
-        if config.normalize_rewards:
-            self._reward_scales[module_id] = RewardScale(columns, config.gamma)
 
     def _hindsight_of(self, config: Any, module: RLModule) -> HindsightReplay:
         """Return the settings of hindsight for ``module``, which is trained with the settings ``config``. Raise
@@ -458,8 +447,6 @@ class ReplayAlgorithm(Algorithm):
         state = super().get_state() | {"steps_owed": self._by_id(self._steps_owed.copy())}
         if self.config.replay_in_checkpoints:
             state["replay"] = self._by_id({name: replay.get_state() for name, replay in self.replays.items()})
-        if self._reward_scales:
-            state["reward_scales"] = {name: dict(scale.state_dict()) for name, scale in self._reward_scales.items()}
         return state
 
     def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
@@ -479,8 +466,6 @@ class ReplayAlgorithm(Algorithm):
         super().set_state(state)
         several, saved = self.config.is_multi_agent, state.get("replay")
         self._steps_owed |= state["steps_owed"] if several else {DEFAULT_MODULE_ID: state["steps_owed"]}
-        for module_id in self._reward_scales.keys() & state.get("reward_scales", {}).keys():
-            self._reward_scales[module_id].set_state(state["reward_scales"][module_id])
         if saved is None or not self.config.replay_in_checkpoints:
             return
         for module_id, replay in self.replays.items():

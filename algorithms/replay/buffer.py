@@ -15,6 +15,7 @@ from algorithms.replay.draws import Draws
 from algorithms.replay.hindsight import Hindsight, HindsightReplay
 from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay
+from algorithms.replay.reward_scale import RewardScale
 from algorithms.replay.ring import CUT, TRUNCATED, Ring
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
 from algorithms.replay.windows import Windows
@@ -58,6 +59,7 @@ class ReplayBuffer:
         prioritized: Settings for drawing in proportion to TD errors; None draws uniformly.
         sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
         hindsight: Settings for giving sampled steps new goals; None leaves the goals as they are.
+        normalize_rewards: Whether a :class:`RewardScale` divides the rewards in samples.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Seed of the random stream of the draws, or the stream itself.
@@ -87,6 +89,7 @@ class ReplayBuffer:
         prioritized: PrioritizedReplay | None = None,
         sequences: SequenceReplay | None = None,
         hindsight: HindsightReplay | None = None,
+        normalize_rewards: bool = False,
         frame_stack_axis: StackAxes | None = None,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
@@ -103,6 +106,7 @@ class ReplayBuffer:
         self._hindsight = None
         if hindsight is not None:
             self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)
+        self._reward_scale = RewardScale(num_envs, gamma) if normalize_rewards else None
         self._rng = np.random.default_rng(seed)
         self._begin_draws()
 
@@ -185,6 +189,8 @@ class ReplayBuffer:
             numbers, written = ring.numbers(valid, columns), ring.written.copy()
             ring.add(rollout, columns)
             anchors.add(states, numbers, columns, written)
+        if self._reward_scale is not None:
+            self._reward_scale.update(rollout, columns)
         self._is_behind = True
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
@@ -227,6 +233,8 @@ class ReplayBuffer:
             if weights is not None:
                 batch[Columns.WEIGHTS] = column = torch.zeros_like(batch[Columns.REWARDS])
                 column.view(-1)[batch[Columns.VALID_ROWS]] = torch.from_numpy(weights[owners])
+        if self._reward_scale is not None:
+            self._reward_scale.divide(batch[Columns.REWARDS])
         return ReplaySample(batch, drawn, owners)
 
     def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
@@ -286,11 +294,15 @@ class ReplayBuffer:
             state["sequences"] = self._anchors.get_state()
         if self.priorities is not None:
             state["priorities"] = self.priorities.get_state()
+        if self._reward_scale is not None:
+            state["reward_scale"] = dict(self._reward_scale.state_dict())
         return state
 
     def _describe(self) -> dict[str, Any]:
         """Return the properties that two buffers must share before one can load the state of the other."""
         finals = {} if self._hindsight is None else {"final observations": "of all ends of episodes"}
+        if self._reward_scale is not None:
+            finals["rewards"] = "divided"
         return {
             **finals,
             "format": FORMAT,
@@ -330,3 +342,5 @@ class ReplayBuffer:
             self._anchors.set_state(state["sequences"])
         if self.priorities is not None:
             self.priorities.set_state(state["priorities"])
+        if self._reward_scale is not None:
+            self._reward_scale.load_state_dict(state["reward_scale"])

@@ -17,34 +17,25 @@ EXPANSION = 4
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm (Ioffe and Szegedy 2015, "Batch Normalization", Algorithm 1). In training it standardises each input
-    by its mean and variance over the rows, and moves running statistics towards them. Outside training it uses the
-    running statistics, and also for a single row, which has no variance.
-
-    Args:
-        width: Width of the input.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.num_batches_tracked = None  # only a momentum of None reads it
+    """Batch norm of rows ``[..., width]`` (Ioffe and Szegedy 2015, "Batch Normalization", Algorithm 1). In training it
+    standardises each input by its mean and variance over the rows, and moves running statistics towards them. Otherwise
+    it uses these."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise the rows ``[..., width]``."""
-        return self._normalized(input.flatten(0, -2)).view_as(input)
+        return super().forward(input.flatten(0, -2)).view_as(input)
 
-    def of_members(self, input: Tensor, *, frozen: bool = False) -> Tensor:
-        """Normalise the rows ``[members, B, width]`` of the first nets of a :class:`DenseEnsemble`, each with its own
-        weights and statistics. If ``frozen``, use the running statistics and do not move them, and give the weights no
-        gradient."""
+
+class EnsembleBatchNorm(nn.BatchNorm1d):
+    """The batch norms of the nets of a :class:`DenseEnsemble`, with their weights and statistics side by side."""
+
+    def forward(self, input: Tensor, *, frozen: bool = False) -> Tensor:
+        """Normalise the rows ``[members, B, width]`` of all nets, or of the first ones. If ``frozen``, use the running
+        statistics without moving them, and give the weights no gradient."""
         rows = input.transpose(0, 1).flatten(1)
-        return self._normalized(rows, frozen=frozen).unflatten(1, (len(input), -1)).transpose(0, 1)
-
-    def _normalized(self, rows: Tensor, *, frozen: bool = False) -> Tensor:
         parts = (self.running_mean, self.running_var, self.weight, self.bias)
-        parts = [(part.detach() if frozen else part).flatten()[: rows.shape[1]] for part in parts]
-        is_training = self.training and not frozen and len(rows) > 1
-        return functional.batch_norm(rows, *parts, is_training, self.momentum, self.eps)
+        parts = [(part.detach() if frozen else part)[: rows.shape[1]] for part in parts]
+        rows = functional.batch_norm(rows, *parts, training=self.training and not frozen)
+        return rows.unflatten(1, (len(input), -1)).transpose(0, 1)
 
 
 class Layer(NamedTuple):
@@ -52,8 +43,7 @@ class Layer(NamedTuple):
 
     Attributes:
         linear: Weights and biases of the linear part, by parameter name.
-        norm: Weights and biases of the norm, by parameter name.
-        batch_norm: Batch norm in place of ``norm``.
+        norm: Weights and biases of the norm, by parameter name, or a batch norm itself.
         activation: The activation; None for none, or for "linear".
         drops: Whether dropout follows the activation.
         keeps: Whether to keep the input of this layer for the next layer with ``adds``.
@@ -61,8 +51,7 @@ class Layer(NamedTuple):
     """
 
     linear: dict[str, Any] | None
-    norm: dict[str, Any] | None = None
-    batch_norm: Callable[..., Tensor] | None = None
+    norm: dict[str, Any] | Callable[..., Tensor] | None = None
     activation: Callable[[Tensor], Tensor] | None = None
     drops: bool = False
     keeps: bool = False
@@ -142,34 +131,40 @@ class DenseStack(nn.Module):
         self, input_dim: int, hidden_dims: Sequence[int], norm: Norm | None, blocks: Blocks | None
     ) -> Iterator[Layer]:
         """Build the modules of all layers except the output layer, and yield these layers without activations."""
-        norm_class = {"rms": nn.RMSNorm, "batch": BatchNorm}.get(norm or "layer", nn.LayerNorm)
+        norm_class = nn.RMSNorm if norm == "rms" else nn.LayerNorm
 
         def linear(inputs: int, outputs: int) -> dict[str, Any]:
             self.linears.append(nn.Linear(inputs, outputs))
             return self.linears[-1]._parameters
 
-        def normed(width: int) -> dict[str, Any]:
+        def normed(width: int) -> dict[str, Any] | nn.Module:
+            if norm == "batch":
+                self.norms.append(self._batch_norm(width))
+                return self.norms[-1]
             self.norms.append(norm_class(width))
-            return {"batch_norm": self.norms[-1]} if norm == "batch" else {"norm": self.norms[-1]._parameters}
+            return self.norms[-1]._parameters
 
         if blocks is None:
             for inputs, width in pairwise((input_dim, *hidden_dims)):
-                yield Layer(linear(inputs, width), **(normed(width) if norm else {}), drops=True)
+                yield Layer(linear(inputs, width), normed(width) if norm else None, drops=True)
             return
         # Both kinds of blocks keep the sum of their inputs free of activations, so that gradients pass unchanged.
         width, *others = hidden_dims
         if blocks == "bro":
-            yield Layer(linear(input_dim, width), **normed(width), drops=True)
+            yield Layer(linear(input_dim, width), normed(width), drops=True)
             for _ in others:
-                yield Layer(linear(width, width), **normed(width), drops=True, keeps=True)
-                yield Layer(linear(width, width), **normed(width), adds=True)
+                yield Layer(linear(width, width), normed(width), drops=True, keeps=True)
+                yield Layer(linear(width, width), normed(width), adds=True)
         else:
             yield Layer(linear(input_dim, width))
             for _ in others:
-                yield Layer(None, **normed(width), keeps=True)
+                yield Layer(None, normed(width), keeps=True)
                 yield Layer(linear(width, EXPANSION * width), drops=True)
                 yield Layer(linear(EXPANSION * width, width), adds=True)
-            yield Layer(None, **normed(width))
+            yield Layer(None, normed(width))
+
+    def _batch_norm(self, width: int) -> nn.Module:
+        return BatchNorm(width)
 
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
@@ -183,15 +178,13 @@ class DenseStack(nn.Module):
         given = kept = x
         dropout = self.dropout if self.training else 0.0
         try:
-            for weights, norm, batch_norm, activation, drops, keeps, adds in self.layers if layers is None else layers:
+            for weights, norm, activation, drops, keeps, adds in self.layers if layers is None else layers:
                 if keeps:
                     kept = x
                 if weights is not None:
                     x = self._linear(x, **weights)
                 if norm is not None:
-                    x = self._norm(x, **norm)
-                if batch_norm is not None:
-                    x = batch_norm(x)
+                    x = self._norm(x, **norm) if isinstance(norm, dict) else norm(x)
                 if activation is not None:
                     x = activation(x)
                 if dropout and drops:
@@ -240,7 +233,8 @@ class DenseEnsemble(DenseStack):
     layer.
 
     The ensemble maps ``[members, B, input_dim] → [members, B, width of the last layer]``. The initialisers draw the
-    weights of each member separately. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.
+    weights of each member separately. Weights are ``[members, in, out]``, biases ``[members, 1, out]``, and those of
+    batch norms ``[members * width]``.
 
     Args:
         members: Number of nets.
@@ -251,6 +245,7 @@ class DenseEnsemble(DenseStack):
     """
 
     def __init__(self, members: int, **layers: Any) -> None:
+        self.members = members
         super().__init__(**layers)
         for activation in self.activations:
             if [*activation.parameters()]:
@@ -259,21 +254,18 @@ class DenseEnsemble(DenseStack):
                     f"computed together, got {type(activation).__name__}. Choose another one, for critics by "
                     "functions={'value': {'fcnet_activation': 'relu', 'head_fcnet_activation': 'relu'}}."
                 )
-        self.members = members
         nets = [self, *(DenseStack(**layers) for _ in range(members - 1))]
         for of_layer in zip(*([*net.linears, *net.norms] for net in nets), strict=True):
+            if isinstance(of_layer[0], EnsembleBatchNorm):
+                continue
             for name in [*of_layer[0]._parameters]:
                 weights = torch.stack([layer.get_parameter(name).detach() for layer in of_layer])
                 # [in, out], in which order the product of a batch of matrices needs no transposed copies
                 stack = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
                 setattr(of_layer[0], name, nn.Parameter(stack))
-        for norm in self.norms:
-            for name, statistics in [*norm.named_buffers()]:
-                setattr(norm, name, statistics.repeat(members))
-        self.layers = [
-            layer._replace(batch_norm=layer.batch_norm.of_members) if isinstance(layer.batch_norm, BatchNorm) else layer
-            for layer in self.layers
-        ]
+
+    def _batch_norm(self, width: int) -> nn.Module:
+        return EnsembleBatchNorm(self.members * width)
 
     @staticmethod
     def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -289,19 +281,14 @@ class DenseEnsemble(DenseStack):
         """Return the layers of the first ``members`` nets, or of all for None, for :meth:`run`. The weights of
         ``frozen`` layers get no gradient."""
 
-        def taken(weights: dict[str, Any] | None) -> dict[str, Any] | None:
+        def taken(weights: Any) -> Any:
+            if isinstance(weights, EnsembleBatchNorm):
+                return partial(weights, frozen=frozen)
             return weights and {name: (x.detach() if frozen else x)[:members] for name, x in weights.items()}
 
         if members is None and not frozen:
             return self.layers
-        return [
-            layer._replace(
-                linear=taken(layer.linear),
-                norm=taken(layer.norm),
-                batch_norm=layer.batch_norm and partial(layer.batch_norm, frozen=frozen),
-            )
-            for layer in self.layers
-        ]
+        return [layer._replace(linear=taken(layer.linear), norm=taken(layer.norm)) for layer in self.layers]
 
 
 def _norm_of_members(normalize: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -33,30 +33,21 @@ class RewardScale(nn.Module):
         super().__init__()
         self._gamma = gamma
         self.moments = RunningMoments()
-        self.register_buffer("returns", torch.zeros(num_columns, dtype=torch.float64))
-        self.register_buffer("largest", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("returns", torch.zeros(num_columns).double())
+        self.register_buffer("largest", torch.zeros(()).double())
 
     def update(self, rollout: Rollout, columns: ColumnIndex) -> None:
         """Add the returns of the valid rows of ``rollout`` ``[T, n]``, whose slots go on with the episodes of
         ``columns``."""
-        returns, seen = self.returns[columns], list[Tensor]()
-        for rewards, starts, valid in zip(
-            rollout[Columns.REWARDS], rollout[Columns.STARTS], rollout.valid, strict=True
-        ):
+        returns = self.returns[columns]
+        rows = zip(rollout[Columns.REWARDS], rollout[Columns.STARTS], rollout.valid, strict=True)
+        for rewards, starts, valid in rows:
             after = torch.where(starts, 0.0, self._gamma * returns) + rewards
             returns = torch.where(valid, after, returns)
-            seen.append(after[valid])
+            self.moments.update(after[valid])
+            self.largest = torch.maximum(self.largest, returns.abs().max())
         self.returns[columns] = returns
-        new = torch.cat([self.largest[None], *seen])
-        self.moments.update(new[1:])
-        self.largest.copy_(new.abs().max())
 
-    @property
-    def divisor(self) -> Tensor:
-        """What rewards are divided by, a scalar."""
-        return torch.maximum(self.moments.std, self.largest / LARGEST)
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
-        """Restore a ``state_dict()``. Other envs than those of the saved run begin new episodes."""
-        fits = state["returns"].shape == self.returns.shape
-        self.load_state_dict(state if fits else state | {"returns": self.returns})
+    def divide(self, rewards: Tensor) -> None:
+        """Divide ``rewards`` in place."""
+        rewards.div_(torch.maximum(self.moments.std, self.largest / LARGEST))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,19 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
-from algorithms.off_policy.reward_scale import RewardScale
+from algorithms.replay.reward_scale import RewardScale
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns, Episode, Rollout
-from rlmodule.testing.data import random_rollout
+from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.agents.envs import CartPoles
 
-ID = "default_policy"
+
+def divisor(scale: RewardScale) -> float:
+    one = torch.ones(())
+    scale.divide(one)
+    return 1 / float(one)
 
 
 def rollout_of(*rewards: list[float], terminated: bool = False) -> Rollout:
@@ -36,20 +38,22 @@ def test_the_divisor_of_three_steps_is_worked_out_by_hand() -> None:
     scale = RewardScale(2, gamma=0.5)
     scale.update(rollout_of([1.0, 2.0]), slice(1, 2))
     # returns 1 and 0.5 · 1 + 2 = 2.5, whose mean is 1.75
-    assert float(scale.divisor) == pytest.approx(0.75)
+    assert divisor(scale) == pytest.approx(0.75)
     scale.update(rollout_of([-4.0]), slice(0, 1))
     # returns 1, 2.5 and -4: their mean is -1/6, their variance (1 + 6.25 + 16) / 3 - 1/36
-    assert float(scale.divisor) == pytest.approx((23.25 / 3 - 1 / 36) ** 0.5)
+    assert divisor(scale) == pytest.approx((23.25 / 3 - 1 / 36) ** 0.5)
 
 
 def test_returns_that_do_not_vary_are_divided_to_five() -> None:
     scale = RewardScale(1, gamma=0.0)
     for _ in range(3):
         scale.update(rollout_of([-8.0] * 4), slice(0, 1))
-    assert float(scale.divisor) == pytest.approx(8 / 5)
+    assert divisor(scale) == pytest.approx(8 / 5)
     zeros = RewardScale(1, gamma=0.9)
     zeros.update(rollout_of([0.0, 0.0]), slice(0, 1))
-    assert float(torch.zeros(()) / zeros.divisor) == 0
+    rewards = torch.zeros(3)
+    zeros.divide(rewards)
+    assert not rewards.any()
 
 
 def module_of(config: Any) -> Any:
@@ -81,7 +85,7 @@ def test_the_divisor_is_that_of_all_returns_step_by_step(spoilt: bool) -> None:
             rollout[Columns.REWARDS][~rollout.valid] = torch.nan
         scale.update(rollout, columns)
         expected = max(float(np.std(seen)), float(np.abs(seen).max()) / 5)
-        assert float(scale.divisor) == pytest.approx(expected, rel=1e-9)
+        assert divisor(scale) == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(scale.returns.numpy(), returns)
 
 
@@ -109,45 +113,28 @@ def replaying(config_class: Any, env: Any, **more: Any) -> Any:
     ],
     ids=["SAC", "TD3", "DQN"],
 )
-def test_learners_get_divided_rewards_and_replay_keeps_those_of_the_env(config_class: Any, env: str, more: Any) -> None:
-    seen = []
-    for divides in (False, True):
-        with replaying(config_class, env, **more | {"normalize_rewards": divides}).build() as algorithm:
-            step = algorithm.learner_group.step_on_batch
-            batches = []
-
-            def note(
-                batch: Any, step: Any = step, batches: Any = batches, algorithm: Any = algorithm, **rest: Any
-            ) -> Any:
-                scales = algorithm._reward_scales
-                batches.append((batch[Columns.REWARDS].clone(), float(scales[ID].divisor) if scales else 1.0))
-                return step(batch, **rest)
-
-            algorithm.learner_group.step_on_batch = note
-            algorithm.train()
-            seen.append((batches[0], algorithm.replay.ring.rewards[:20].copy()))
-    (raw, _), stored = seen[0]
-    (divided, divisor), stored_too = seen[1]
-    assert divisor not in (0.0, 1.0)
-    torch.testing.assert_close(divided, raw / divisor)
-    np.testing.assert_array_equal(stored[:10], stored_too[:10])
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_the_statistics_are_in_checkpoints_with_replay_and_without(tmp_path: Path, keeps: bool) -> None:
-    with replaying(SACConfig, "Pendulum-v1", replay_in_checkpoints=keeps).build() as algorithm:
-        algorithm.train()
-        algorithm.save(tmp_path / "run")
-        saved = dict(algorithm._reward_scales[ID].state_dict())
-    with Algorithm.from_checkpoint(tmp_path / "run") as loaded:
-        scale = loaded._reward_scales[ID]
-        for name, value in scale.state_dict().items():
-            assert torch.equal(value, saved[name])
-    if not keeps:
-        with Algorithm.from_checkpoint(tmp_path / "run", num_envs_per_env_runner=3) as wider:
-            assert wider._reward_scales[ID].returns.tolist() == [0, 0, 0]
-            assert torch.equal(wider._reward_scales[ID].divisor, scale.divisor)
-            wider.train()
+def test_samples_hold_divided_rewards_and_replay_those_of_the_env(config_class: Any, env: str, more: Any) -> None:
+    replays = []
+    for normalize_rewards in (False, True, True):
+        with replaying(config_class, env, **more | {"normalize_rewards": normalize_rewards}).build() as algorithm:
+            module = algorithm.get_module()
+            replays.append(algorithm.replay)
+    plain, divided, loaded = replays
+    for replay in (plain, divided):
+        for seed in range(6):
+            replay.add(random_rollout(module, 16, 2, seed))
+    np.testing.assert_array_equal(plain.ring.rewards, divided.ring.rewards)
+    factor = divisor(divided._reward_scale)
+    assert factor > 1.1
+    for _ in range(2):
+        raw, got = plain.sample(16).batch, divided.sample(16).batch
+        torch.testing.assert_close(got.pop(Columns.REWARDS), raw.pop(Columns.REWARDS) / factor)
+        assert differences(raw, got) == []
+    loaded.set_state(clone(divided.get_state()))
+    for replay in (divided, loaded):
+        replay.add(random_rollout(module, 9, 2, 7))
+    assert differences(divided.sample(16).batch, loaded.sample(16).batch) == []
+    assert differences(divided.get_state(), loaded.get_state()) == []
 
 
 def test_each_policy_has_its_own_statistics() -> None:
@@ -155,9 +142,9 @@ def test_each_policy_has_its_own_statistics() -> None:
     config.multi_agent(policy_overrides={"cart_1": {"normalize_rewards": False}})
     with config.build() as algorithm:
         algorithm.train()
-        assert [*algorithm._reward_scales] == ["cart_0"]
-        scale = algorithm._reward_scales["cart_0"]
-        assert int(scale.moments.count) == algorithm.replays["cart_0"].num_transitions
+        scales = {name: replay._reward_scale for name, replay in algorithm.replays.items()}
+        assert scales["cart_1"] is None
+        assert int(scales["cart_0"].moments.count) == algorithm.replays["cart_0"].num_transitions
 
 
 def test_new_goals_have_no_known_returns() -> None:
