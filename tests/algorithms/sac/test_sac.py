@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOCatalog
 from algorithms.registry import config_class
 from algorithms.sac import SAC, SACConfig, SACLearner, SACModelConfig
 from algorithms.sac.sac import FLASH
-from catalog.encoders.dense import BatchNorm
 from rlmodule import RLModuleSpec
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch
@@ -224,8 +224,8 @@ def test_flash_is_sac_with_other_settings() -> None:
     assert (config.num_atoms, config.v_min, config.v_max, config.gamma) == (101, -5, 5, 0.9)
     assert config.normalize_rewards
     module: Any = config.get_rl_module_spec(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))).build()
-    assert [part.num_features for part in module.encoder.modules() if isinstance(part, BatchNorm)] == [64, 64, 64]
-    assert [part.num_features for part in module.qf.modules() if isinstance(part, BatchNorm)] == [128, 128, 128]
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm1d)]
+    assert [part.num_features for part in norms] == [64, 64, 64, 2 * 128, 2 * 128, 2 * 128]
     assert module.qf(torch.zeros(5, 3), torch.zeros(5, 2)).shape == (2, 5, 101)
 
 
