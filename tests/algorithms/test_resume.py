@@ -174,7 +174,8 @@ def replaying(config: type[ReplayConfig], env: Any, **values: Any) -> ReplayConf
         "seed": 3,
     }
     quick |= {"num_steps_sampled_before_learning_starts": 32, "num_env_steps_per_iteration": 64}
-    return config(env=env, replay_capacity=256, model_config={"fcnet_hiddens": [16]}, **quick | values)
+    quick |= {"model_config": {"fcnet_hiddens": [16]}}
+    return config(env=env, replay_capacity=256, **quick | values)
 
 
 def ppo(env: Any, **values: Any) -> PPOConfig:
