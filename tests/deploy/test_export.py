@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
@@ -58,6 +59,25 @@ def test_a_program_of_torch_acts_as_the_policy(tmp_path: Path) -> None:
         actions, state = policy.act_batch(obs, state)
         ours, _, hidden = program(torch.from_numpy(obs), torch.full((5,), t == 0), hidden)
         np.testing.assert_allclose(ours.detach(), actions, atol=1e-5)
+
+
+def test_a_program_of_a_net_with_batch_norm_has_its_running_statistics(tmp_path: Path) -> None:
+    policy = policy_of(fcnet_hiddens=[8, 8], fcnet_blocks="simba", fcnet_norm="batch")
+    for part in policy.module.modules():
+        if isinstance(part, torch.nn.BatchNorm1d):
+            part.running_mean.uniform_(-1, 1)  # type: ignore[union-attr]
+            part.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+    policy.save(tmp_path / "policy")
+    program = torch.export.load(policy.export(tmp_path / "x.pt2")).module()
+    session = onnxruntime.InferenceSession(policy.export(tmp_path / "x.onnx"))
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    expected, _ = policy.act_batch(obs)
+    for actions in (
+        program(torch.from_numpy(obs))[0].detach().numpy(),
+        session.run(None, {"obs": obs})[0],
+        Policy.load(tmp_path / "policy").act_batch(obs)[0],
+    ):
+        np.testing.assert_allclose(actions, expected, atol=1e-5)
 
 
 @pytest.mark.slow
