@@ -31,6 +31,8 @@ class EnsembleBatchNorm(nn.BatchNorm1d):
     def forward(self, input: Tensor, *, frozen: bool = False) -> Tensor:
         """Normalise the rows ``[members, B, width]`` of all nets, or of the first ones. If ``frozen``, use the running
         statistics without moving them, and give the weights no gradient."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
         rows = input.transpose(0, 1).flatten(1)
         parts = (self.running_mean, self.running_var, self.weight, self.bias)
         parts = [(part.detach() if frozen else part)[: rows.shape[1]] for part in parts]
