@@ -72,6 +72,10 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     def is_trained(self, module_id: str) -> bool:
         return _is_one_of(self.policies_to_train, module_id)
 
+    def is_on(self, name: str) -> bool:
+        """Return whether the setting ``name`` is anything but 0, False or None, for the run or one of its policies."""
+        return any([vars(self)[name], *(changed.get(name) for changed in self.policy_overrides.values())])
+
     def for_module(self, module_id: str) -> Self:
         changed = self.policy_overrides.get(module_id)
         return self.copy().update(changed).freeze() if changed else self

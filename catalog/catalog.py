@@ -128,16 +128,17 @@ class Catalog(DecisionTree):
         and the reason for it that :meth:`explain` shows."""
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
-    def _normalizes_for_box_actions(self, algorithm: str) -> tuple[bool, str]:
+    def _normalizes_for_box_actions(self, algorithm: str, otherwise: str = "") -> tuple[bool, str]:
         """Return the value and reason of ``normalize_observations`` for an algorithm that standardises observations
-        where actions are a Box."""
+        where actions are a Box, or otherwise for the reason ``otherwise``, if there is one."""
         if not self._can_normalize:
             return False, "since there are no float Boxes in it"
-        if not isinstance(self.action_space, spaces.Box):
+        is_box = isinstance(self.action_space, spaces.Box)
+        if not (is_box or otherwise):
             return False, f"{algorithm}'s default for {type(self.action_space).__name__} actions"
         if self.has_custom_encoder or self.model_config.for_function("policy").has_custom_model:
             return False, RAW
-        return True, f"{algorithm}'s default for Box actions"
+        return True, f"{algorithm}'s default {'for Box actions' if is_box else otherwise}"
 
     # --- functions ----------------------------------------------------------------------------------------------------
 

@@ -63,10 +63,10 @@ _SETTINGS = """
     policies_to_train/* policy_delay policy_mapping_fn policy_mapping_fn/* policy_overrides policy_value
     prioritized_replay prioritized_replay_alpha prioritized_replay_beta prioritized_replay_eps replay_capacity
     replay_in_checkpoints restart_failed_env_runners restart_failed_learners restart_failed_sub_environments
-    rl_module_spec rollout_fragment_length sample_ahead seed shared_parts sigma0 target_critics target_entropy target_kl
-    target_network_update_freq target_noise target_noise_clip tau td_error_loss_fn torch_autocast torch_compile_learner
-    torch_cuda_graphs torch_num_threads train_batch_size_per_learner training_intensity use_kl_loss v_max v_min
-    vf_clip_param vf_huber_delta vf_loss_coeff
+    rl_module_spec rnd_coeff rnd_dim rollout_fragment_length sample_ahead seed shared_parts sigma0 target_critics
+    target_entropy target_kl target_network_update_freq target_noise target_noise_clip tau td_error_loss_fn
+    torch_autocast torch_compile_learner torch_cuda_graphs torch_num_threads train_batch_size_per_learner
+    training_intensity use_kl_loss v_max v_min vf_clip_param vf_huber_delta vf_loss_coeff
 """
 _NETS = """
     action_embeddings_key action_mask_key attention_bias_initializer attention_bias_initializer_kwargs attention_dim

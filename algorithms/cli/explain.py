@@ -9,7 +9,15 @@ from catalog.explain.explain import Format
 from catalog.settings import setting, settings_of
 
 # Settings on which the catalog's decisions depend, in addition to those of the networks.
-_EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec", "policies", "policy_mapping_fn")
+_EXPLAINED = (
+    "env_config",
+    "gym_env_vectorize_mode",
+    "rl_module_spec",
+    "policies",
+    "policy_mapping_fn",
+    "rnd_coeff",
+    "rnd_dim",
+)
 
 
 class ExplainFlags(CommandFlags):

@@ -127,8 +127,7 @@ class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
 
     @property
     def records_final_obs(self) -> FinalObs:
-        ratios = [self.her_ratio, *(changed.get("her_ratio", 0.0) for changed in self.policy_overrides.values())]
-        return "ended" if any(ratios) else "truncated"
+        return "ended" if self.is_on("her_ratio") else "truncated"
 
     def for_learners(self) -> Self:
         return super().for_learners().copy().update({"her_reward_fn": None}).freeze()

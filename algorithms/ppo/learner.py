@@ -15,6 +15,7 @@ from algorithms.ops.surrogate import (
     k3_divergence,
     linear_beyond,
 )
+from algorithms.ppo.module import PPOModule, prediction_errors
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
@@ -54,13 +55,20 @@ class PPOLearner(EpisodeLearner):
         super()._register_module(module_id, spec, train=train)
         self.kl_coeff[module_id] = self.settings.kl_coeff
         self.entropy_coeff[module_id] = value_at(self.settings.entropy_coeff, self.env_steps)
-        dist_cls = self.module[module_id].action_dist_cls
+        module = self.module[module_id]
+        dist_cls = module.action_dist_cls
         if self.settings.use_kl_loss and train and not dist_cls.inputs_suffice:
             raise ValueError(
                 f"PPOConfig.use_kl_loss: expected False with {dist_cls.__name__} (module "
                 f"{module_id!r}), since KL to the old policy would need the module's old parameters, "
                 "which a rollout does not hold, got True. Leave use_kl_loss out, or set target_kl, "
                 "which only needs log-probabilities."
+            )
+        if self.settings.rnd_coeff and train and not isinstance(module, PPOModule):
+            raise TypeError(
+                f"PPOConfig.rnd_coeff: expected 0 with {type(module).__name__} (module {module_id!r}), since only a "
+                f"PPOModule has nets for it, got {self.settings.rnd_coeff}. Derive it from PPOModule, or leave "
+                "rnd_coeff out."
             )
 
     def compute_loss_for_module(
@@ -88,7 +96,11 @@ class PPOLearner(EpisodeLearner):
         vf_loss, entropy = self._value_error(module, batch, fwd_out), dist.entropy()
 
         losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
-        return losses, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+        metrics = {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+        if self.settings.rnd_coeff:
+            metrics["rnd_loss"] = errors = prediction_errors(fwd_out[Columns.EXTRA_OUTPUTS])
+            losses = losses + errors
+        return losses, metrics
 
     def can_stack(self, module_id: str) -> bool:
         # a loss that a subclass changed may depend on more than the rows
@@ -123,6 +135,9 @@ class PPOLearner(EpisodeLearner):
         """Return the rollout as a batch with standardised GAE advantages and value targets, and metrics by name."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
+        reported = dict[str, float]()
+        if config.rnd_coeff:
+            rollout, reported["intrinsic_reward_mean"] = self._with_intrinsic_rewards(module_id, rollout)
         values, following = (x * module.has_value_statistics() for x in self.value_pass(module_id, rollout))
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
@@ -149,7 +164,7 @@ class PPOLearner(EpisodeLearner):
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
-        reported = {"vf_explained_var": float(explained)}
+        reported["vf_explained_var"] = float(explained)
         if config.use_kl_loss:
             names.append(Columns.ACTION_DIST_INPUTS)
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
@@ -175,6 +190,29 @@ class PPOLearner(EpisodeLearner):
         if self.settings.use_kl_loss:
             newer[Columns.ACTION_DIST_INPUTS] = inputs
         return replace_rows(batch, newer)
+
+    def _with_intrinsic_rewards(self, module_id: str, rollout: Rollout) -> tuple[Rollout, float]:
+        """Return the rollout with rewards for what is new added to its rewards, and their mean over the rows of all
+        learners.
+
+        A step's reward is ``rnd_coeff`` times how new the observation after it is, in units of the root mean square of
+        all observations so far.
+        """
+        module = self.module[module_id]
+        assert isinstance(module, PPOModule)
+        moments = module.novelty_moments
+        assert moments is not None
+        here, following = rollout.split_values(module.compute_novelty(rollout.rows_to_value()))
+        is_known = ~rollout[Columns.TERMINATEDS]
+        is_known[rollout.final_index.unbind(1)] = True
+        following = torch.where(is_known, following, here)
+        moments.update(following[rollout.valid])
+        scale = torch.hypot(moments.mean, moments.std)
+        intrinsic = self.settings.rnd_coeff * (following / scale).to(following.dtype)
+        rows = intrinsic[rollout.valid]
+        mean = float(self.collective.all_reduce_mean(rows.mean(), len(rows)))
+        rewards = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
+        return dataclasses.replace(rollout, columns=rollout.columns | rewards), mean
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)

@@ -11,12 +11,28 @@ from catalog.base import Tree
 from catalog.catalog import Catalog
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.hooks import refuses_foreign
+from catalog.model_config import DefaultModelConfig
+from rlmodule.data.columns import Columns
 from rlmodule.modules.actor_critic import ActorCriticModule
 from rlmodule.modules.apis import ValueFunctionAPI
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
 """Initialisation of policy heads, with weights so small that the first policy hardly depends on the observation."""
 VALUE_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 1.0}, bias="zeros_")
+PREDICTED, PREDICTION = "rnd_target", "rnd"
+"""Names of the outputs for random network distillation: of a net that stays as it began, and of the one that learns to
+predict its outputs."""
+
+
+def distills(model_config: DefaultModelConfig) -> bool:
+    """Return whether nets with ``model_config`` have the outputs for random network distillation."""
+    return {PREDICTED, PREDICTION} <= model_config.functions.keys()
+
+
+def prediction_errors(outputs: Mapping[str, Tensor]) -> Tensor:
+    """Return how far the predictions in ``outputs`` ``[..., D]`` are from what they predict: squared errors ``[...]``,
+    averaged over ``D``."""
+    return (outputs[PREDICTION] - outputs[PREDICTED]).square().mean(-1)
 
 
 class PPOCatalog(Catalog):
@@ -34,7 +50,9 @@ class PPOCatalog(Catalog):
             share = (True, "PPO's default for recurrent nets: a critic's own would have to run with the env")
         else:
             share = (False, "the default")
-        return {"normalize_observations": self._normalizes_for_box_actions("PPO"), "vf_share_layers": share}
+        # otherwise, what is new in a field of small numbers would hardly count
+        normalize = self._normalizes_for_box_actions("PPO", "with rnd_coeff" if distills(config) else "")
+        return {"normalize_observations": normalize, "vf_share_layers": share}
 
     @refuses_foreign
     def build_pi_head(self) -> nn.Module:
@@ -72,6 +90,10 @@ class PPOModule(ActorCriticModule, ValueFunctionAPI):
         super().setup()
         normalize_values = self.catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
+        self.novelty_moments: RunningMoments | None = None
+        if self.extra_outputs is not None and distills(self.given_config):
+            self.extra_outputs.freeze(PREDICTED)
+            self.novelty_moments = RunningMoments()
 
     def setup_heads(self) -> None:
         catalog = self.catalog
@@ -79,7 +101,7 @@ class PPOModule(ActorCriticModule, ValueFunctionAPI):
         self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
 
     def get_non_inference_attributes(self) -> list[str]:
-        return [*super().get_non_inference_attributes(), "vf_head", "value_normalizer"]
+        return [*super().get_non_inference_attributes(), "vf_head", "value_normalizer", "novelty_moments"]
 
     def net_names(self) -> dict[str, str]:
         return super().net_names() | {"value head": "vf_head"}
@@ -91,6 +113,14 @@ class PPOModule(ActorCriticModule, ValueFunctionAPI):
             return values
         # in float32: 16 bits are too few for a mean far from zero
         return torch.addcmul(normalizer.mean.float(), values.float(), normalizer.std.float())
+
+    def compute_novelty(self, obs: Tree) -> Tensor:
+        """Return how new observations ``[B, *obs_shape]`` are, ``[B]``: how badly the outputs of a net that stays as it
+        began are predicted for them (random network distillation, Burda et al. 2018, section 2.2)."""
+        nets = self.extra_outputs
+        assert nets is not None
+        seen, raw = self.env_part(self._normalized({Columns.OBS: obs})), self.env_part(obs)
+        return prediction_errors({name: nets.output_of(name, seen, raw) for name in (PREDICTED, PREDICTION)})
 
     def value_scale(self) -> Tensor:
         return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std.float()

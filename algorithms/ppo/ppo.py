@@ -1,18 +1,19 @@
 """PPO: its settings, and one iteration of training."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.episode_config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
-from algorithms.ppo.module import PPOCatalog, PPOModule
+from algorithms.ppo.module import PREDICTED, PREDICTION, PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.settings import EpisodeTraining
+from rlmodule.settings import EpisodeTraining, FinalObs
 
 if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
@@ -61,6 +62,13 @@ class PPOTraining(EpisodeTraining):
     target_kl: float | None = setting(
         None, "Skip the remaining epochs after an epoch whose mean KL exceeds this, in nats; None never skips.", gt=0
     )
+    rnd_coeff: float = setting(
+        0.0,
+        "Reward for reaching an observation that is as new as the average one so far, by random network distillation "
+        "(RND); 0 gives none.",
+        ge=0,
+    )
+    rnd_dim: int = setting(64, "Number of outputs of the two nets of random network distillation.", ge=1)
 
 
 class PPOConfig(PPOTraining, EpisodeLearnerConfig):
@@ -92,28 +100,42 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)
 
+    @property
+    def records_final_obs(self) -> FinalObs:
+        return "ended" if self.is_on("rnd_coeff") else "truncated"
+
+    def get_rl_module_spec(self, observation_space: Any, action_space: Any, spec: RLModuleSpec | None = None) -> Any:
+        spec = super().get_rl_module_spec(observation_space, action_space, spec)
+        if not self.rnd_coeff:
+            return spec
+        assert spec.catalog_class is not None
+        config = spec.catalog_class.model_config_class.from_any(spec.model_config)
+        functions = dict(config.functions)
+        for name in (PREDICTED, PREDICTION):
+            functions[name] = {**functions.get(name, {}), "output_dim": self.rnd_dim, "trunk": "own"}
+        return replace(spec, model_config=replace(config, functions=functions))
+
     def validate(self) -> None:
         super().validate()
         for settings in (vars(self), *self.policy_overrides.values()):
             if settings.get("use_kl_loss", self.use_kl_loss) and not settings.get("kl_coeff", self.kl_coeff):
                 expected = "more than 0 with use_kl_loss, since factors adapt it"
                 raise self._invalid("kl_coeff", expected, "Set it, or leave use_kl_loss out.")
-        without_kl = [
-            overrides
-            for overrides in self.policy_overrides.values()
-            if not overrides.get("use_kl_loss", self.use_kl_loss)
-        ]
-        if not self.use_kl_loss and len(without_kl) == len(self.policy_overrides):
-            without_kl.append(vars(self))  # no policy reads those of the run
-        for settings in without_kl:
-            for name in ("kl_coeff", "kl_target"):
-                default = settings_of(type(self))[name].default
-                if settings.get(name, default) != default:
-                    changed = self.copy().update({name: settings[name]})
-                    remedy = (
-                        "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
-                    )
-                    raise changed._invalid(name, "its default without use_kl_loss", remedy)
+        remedy = "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
+        for name in ("kl_coeff", "kl_target"):
+            self._check_needs(name, "use_kl_loss", remedy)
+        self._check_needs("rnd_dim", "rnd_coeff", "Set that, too, or leave this out.")
+
+    def _check_needs(self, name: str, switch: str, remedy: str) -> None:
+        """Raise ValueError, which ends with ``remedy``, if the setting ``name`` was changed where ``switch`` is off."""
+        is_on, default = vars(self)[switch], settings_of(type(self))[name].default
+        without = [changed for changed in self.policy_overrides.values() if not changed.get(switch, is_on)]
+        if not is_on and len(without) == len(self.policy_overrides):
+            without.append(vars(self))  # no policy reads those of the run
+        for settings in without:
+            if settings.get(name, default) != default:
+                changed = self.copy().update({name: settings[name]})
+                raise changed._invalid(name, f"its default without {switch}", remedy)
 
 
 class PPO(Algorithm):

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from catalog.base import Encoder, Tree
 from catalog.encoders.memory import encode_steps
@@ -31,6 +32,24 @@ class ExtraOutputs(nn.Module):
         self.trunks, self.raw = dict(trunks), frozenset(raw)
         self.heads = nn.ModuleDict({_key(name): heads[name] for name in sorted(heads)})
         self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
+        self._frozen = set[str]()
+
+    def freeze(self, name: str) -> None:
+        """Leave the nets of the output ``name``, which has its own encoder, as they are from now on: without gradient,
+        and always in eval mode."""
+        self._frozen.add(_key(name))
+        self.train(self.training)
+        for part in self._frozen_parts():
+            part.requires_grad_(False)
+
+    def _frozen_parts(self) -> list[nn.Module]:
+        return [nets[key] for key in sorted(self._frozen) for nets in (self.heads, self.encoders)]
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for part in self._frozen_parts():
+            part.eval()
+        return self
 
     def forward(self, obs: Tree, latents: Mapping[str, Tensor], raw_obs: Tree | None = None) -> dict[str, Tensor]:
         """Return every output ``[..., output_dim]`` by name.
@@ -44,13 +63,23 @@ class ExtraOutputs(nn.Module):
         out: dict[str, Tensor] = {}
         for name, trunk in self.trunks.items():
             if trunk == name:
-                encoder = self.encoders[_key(name)]
-                seen = raw_obs if name in self.raw and raw_obs is not None else obs
-                latent = encode_steps(encoder, seen) if sequences else encoder(seen).latent
+                out[name] = self.output_of(name, obs, raw_obs, sequences=sequences)
             else:
-                latent = latents[trunk]
-            out[name] = self.heads[_key(name)](latent)
+                out[name] = self.heads[_key(name)](latents[trunk])
         return out
+
+    def output_of(self, name: str, obs: Tree, raw_obs: Tree | None = None, *, sequences: bool = False) -> Tensor:
+        """Return the output ``name``, which has its own encoder, ``[..., output_dim]``.
+
+        Args:
+            name: Name of the output.
+            obs, raw_obs: As for :meth:`forward`.
+            sequences: Whether the observations are ``[T, B, *obs_shape]``.
+        """
+        encoder = self.encoders[_key(name)]
+        seen = raw_obs if name in self.raw and raw_obs is not None else obs
+        latent = encode_steps(encoder, seen) if sequences else encoder(seen).latent
+        return self.heads[_key(name)](latent)
 
     def parts(self) -> dict[str, nn.Module]:
         """Return every net by a name for :meth:`Catalog.explain`, such as ``'curiosity' head``."""

@@ -38,6 +38,7 @@ REPLAY = SMALL | {
 }
 RUNS: dict[str, AlgorithmConfig] = {
     "PPO": PPOConfig(**SMALL, minibatch_size=8, num_epochs=3, use_kl_loss=True).environment("Pendulum-v1"),
+    "novelty": PPOConfig(**SMALL, minibatch_size=8, num_epochs=3, rnd_coeff=1.0).environment("Pendulum-v1"),
     "DQN": DQNConfig(**REPLAY, noisy=True, epsilon=0.5).environment("CartPole-v1"),
     "SAC": SACConfig(**REPLAY).environment("Pendulum-v1"),
     "TD3": TD3Config(**REPLAY, num_quantiles=3).environment("Pendulum-v1"),
@@ -73,6 +74,7 @@ ACTS: dict[str, dict[str, Any]] = {
         "kl_target": 1e-9,
         "target_kl": 1e-9,
     },
+    "novelty": {"rnd_coeff": 0.1},
     "DQN": {
         "epsilon": 0.0,
         "td_error_loss_fn": "mse",
@@ -101,6 +103,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "DQN": {"dueling": True, "num_atoms": 3, "v_min": -1.0, "v_max": 1.0, "noisy": False, "prioritized_replay": False}
     | {"frame_stack_axis": 0, "replay_capacity": 40},
     "SAC": {"num_critics": 1, "num_quantiles": 3, "burn_in_len": 2, "normalize_rewards": True},
+    "novelty": {"rnd_coeff": 0.0, "rnd_dim": 3},
 }
 """By algorithm: a value of each setting that does not fit what was saved, so that the error names it or the state."""
 

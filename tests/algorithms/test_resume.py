@@ -205,6 +205,7 @@ def visitors(**values: Any) -> PPOConfig:
 RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
     "ppo, own state": lambda: ppo(Keeper),
+    "ppo, novelty": lambda: ppo("CartPole-v1", rnd_coeff=0.5),
     "ppo, restarted envs": lambda: ppo("CartPole-v1", **RESTARTED),
     "agents, shared": lambda: ppo(CartPoles, policies="shared", env_config={"at_end": "rejoins"}),
     "agents, lstm, in turns": lambda: visitors(),

@@ -56,11 +56,14 @@ SCENES: dict[str, dict[str, Any]] = {
     "attention, 3 steps": {"n_step": 3, **memory("use_attention")},
     "atoms": {"num_atoms": 5, "v_min": -9.0, "v_max": 9.0},
     "LSTM, quantiles": {"num_quantiles": 5, "n_step": 2, **memory("use_lstm")},
+    "novelty": {"rnd_coeff": 0.5, "model_config": {"normalize_observations": True}},
+    "LSTM, novelty": {"rnd_coeff": 0.5, **memory("use_lstm")},
+    "novelty and batch norm": {"rnd_coeff": 0.5, "normed": True},
     "a few of many critics": {"num_critics": 4, "target_critics": 2, "num_quantiles": 3, "drop_quantiles": 1},
 }
 """Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Hindsight, which needs
 goals, is in ``tests/algorithms/replay/test_hindsight.py``."""
-FIRST = ("plain", "LSTM", "3 steps")
+FIRST = ("plain", "LSTM", "3 steps", "novelty")
 """Scenes of the first stage."""
 
 
