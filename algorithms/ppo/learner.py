@@ -98,8 +98,8 @@ class PPOLearner(EpisodeLearner):
         losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
         metrics = {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
         if self.settings.rnd_coeff:
-            metrics["rnd_loss"] = errors = prediction_errors(fwd_out[Columns.EXTRA_OUTPUTS])
-            losses = losses + errors
+            metrics["rnd_loss"] = prediction_errors(fwd_out[Columns.EXTRA_OUTPUTS])
+            losses = losses + metrics["rnd_loss"]
         return losses, metrics
 
     def can_stack(self, module_id: str) -> bool:
@@ -207,8 +207,9 @@ class PPOLearner(EpisodeLearner):
         is_known[rollout.final_index.unbind(1)] = True
         following = torch.where(is_known, following, here)
         moments.update(following[rollout.valid])
-        scale = torch.hypot(moments.mean, moments.std)
-        intrinsic = self.settings.rnd_coeff * (following / scale).to(following.dtype)
+        # not the standard deviation, which is 0 where nothing is newer than the rest
+        unit = torch.hypot(moments.mean, moments.std).to(following.dtype)
+        intrinsic = self.settings.rnd_coeff * following / unit
         rows = intrinsic[rollout.valid]
         mean = float(self.collective.all_reduce_mean(rows.mean(), len(rows)))
         rewards = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}

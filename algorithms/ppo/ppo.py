@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gymnasium import Space
+
 from algorithms.algorithm import Algorithm
 from algorithms.episode_config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
@@ -104,14 +106,16 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
     def records_final_obs(self) -> FinalObs:
         return "ended" if self.is_on("rnd_coeff") else "truncated"
 
-    def get_rl_module_spec(self, observation_space: Any, action_space: Any, spec: RLModuleSpec | None = None) -> Any:
+    def get_rl_module_spec(
+        self, observation_space: Space, action_space: Space, spec: RLModuleSpec | None = None
+    ) -> RLModuleSpec:
         spec = super().get_rl_module_spec(observation_space, action_space, spec)
         if not self.rnd_coeff:
             return spec
-        assert spec.catalog_class is not None
-        config = spec.catalog_class.model_config_class.from_any(spec.model_config)
+        config = (spec.catalog_class or PPOCatalog).model_config_class.from_any(spec.model_config)
         functions = dict(config.functions)
         for name in (PREDICTED, PREDICTION):
+            # the user may have chosen other layers for it
             functions[name] = {**functions.get(name, {}), "output_dim": self.rnd_dim, "trunk": "own"}
         return replace(spec, model_config=replace(config, functions=functions))
 

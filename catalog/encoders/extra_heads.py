@@ -32,22 +32,17 @@ class ExtraOutputs(nn.Module):
         self.trunks, self.raw = dict(trunks), frozenset(raw)
         self.heads = nn.ModuleDict({_key(name): heads[name] for name in sorted(heads)})
         self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
-        self._frozen = set[str]()
+        self._frozen: list[nn.Module] = []
 
     def freeze(self, name: str) -> None:
         """Leave the nets of the output ``name``, which has its own encoder, as they are from now on: without gradient,
         and always in eval mode."""
-        self._frozen.add(_key(name))
-        self.train(self.training)
-        for part in self._frozen_parts():
-            part.requires_grad_(False)
-
-    def _frozen_parts(self) -> list[nn.Module]:
-        return [nets[key] for key in sorted(self._frozen) for nets in (self.heads, self.encoders)]
+        for nets in (self.encoders, self.heads):
+            self._frozen.append(nets[_key(name)].requires_grad_(False).eval())
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        for part in self._frozen_parts():
+        for part in self._frozen:
             part.eval()
         return self
 

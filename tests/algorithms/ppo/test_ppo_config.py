@@ -59,6 +59,8 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "kl_coeff": ([0, 0.2], [-0.1, NAN, INF], ["0.2", None]),
     "kl_target": ([0.01, 1], [0, -0.1, NAN, INF], ["0.01", None]),
     "target_kl": ([None, 0.01], [0, -0.1, NAN, INF], ["0.01", False]),
+    "rnd_coeff": ([0, 0.5, 10], [-0.1, NAN, INF], ["0.5", None, True]),
+    "rnd_dim": ([1, 64], [0, -1], ["64", None, 1.5, True]),
     "policies": (
         [None, "shared", "own", ["a"], {"a": RLModuleSpec()}, list],
         [],
