@@ -433,7 +433,7 @@ def log_under_name(algorithm: Any, **event: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "asked_for"),
     [
-        (PPOConfig(), {"use_kl_loss": True, "entropy_coeff": [[0, 0.1], [1000, 0]]}),
+        (PPOConfig(), {"use_kl_loss": True, "entropy_coeff": [[0, 0.1], [1000, 0]], "rnd_coeff": 0.5}),
         (DQNConfig(), {"prioritized_replay": True}),
     ],
     ids=["PPO", "DQN"],
