@@ -15,10 +15,10 @@ from algorithms.ops.surrogate import (
     k3_divergence,
     linear_beyond,
 )
-from algorithms.ppo.module import PPOModule, prediction_errors
+from algorithms.ppo.module import PPOModule
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout
+from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows, replace_rows
 from rlmodule.learning.compilation import learner_device
 from rlmodule.learning.episode_learner import EpisodeLearner
@@ -98,7 +98,8 @@ class PPOLearner(EpisodeLearner):
         losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
         metrics = {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
         if self.settings.rnd_coeff:
-            metrics["rnd_loss"] = prediction_errors(fwd_out[Columns.EXTRA_OUTPUTS])
+            assert isinstance(module, PPOModule)
+            metrics["rnd_loss"] = module.compute_novelty(batch[Columns.NEXT_OBS])
             losses = losses + metrics["rnd_loss"]
         return losses, metrics
 
@@ -164,6 +165,8 @@ class PPOLearner(EpisodeLearner):
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
+        if config.rnd_coeff:
+            names.append(Columns.NEXT_OBS)
         reported["vf_explained_var"] = float(explained)
         if config.use_kl_loss:
             names.append(Columns.ACTION_DIST_INPUTS)
@@ -192,8 +195,8 @@ class PPOLearner(EpisodeLearner):
         return replace_rows(batch, newer)
 
     def _with_intrinsic_rewards(self, module_id: str, rollout: Rollout) -> tuple[Rollout, float]:
-        """Return the rollout with rewards for what is new added to its rewards, and their mean over the rows of all
-        learners.
+        """Return the rollout with the column ``next_obs`` and with rewards for what is new added to its rewards, and
+        the mean of these over the rows of all learners.
 
         A step's reward is ``rnd_coeff`` times how new the observation after it is, in units of the root mean square of
         all observations so far.
@@ -202,18 +205,17 @@ class PPOLearner(EpisodeLearner):
         assert isinstance(module, PPOModule)
         moments = module.novelty_moments
         assert moments is not None
-        here, following = rollout.split_values(module.compute_novelty(rollout.rows_to_value()))
-        is_known = ~rollout[Columns.TERMINATEDS]
-        is_known[rollout.final_index.unbind(1)] = True
-        following = torch.where(is_known, following, here)
-        moments.update(following[rollout.valid])
+        # the last observation of an episode, from which no step starts, must get old, too
+        next_obs = rollout.following_observations()
+        novelty = module.compute_novelty(map_leaves(lambda x: x.flatten(0, 1), next_obs)).view(rollout.shape)
+        moments.update(novelty[rollout.valid])
         # not the standard deviation, which is 0 where nothing is newer than the rest
-        unit = torch.hypot(moments.mean, moments.std).to(following.dtype)
-        intrinsic = self.settings.rnd_coeff * following / unit
+        unit = torch.hypot(moments.mean, moments.std).to(novelty.dtype)
+        intrinsic = self.settings.rnd_coeff * novelty / unit
         rows = intrinsic[rollout.valid]
         mean = float(self.collective.all_reduce_mean(rows.mean(), len(rows)))
-        rewards = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
-        return dataclasses.replace(rollout, columns=rollout.columns | rewards), mean
+        computed = {Columns.NEXT_OBS: next_obs, Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
+        return dataclasses.replace(rollout, columns=rollout.columns | computed), mean
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)

@@ -29,12 +29,6 @@ def distills(model_config: DefaultModelConfig) -> bool:
     return {PREDICTED, PREDICTION} <= model_config.functions.keys()
 
 
-def prediction_errors(outputs: Mapping[str, Tensor]) -> Tensor:
-    """Return how far the predictions in ``outputs`` ``[..., D]`` are from what they predict: squared errors ``[...]``,
-    averaged over ``D``."""
-    return (outputs[PREDICTION] - outputs[PREDICTED]).square().mean(-1)
-
-
 class PPOCatalog(Catalog):
     """Chooses PPO's nets: an actor-critic encoder, a policy head and a value head.
 
@@ -93,6 +87,7 @@ class PPOModule(ActorCriticModule, ValueFunctionAPI):
         self.novelty_moments: RunningMoments | None = None
         if self.extra_outputs is not None and distills(self.given_config):
             self.extra_outputs.freeze(PREDICTED)
+            self.extra_outputs.apart = frozenset({PREDICTED, PREDICTION})
             self.novelty_moments = RunningMoments()
 
     def setup_heads(self) -> None:
@@ -115,12 +110,13 @@ class PPOModule(ActorCriticModule, ValueFunctionAPI):
         return torch.addcmul(normalizer.mean.float(), values.float(), normalizer.std.float())
 
     def compute_novelty(self, obs: Tree) -> Tensor:
-        """Return how new observations ``[B, *obs_shape]`` are, ``[B]``: how badly the outputs of a net that stays as it
-        began are predicted for them (random network distillation, Burda et al. 2018, section 2.2)."""
+        """Return how new observations ``[B, *obs_shape]`` are, ``[B]``: the mean squared error of the net that predicts
+        the outputs of the one that stays as it began (random network distillation, Burda et al. 2018, section 2.2)."""
         nets = self.extra_outputs
         assert nets is not None
         seen, raw = self.env_part(self._normalized({Columns.OBS: obs})), self.env_part(obs)
-        return prediction_errors({name: nets.output_of(name, seen, raw) for name in (PREDICTED, PREDICTION)})
+        predicted, prediction = (nets.output_of(name, seen, raw) for name in (PREDICTED, PREDICTION))
+        return (prediction - predicted).square().mean(-1)
 
     def value_scale(self) -> Tensor:
         return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std.float()

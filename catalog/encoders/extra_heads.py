@@ -19,6 +19,9 @@ class ExtraOutputs(nn.Module):
             its own encoder.
         encoders: Encoders of the heads that do not share one, by name of the head.
         raw: Names of heads whose own encoder reads observations before standardisation.
+
+    Attributes:
+        apart: Names of outputs that only :meth:`output_of` computes; none at first.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class ExtraOutputs(nn.Module):
         self.trunks, self.raw = dict(trunks), frozenset(raw)
         self.heads = nn.ModuleDict({_key(name): heads[name] for name in sorted(heads)})
         self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
+        self.apart: frozenset[str] = frozenset()
         self._frozen: list[nn.Module] = []
 
     def freeze(self, name: str) -> None:
@@ -47,7 +51,7 @@ class ExtraOutputs(nn.Module):
         return self
 
     def forward(self, obs: Tree, latents: Mapping[str, Tensor], raw_obs: Tree | None = None) -> dict[str, Tensor]:
-        """Return every output ``[..., output_dim]`` by name.
+        """Return every output ``[..., output_dim]`` by name, except those in ``apart``.
 
         Args:
             obs: Observations ``[..., *obs_shape]``, for heads with their own encoder.
@@ -57,6 +61,8 @@ class ExtraOutputs(nn.Module):
         sequences = next(iter(latents.values())).dim() == 3
         out: dict[str, Tensor] = {}
         for name, trunk in self.trunks.items():
+            if name in self.apart:
+                continue
             if trunk == name:
                 out[name] = self.output_of(name, obs, raw_obs, sequences=sequences)
             else:

@@ -137,7 +137,8 @@ def test_what_was_seen_is_no_longer_new() -> None:
     learner = learner_of(model_config={"fcnet_hiddens": [8], "normalize_observations": False})
     module: Any = learner.module[ID]
     rollout = random_rollout(module, 16, 4)
-    seen, unseen = rollout.valid_rows([Columns.OBS])[Columns.OBS], torch.full((1, 4), 5.0)
+    # some of them are the last ones of episodes
+    seen, unseen = rollout.following_observations()[rollout.valid], torch.full((1, 4), 5.0)
     before = [module.compute_novelty(obs).mean().item() for obs in (seen, unseen)]
     for i in range(20):
         learner.update_from_episodes(rollout, env_steps=64 * i)
@@ -181,7 +182,8 @@ def test_rewards_are_those_worked_out_by_hand() -> None:
             Columns.OBS: obs[..., None],
             Columns.ACTIONS: torch.zeros(6, 1, dtype=torch.int64),
             Columns.REWARDS: column(0.0, 10.0, 20.0, 30.0, 40.0, 50.0),
-            # truncated after row 1, terminated after row 2 with its last observation, and after row 3 without it
+            # truncated after row 1 and terminated after row 2, which are listed, and terminated after row 3, whose last
+            # observation is in the row that is none
             Columns.TRUNCATEDS: column(no, yes, no, no, no, no),
             Columns.TERMINATEDS: column(no, no, yes, yes, no, no),
             Columns.VALID: column(yes, yes, yes, yes, no, yes),
@@ -192,7 +194,7 @@ def test_rewards_are_those_worked_out_by_hand() -> None:
         final_index=torch.tensor([[1, 0], [2, 0]]),
         final_obs=torch.tensor([[8.0], [9.0]]),
     )
-    new = np.array([2.0, 8.0, 9.0, 4.0, 7.0])
+    new = np.array([2.0, 8.0, 9.0, 90.0, 7.0])
     rms = np.sqrt(np.mean(new**2))
     rewards, mean = targets_of(learner, rollout)
     expected = np.array([0.0, 10.0, 20.0, 30.0, 50.0]) + 0.5 * new / rms
@@ -278,8 +280,8 @@ def test_the_loss_is_the_mean_error_over_the_rows() -> None:
     rollout = random_rollout(module, 16, 4)
     assert not rollout.valid.all()
     with torch.no_grad():
-        rows = rollout.valid_rows([Columns.OBS])[Columns.OBS]
-        expected = module.compute_novelty(rows).mean()
+        reached = rollout.following_observations()[rollout.valid]
+        expected = module.compute_novelty(reached).mean()
     result = learner.update_from_episodes(rollout, env_steps=0)[ID]
     assert result["rnd_loss"] == pytest.approx(float(expected), rel=1e-5)
     parts = result["policy_loss"] + 0.5 * result["vf_loss"] + result["rnd_loss"]
