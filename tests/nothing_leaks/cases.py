@@ -25,6 +25,7 @@ from algorithms.registry import ALGORITHMS, config_class
 from catalog.base import as_encoder
 from catalog.settings import settings_of
 from rlmodule import Columns, MultiRLModuleSpec, RLModule, RLModuleSpec, Rollout
+from rlmodule.data.rollout import random_observations
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.learner import Learner
 from rlmodule.testing.data import random_rollout
@@ -166,8 +167,15 @@ class Case:
             return self.spec(self.config).build()
 
     def rollout(self, seed: int = 0, steps: int = STEPS, slots: int = SLOTS) -> Rollout:
-        """Return a rollout with episodes that end in both ways, invalid rows after them, and episodes left open."""
-        return random_rollout(self.module(), steps, slots, seed)
+        """Return a rollout with episodes that end in both ways, invalid rows after them, and episodes left open. It
+        lists the true final observations that runners with the same settings list."""
+        module = self.module()
+        rollout = random_rollout(module, steps, slots, seed)
+        if self.config.records_final_obs == "truncated":
+            return rollout
+        index = ended(rollout).nonzero()
+        final_obs = random_observations(module.input_space, len(index), seed + 1)
+        return replace(rollout, final_index=index, final_obs=final_obs)
 
     def batches(self, num: int = 2, seed: int = 0) -> list[Any]:
         """Return batches that the algorithm draws from its replay of three rollouts."""
