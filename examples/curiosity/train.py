@@ -3,7 +3,7 @@
 PPO does not find the goal without it; features on an encoder of their own find it more surely than shared ones. DQN
 finds it by its random actions, and curiosity rather holds it up.
 
-PPO has a setting that needs no such code, ``PPOConfig().training(rnd_coeff=1.0)``. It rewards what has hardly been
+PPO has a setting that needs no such code, ``PPOConfig().training(rnd_coeff=0.01)``. It rewards what has hardly been
 seen, which is the thing to try first, for any observations and actions. Curiosity is for what that would never get used
 to, such as a screen of noise: its features need to hold only what the actions decide.
 
