@@ -84,6 +84,9 @@ class PPOLearner(EpisodeLearner):
         loss = row_losses.mean()
         if self.settings.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
+        if isinstance(module, PPOModule) and self.settings.rnd_coeff:
+            metrics["rnd_loss"] = module.compute_novelty(batch[Columns.NEXT_OBS])
+            loss = loss + metrics["rnd_loss"].mean()
         return loss, metrics
 
     def compute_row_losses(
@@ -96,18 +99,13 @@ class PPOLearner(EpisodeLearner):
         vf_loss, entropy = self._value_error(module, batch, fwd_out), dist.entropy()
 
         losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
-        metrics = {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
-        if self.settings.rnd_coeff:
-            assert isinstance(module, PPOModule)
-            metrics["rnd_loss"] = module.compute_novelty(batch[Columns.NEXT_OBS])
-            losses = losses + metrics["rnd_loss"]
-        return losses, metrics
+        return losses, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
 
     def can_stack(self, module_id: str) -> bool:
         # a loss that a subclass changed may depend on more than the rows
         own = type(self).compute_loss_for_module, type(self).compute_policy_objective
         inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
-        return own == inherited and not self.settings.use_kl_loss
+        return own == inherited and not (self.settings.use_kl_loss or self.settings.rnd_coeff)
 
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate. ``ratio`` ``[B]``
@@ -136,9 +134,7 @@ class PPOLearner(EpisodeLearner):
         """Return the rollout as a batch with standardised GAE advantages and value targets, and metrics by name."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
-        reported = dict[str, float]()
-        if config.rnd_coeff:
-            rollout, reported["intrinsic_reward_mean"] = self._with_intrinsic_rewards(module_id, rollout)
+        rollout, computed, reported = self._rewarded(module_id, rollout) if config.rnd_coeff else (rollout, {}, {})
         values, following = (x * module.has_value_statistics() for x in self.value_pass(module_id, rollout))
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
@@ -154,8 +150,8 @@ class PPOLearner(EpisodeLearner):
         rows = torch.stack([advantages[rollout.valid], targets[rollout.valid]])
         if self.collective.size > 1:
             rows = torch.cat(self.collective.all_gather(rows.T)).T.contiguous()
-        explained = explained_variance(rows[1] - rows[0], rows[1])
-        computed = {
+        reported["vf_explained_var"] = float(explained_variance(rows[1] - rows[0], rows[1]))
+        computed |= {
             Columns.ADVANTAGES: (advantages - rows[0].mean()) / (rows[0].std(unbiased=False) + 1e-8),
             Columns.VALUE_TARGETS: targets,
         }
@@ -165,15 +161,11 @@ class PPOLearner(EpisodeLearner):
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
-        if config.rnd_coeff:
-            names.append(Columns.NEXT_OBS)
-        reported["vf_explained_var"] = float(explained)
         if config.use_kl_loss:
             names.append(Columns.ACTION_DIST_INPUTS)
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
         if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
-            self.entropy_coeff[module_id] = coefficient
+            reported["entropy_coeff"] = self.entropy_coeff[module_id] = value_at(config.entropy_coeff, self.env_steps)
         batch = self.pack(module_id, rollout, names)
         if config.sample_ahead and num_rows(batch):
             batch = self._decoupled(module_id, batch)
@@ -194,9 +186,9 @@ class PPOLearner(EpisodeLearner):
             newer[Columns.ACTION_DIST_INPUTS] = inputs
         return replace_rows(batch, newer)
 
-    def _with_intrinsic_rewards(self, module_id: str, rollout: Rollout) -> tuple[Rollout, float]:
-        """Return the rollout with the column ``next_obs`` and with rewards for what is new added to its rewards, and
-        the mean of these over the rows of all learners.
+    def _rewarded(self, module_id: str, rollout: Rollout) -> tuple[Rollout, Batch, dict[str, float]]:
+        """Return the rollout with rewards for what is new added to its rewards, the column ``next_obs``, and the mean
+        of the rewards over the rows of all learners to report.
 
         A step's reward is ``rnd_coeff`` times how new the observation after it is, in units of the root mean square of
         all observations so far.
@@ -214,8 +206,9 @@ class PPOLearner(EpisodeLearner):
         intrinsic = self.settings.rnd_coeff * novelty / unit
         rows = intrinsic[rollout.valid]
         mean = float(self.collective.all_reduce_mean(rows.mean(), len(rows)))
-        computed = {Columns.NEXT_OBS: next_obs, Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
-        return dataclasses.replace(rollout, columns=rollout.columns | computed), mean
+        rewards = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
+        rewarded = dataclasses.replace(rollout, columns=rollout.columns | rewards)
+        return rewarded, {Columns.NEXT_OBS: next_obs}, {"intrinsic_reward_mean": mean}
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)

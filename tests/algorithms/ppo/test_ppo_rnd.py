@@ -266,12 +266,12 @@ def test_a_reward_is_for_the_observation_that_the_step_reached_also_at_the_end(e
         [(module_id, rollout)] = getattr(sampled, "modules", {ID: sampled}).items()
         assert (rollout[Columns.TERMINATEDS] & rollout.valid).any()
         assert (rollout[Columns.TRUNCATEDS] & rollout.valid).any()
-        rewarded, mean = learner._with_intrinsic_rewards(module_id, rollout)
+        rewarded, _, reported = learner._rewarded(module_id, rollout)
     valid = rollout.valid
     intrinsic = (rewarded[Columns.REWARDS] - rollout[Columns.REWARDS])[valid]
     reached = rollout[Columns.REWARDS][valid]
     torch.testing.assert_close(intrinsic, reached / reached.square().mean().sqrt(), rtol=1e-4, atol=1e-5)
-    assert mean == pytest.approx(float(intrinsic.mean()), rel=1e-4)
+    assert reported["intrinsic_reward_mean"] == pytest.approx(float(intrinsic.mean()), rel=1e-4)
 
 
 def test_the_loss_is_the_mean_error_over_the_rows() -> None:
