@@ -227,7 +227,8 @@ class Walk:
             rows = self.rows(env)
             numbers = [sum(row < begin for row in rows) for begin in recorded]
             last = -length
-            for begin, number, following in zip(recorded, numbers, [*numbers[1:], len(rows)], strict=True):
+            ends = [*numbers[1:], len(rows)] if numbers else []  # an env may not have stepped yet
+            for begin, number, following in zip(recorded, numbers, ends, strict=True):
                 if following == number or following - last <= length:
                     continue
                 last = number
