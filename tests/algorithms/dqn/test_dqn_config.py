@@ -36,6 +36,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "num_steps_sampled_before_learning_starts": ([0, 1000], [-1], ["1", None]),
     "training_intensity": ([None, 0.5, 16], [0, -1, NAN], ["1", True]),
     "burn_in_len": ([0, 20], [-1], ["1", None]),
+    "normalize_rewards": ([True, False], [], [1, None]),
     "replay_capacity": ([1, 50_000], [0, -5], ["1", None, 1.5]),
     "prioritized_replay": ([True, False], [], [1, None]),
     "prioritized_replay_alpha": ([0, 0.6, 1], [-0.1, 1.1, NAN], ["1", None]),
