@@ -333,6 +333,7 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
             each.evaluate()
         used.metrics.note_evaluation({"evaluation": {"env_runners": {"episode_return_mean": 1.0}}})
         used.metrics.updates, used.metrics.unlogged = 3, ({"env_steps": 8},)
+        used._threads.use(3)
         save_checkpoint(tmp_path / "c", used.get_state())
         state, before = load_checkpoint(tmp_path / "c"), clone(fresh.get_state())
         changed = differences(before, state)
