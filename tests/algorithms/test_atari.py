@@ -152,6 +152,7 @@ def test_ppo_takes_updates_on_pong() -> None:
     assert algorithm.get_module().observation_space.shape == (4, 84, 84)
 
 
+@pytest.mark.end_to_end
 def test_dqn_takes_updates_on_pong_and_stores_each_frame_once() -> None:
     pytest.importorskip("ale_py")
     config = small_pong(DQNConfig.preset("ALE/Pong-v5"), max_num_frames_per_episode=200)

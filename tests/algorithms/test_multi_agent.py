@@ -523,6 +523,7 @@ def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path, ca
     assert all("expected agents with the policies of the saved episode" in one for one in caplog.messages)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
 @pytest.mark.parametrize(
     ("num_learners", "minibatch_size", "trained"),
@@ -552,6 +553,7 @@ def test_runners_and_learners_elsewhere_learn_the_same(
         assert result["workers"]["num_env_steps_lost_lifetime"] == 0
 
 
+@pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
 @pytest.mark.parametrize("num_env_runners", [0, 2])
 def test_callbacks_see_the_agents_of_an_episode_wherever_it_was_played(num_env_runners: int) -> None:

@@ -97,7 +97,7 @@ def test_weights_that_act_are_exactly_one_update_old(model_config: dict[str, Any
     [
         lambda **values: ppo(**values),
         lambda **values: dqn(epsilon=[[0, 1.0], [200, 0.1]], **values),
-        lambda **values: ppo(CartPoles, policies="shared", **values),
+        pytest.param(lambda **values: ppo(CartPoles, policies="shared", **values), marks=pytest.mark.end_to_end),
     ],
     ids=["ppo", "dqn", "agents"],
 )

@@ -254,10 +254,12 @@ def test_who_raised_is_made_again_in_its_process_the_first_time(
     wait_until_up(pair)
 
 
+@pytest.mark.end_to_end
 def test_a_slow_worker_that_gets_on_is_waited_for(impatient: RayWorkers) -> None:
     assert call(impatient, 0, "sleep", 2 * TIMEOUT_S, 0.1).value == "awake"
 
 
+@pytest.mark.end_to_end
 def test_a_worker_nobody_looked_after_is_not_taken_for_hung(impatient: RayWorkers) -> None:
     impatient.submit(0, "sleep", 1.5 * TIMEOUT_S, 0.1)
     time.sleep(1.25 * TIMEOUT_S)

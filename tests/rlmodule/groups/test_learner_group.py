@@ -133,6 +133,7 @@ def test_a_learner_here_is_always_done_at_once() -> None:
 # --- in this process and in others -----------------------------------------------------------------------------------
 
 
+@pytest.mark.end_to_end
 def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path) -> None:
     group, local = (
         make(FaultRegression),
