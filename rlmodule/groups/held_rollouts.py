@@ -63,7 +63,8 @@ def _restored(state: Mapping[str, Any], module: Any) -> Rollout | MultiRollout:
 
 
 def state_of(rollout: Rollout | MultiRollout) -> dict[str, Any]:
-    """Return a rollout as dicts and lists of tensors and plain values, for :func:`rollout_from`.
+    """Return a rollout as dicts and lists of tensors and plain values, for :func:`rollout_from`. Arrays are copied,
+    since those from another process cannot be written to.
 
     Entries of ``episode_infos`` other than numbers, text, arrays, and dicts of these are left out.
     """
@@ -75,7 +76,7 @@ def state_of(rollout: Rollout | MultiRollout) -> dict[str, Any]:
     }
     if isinstance(rollout, MultiRollout):
         modules = {module_id: state_of(part) for module_id, part in rollout.modules.items()}
-        slots = {module_id: torch.from_numpy(slots) for module_id, slots in rollout.slots.items()}
+        slots = {module_id: torch.tensor(slots) for module_id, slots in rollout.slots.items()}
         return state | {"modules": modules, "slots": slots}
     # The leaves of trees as lists: a checkpoint keeps no tuples, and the module knows the structure.
     state["columns"] = {name: tree.flatten(column) for name, column in rollout.columns.items()}
@@ -159,7 +160,7 @@ def _saved_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "multi_agent_episodes":
             saved[name] = [episode.get_ended() for episode in value]
         elif isinstance(value, np.ndarray):
-            saved[name] = torch.from_numpy(value)
+            saved[name] = torch.tensor(value)
         else:
             saved[name] = [*value.items()] if isinstance(value, Mapping) else value
     return saved
@@ -188,7 +189,7 @@ def _storable(info: Any) -> Any:
         parts = [[key, _storable(part)] for key, part in info.items()]
         return {"items": [pair for pair in parts if pair[1] is not _LEFT_OUT]}
     if isinstance(info, np.ndarray) and info.dtype.kind in "biuf":
-        return torch.from_numpy(info)
+        return torch.tensor(info)
     return info if isinstance(info, bool | int | float | str | None) else _LEFT_OUT
 
 
