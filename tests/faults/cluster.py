@@ -25,14 +25,13 @@ def main(folder: Path) -> None:
     ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
     with crowd(folder, {"pause": 0.0}, num_cpus_per_env_runner=2.0, env_step_timeout_s=20.0) as made:
         assert len(made.sample()) == 2  # one on each node
-        for worker in range(2):
-            made.group._ask(worker, STEPS, True, made.version)
+        made.group.ask(STEPS, policy_version=made.version)
         wait_for(lambda: num_step_calls(folder) == 2 * 2 * (20 + STEPS))
         time.sleep(1)  # the rollouts are ready, and nobody took them
         cluster.remove_node(nodes[0], allow_graceful=False)
         # until Ray notices, it may place the next runner on that node, which costs one more
         wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
-        rollouts = made.group.sample(STEPS, policy_version=made.version)
+        rollouts = made.group.take()
         made.steps += sum(rollout.num_env_steps for rollout in rollouts)
         made.sample()
         cluster.add_node(num_cpus=2)
