@@ -38,6 +38,11 @@ EPISODE_OF_ENV = EPISODE | {"obs": [], "return": 0.0, "length": 0}
 EPISODE_OF_AGENTS = EPISODE | {"length": 0, "return": 0.0, "returns": [0.0], "earned": [0.0]}
 EPISODE_OF_AGENTS |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
 
+# What the state of a rollout that was sampled ahead has, besides what the module that acted in it checks.
+HELD_ROLLOUT: dict[str, Any] = {"policy_version": 0, "first_env_index": 0, "num_env_steps": 0, "stats": {}}
+HELD_ROLLOUT["stats"] |= {"episode_returns": torch.zeros(0, dtype=torch.float64)}
+HELD_ROLLOUT["stats"] |= dict.fromkeys(("episode_lengths", "episode_slots"), torch.zeros(0, dtype=torch.int64))
+
 
 def check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return all tensors of the modules in ``content``, which was read from a checkpoint.
@@ -130,6 +135,8 @@ def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping
     _check_kinds(state, built, "state", started)
     if not 1 <= state["num_threads"] <= MOST_THREADS:
         raise ValueError(f"state/num_threads: expected 1 to {MOST_THREADS:,}, got {state['num_threads']:,}")
+    for i, rollout in enumerate(state.get("held_rollouts", {"rollouts": ()})["rollouts"]):
+        _check_kinds(rollout, HELD_ROLLOUT, f"state/held_rollouts/rollouts/{i}")
     for index, env in state["env_runners"].items():
         episode: Mapping[str, Any] = EPISODE_OF_ENV
         if "agents" in content:
@@ -188,7 +195,8 @@ def _has_all_entries(path: str) -> bool:
     entries depend on the envs, or on what has happened in the run."""
     if path.startswith("state/learners"):
         return "param_groups" not in path
-    return path in ("state", "state/metrics") or path.endswith("/episode")
+    is_held_rollout = path.startswith("state/held_rollouts/")
+    return path in ("state", "state/metrics") or path.endswith("/episode") or is_held_rollout
 
 
 def _check_number(saved: float, built: float, path: str) -> None:

@@ -200,6 +200,11 @@ class EnvRunnerGroup(ABC):
         are kept."""
 
     @property
+    def num_envs(self) -> int:
+        """Number of envs of all runners."""
+        return self._settings.num_envs
+
+    @property
     def num_envs_per_runner(self) -> int:
         """Number of envs of each runner."""
         return self._settings.num_envs_per_env_runner

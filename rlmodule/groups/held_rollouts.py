@@ -38,23 +38,26 @@ def get_held(group: EnvRunnerGroup, num_steps: int) -> dict[str, Any]:
 def set_held(group: EnvRunnerGroup, state: Mapping[str, Any], num_steps: int) -> None:
     """Let ``group`` hold the rollouts of a ``state`` from :func:`get_held`, after its own state was restored.
 
-    If rollouts now have another number of steps, or runners another number of envs, the saved ones fit nowhere. Their
-    steps then count as lost, and new episodes begin, so that replay joins no steps across the gap.
+    If rollouts now have another number of steps, or runners another number of envs, or there are fewer runners, the
+    saved ones fit nowhere. Their steps then count as lost, and new episodes begin, so that replay joins no steps across
+    the gap.
 
     Raises:
         KeyError, TypeError, ValueError: If the state is not that of rollouts of the group's modules.
     """
     saved = state["rollouts"]
-    if (state["num_steps"], state["num_envs"]) == (num_steps, group.num_envs_per_runner):
+    first_envs = range(0, group.num_envs, group.num_envs_per_runner)
+    has_envs = all(rollout["first_env_index"] in first_envs for rollout in saved)
+    if has_envs and (state["num_steps"], state["num_envs"]) == (num_steps, group.num_envs_per_runner):
         group.held = [_restored(rollout, group.module) for rollout in saved]
         return
-    lost = sum(int(rollout["num_env_steps"]) for rollout in saved)
+    lost = sum(rollout["num_env_steps"] for rollout in saved)
     group.num_env_steps_lost["moved"] += lost
     group.reset()
     logger.warning(
-        "checkpoint: expected rollouts of %d steps from %d envs each, as the runners sample them now, got %d of %s "
-        "steps from %s envs that were sampled ahead. Their %d env steps are lost, and new episodes begin.",
-        num_steps, group.num_envs_per_runner, len(saved), state["num_steps"], state["num_envs"], lost,
+        "checkpoint: expected rollouts of %d steps from %d of %d envs each, as the runners sample them now, got %d of "
+        "%s steps from %s envs that were sampled ahead. Their %d env steps are lost, and new episodes begin.",
+        num_steps, group.num_envs_per_runner, group.num_envs, len(saved), state["num_steps"], state["num_envs"], lost,
     )  # fmt: skip
 
 

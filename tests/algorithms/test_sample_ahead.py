@@ -15,6 +15,7 @@ from algorithms.ppo import PPOConfig
 from algorithms.replay.ring import START
 from algorithms.sac import SACConfig
 from rlmodule import Columns
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.groups.held_rollouts import rollout_from, state_of
 from rlmodule.testing.data import clone
 from tests.algorithms.dqn.conftest import tiny
@@ -211,6 +212,40 @@ def test_a_rollout_that_fits_no_more_is_lost_by_name(
         assert algorithm.env_runner_group.num_env_steps_lost == {"moved": 64}
         assert "got 1 of 32 steps from 2 envs that were sampled ahead. Their 64 env steps are lost" in caplog.text
         algorithm.train()
+
+
+def test_a_rollout_of_a_runner_that_is_no_more_is_lost_by_name() -> None:
+    """With fewer runners, its envs are not there, and replay has no columns for them."""
+    with dqn().build() as algorithm:
+        algorithm.train()
+        state = clone(algorithm.get_state())
+        state["held_rollouts"]["rollouts"][0]["first_env_index"] = 2
+        algorithm.set_state(state)
+        assert algorithm.env_runner_group.num_env_steps_lost == {"moved": 16}
+        algorithm.train()
+
+
+LIES: dict[str, tuple[Any, str]] = {
+    "count": (lambda it: it.update(num_env_steps=10**30), "rollouts/0/num_env_steps: expected an int of at most"),
+    "index": (lambda it: it.update(first_env_index="os:system"), "rollouts/0/first_env_index: expected a value like 0"),
+    "returns": (lambda it: it["stats"].update(episode_returns=[1.0]), "stats/episode_returns: expected a value like"),
+    "no stats": (lambda it: it.update(stats={}), "stats/episode_returns: expected a value like"),
+    "column": (lambda it: it["columns"].update({"os:system": []}), "does not fit. KeyError: 'os:system'"),
+    "shape": (lambda it: it["columns"].update(obs=[torch.zeros(32, 2, 5)]), "rollout, obs: expected"),
+    "text": (lambda it: it["columns"].update(obs="os:system"), "does not fit"),
+}
+"""By kind: what a file may say of a rollout that was sampled ahead, and what the error says."""
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_a_file_that_lies_about_a_rollout_is_refused(kind: str, saved: Path, tmp_path: Path) -> None:
+    lie, message = LIES[kind]
+    content = load_checkpoint(saved)
+    lie(content["state"]["held_rollouts"]["rollouts"][0])
+    save_checkpoint(tmp_path / "lie", content)
+    with pytest.raises(ValueError, match=r"checkpoint .*: expected the settings and state of a run of PPO") as raised:
+        Algorithm.from_checkpoint(tmp_path / "lie")
+    assert message in str(raised.value)
 
 
 def test_a_saved_rollout_that_is_not_one_of_the_module_is_refused() -> None:
