@@ -106,7 +106,8 @@ TABLE: dict[str, dict[str, str]] = {
     "checkpoint": {
         "data": """config_module config/run_dir modules/*/class modules/*/spec state/env_runners/*/episode/in_play/*
             state/env_runners/*/episode/policies/*/* state/env_runners/*/episode/rows/*/*
-            state/metrics/steps_of/agent/*/* state/metrics/steps_of/module/*/* agents/* policy_mapping/*""",
+            state/metrics/steps_of/agent/*/* state/metrics/steps_of/module/*/* agents/* policy_mapping/*
+            state/held_rollouts/rollouts/*/stats/agent_steps/*/* state/held_rollouts/rollouts/*/stats/module_steps/*/*""",
         "refused": f"""{_NETS_AND_SPEC["refused"]} {_below("config", _SETTINGS)} algorithm spec/fields/inference_only
             modules/*/parameters/* state/env_runners/*/generator/draws state/policies/added/*/of
             state/env_runners/*/noise/block_start/bit_generator state/env_runners/*/noise/*/block_start/bit_generator
@@ -249,7 +250,7 @@ def make_folders() -> None:
     by_agent = {"cart_0": "a", "cart_1": "b"}
     maps = {"policy_mapping_fn": by_agent, "evaluation_policy_mapping_fn": by_agent, "policies_to_train": ["a"]}
     specs = {"a": RLModuleSpec(), "b": RLModuleSpec()}
-    team = PPOConfig(env=CartPoles, env_config={"num_agents": 2}, policies=specs, **maps, **TINY)
+    team = PPOConfig(env=CartPoles, env_config={"num_agents": 2}, policies=specs, **maps, sample_ahead=1, **TINY)
     with team.build() as algorithm:
         algorithm.train()
         algorithm.add_policy("c", copy_of="a")
