@@ -107,7 +107,8 @@ TABLE: dict[str, dict[str, str]] = {
         "data": """config_module config/run_dir modules/*/class modules/*/spec state/env_runners/*/episode/in_play/*
             state/env_runners/*/episode/policies/*/* state/env_runners/*/episode/rows/*/*
             state/metrics/steps_of/agent/*/* state/metrics/steps_of/module/*/* agents/* policy_mapping/*
-            state/held_rollouts/rollouts/*/stats/agent_steps/*/* state/held_rollouts/rollouts/*/stats/module_steps/*/*""",
+            state/held_rollouts/rollouts/*/stats/agent_steps/*/*
+            state/held_rollouts/rollouts/*/stats/module_steps/*/*""",
         "refused": f"""{_NETS_AND_SPEC["refused"]} {_below("config", _SETTINGS)} algorithm spec/fields/inference_only
             modules/*/parameters/* state/env_runners/*/generator/draws state/policies/added/*/of
             state/env_runners/*/noise/block_start/bit_generator state/env_runners/*/noise/*/block_start/bit_generator
