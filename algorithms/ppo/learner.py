@@ -174,8 +174,8 @@ class PPOLearner(EpisodeLearner):
     def _decoupled(self, module_id: str, batch: Batch) -> Batch:
         """Return ``batch`` as if the policy from before this update had acted, which is one update newer than the
         policy that did: the loss compares with the newer policy, and the advantages are weighted by its probability of
-        the action, divided by that under the acting policy (Hilton et al. 2022, "Batch size-invariance for policy
-        optimization", eq. 4)."""
+        the action, divided by that under the acting policy (the decoupled objective of Hilton et al. 2022, "Batch
+        size-invariance for policy optimization")."""
         module = self.module[module_id]
         rows, fwd_out = self.forward_rows(module_id, batch)
         inputs = fwd_out[Columns.ACTION_DIST_INPUTS]
