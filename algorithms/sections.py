@@ -107,6 +107,12 @@ class Reporting(Settings):
     )
 
 
+class ReportingBySteps(Reporting):
+    """The metrics of a run whose iterations have many updates, and where it writes its files and logs."""
+
+    num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
+
+
 class Checkpointing(Settings):
     """The checkpoints that a run writes."""
 

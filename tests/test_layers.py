@@ -149,6 +149,7 @@ ROOMS = (
     "algorithms.multi_agent_config",
     "algorithms.episode_config",
     "algorithms.algorithm",
+    "algorithms.actor_critic",
     "algorithms.off_policy",
     "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
     "algorithms.ddpg",

@@ -20,7 +20,7 @@ from algorithms.replay.hindsight import GoalFn, HindsightReplay
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
 from algorithms.run.threads import building
-from algorithms.sections import Reporting
+from algorithms.sections import ReportingBySteps
 from catalog.checks import Schedule
 from catalog.past import PREV_OBS, PREV_REWARD
 from catalog.settings import Section, Settings, setting, settings_of
@@ -108,18 +108,12 @@ class Replay(Settings):
     )
 
 
-class ReplayReporting(Reporting):
-    """The metrics of a run, and where it writes its files and logs."""
-
-    num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
-
-
-class ReplayConfig(ReplayTraining, Replay, ReplayReporting, MultiAgentConfig):
+class ReplayConfig(ReplayTraining, Replay, ReportingBySteps, MultiAgentConfig):
     """Settings of a :class:`ReplayAlgorithm`."""
 
     training = Section(ReplayTraining)
     replay = Section(Replay)
-    reporting = Section(ReplayReporting)
+    reporting = Section(ReportingBySteps)
 
     records_action_dist = False
     sections_of_a_policy = ("training", "replay")

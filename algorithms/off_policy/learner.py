@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -10,54 +10,21 @@ from catalog.return_heads import ReturnHead, ReturnSettings
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.target_nets import TargetNets
+from rlmodule.learning.target_nets import TargetedLearner
 from rlmodule.modules.recurrent import burn_in
 from rlmodule.modules.rl_module import RLModule
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
-    from algorithms.off_policy.algorithm import ReplayConfig
+    pass
 
 
-class ReplayLearner(BatchLearner):
+class ReplayLearner(TargetedLearner, BatchLearner):
     """Takes a gradient step on each replayed batch, and moves the target nets after it.
 
-    Override points, in addition to those of :class:`BatchLearner`:
+    Override points, in addition to those of :class:`BatchLearner` and :class:`TargetedLearner`:
         ``compute_targets`` (required): returns the targets of action values.
         ``target_shape``: the shape of one row's target, if it is not a single number.
-        ``target_parts``: names of the optimizer parts that a target net copies; None, the default, copies all. The
-        target net shares the tensors of other parts with the module in training.
-
-    Attributes:
-        targets: The :class:`TargetNets`: the target nets, the number of moves of each, and the env steps at which its
-            last move was due.
-        target: The target nets by module id, in eval mode.
     """
-
-    target_parts: ClassVar[tuple[str, ...] | None] = None
-    settings: Any
-
-    def __init__(self, settings: "ReplayConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self.targets = TargetNets(self.target_parts)
-        self.target = self.targets.nets
-        super().__init__(settings, spec, run_seed=run_seed)
-
-    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
-        super()._register_module(module_id, spec, train=train)
-        if train:  # a module that is not trained has no target net
-            net, trained = spec.build().to(self.device), self.trained[module_id]
-            parts = {name: of_part.part for name, of_part in trained.parts.items()}
-            self.targets.add(module_id, net, self.module[module_id], trained.parameters, parts, self.env_steps)
-
-    def _forget_module(self, module_id: str) -> None:
-        super()._forget_module(module_id)
-        self.targets.remove(module_id)
-
-    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Load ``state`` into the module, and copy its weights to the target net."""
-        super().load_module_state(module_id, state)
-        if module_id in self.target:
-            self.targets.copy_weights(module_id, self.module[module_id])
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -101,28 +68,16 @@ class ReplayLearner(BatchLearner):
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net towards the online net by the fraction ``tau``, once per ``target_network_update_freq``
-        env steps."""
-        every, tau = self.settings.target_network_update_freq, self.settings.tau
-        self.targets.update(module_id, env_steps=self.env_steps, every=every, tau=tau)
+        self.move_target(module_id)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        rest, results = dict(metrics), {"num_target_updates": float(self.targets.num_updates[module_id])}
+        rest, results = dict(metrics), dict[str, float]()
         if (td_error := rest.pop("td_error", None)) is not None:
             results["td_error_mean"] = float(td_error.abs().mean())
         if (values := rest.pop("qf", None)) is not None:
             low, high = values.aminmax()
             results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
         return super().summarize(module_id, rest) | results
-
-    def get_state(self) -> dict[str, Any]:
-        return super().get_state() | self.targets.get_state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        super().set_state(state)
-        for module_id in set(self.target) - state["target"].keys():  # not trained when the state was saved
-            self.targets.copy_weights(module_id, self.module[module_id])
-        self.targets.set_state(state)
 
 
 def check_return_head(head: ReturnHead, settings: ReturnSettings, module_id: str) -> None:

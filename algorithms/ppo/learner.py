@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from algorithms.ops.returns import generalized_advantages
-from algorithms.ops.surrogate import (
-    clipped_surrogate,
-    clipped_value_error,
-    explained_variance,
-    k3_divergence,
-    linear_beyond,
-)
+from algorithms.actor_critic import ActorCriticLearner
+from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, k3_divergence, linear_beyond
 from algorithms.ppo.module import PPOModule
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows, replace_rows
 from rlmodule.learning.compilation import learner_device
-from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.reports import Metrics
-from rlmodule.learning.schedules import Coefficient, value_at
+from rlmodule.learning.schedules import Coefficient
 from rlmodule.modules.apis import ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -36,25 +29,23 @@ MOST_RATIO = 2.0
 """Largest weight of a row whose action has become more likely since it was sampled, with ``sample_ahead``."""
 
 
-class PPOLearner(EpisodeLearner):
+class PPOLearner(ActorCriticLearner):
     """Learns a policy and a value function from one rollout per iteration.
 
     Override points: ``compute_policy_objective``, ``compute_loss_for_module``, ``make_train_batch``, and those of
     :class:`EpisodeLearner`.
     """
 
-    required_apis = (ValueFunctionAPI,)
+    standardizes_advantages = True
     settings: "PPOConfig"
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        device = learner_device(settings)
-        self.kl_coeff, self.entropy_coeff = Coefficient(device), Coefficient(device)
+        self.kl_coeff = Coefficient(learner_device(settings))
         super().__init__(settings, spec, run_seed=run_seed)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
         super()._register_module(module_id, spec, train=train)
         self.kl_coeff[module_id] = self.settings.kl_coeff
-        self.entropy_coeff[module_id] = value_at(self.settings.entropy_coeff, self.env_steps)
         module = self.module[module_id]
         dist_cls = module.action_dist_cls
         if self.settings.use_kl_loss and train and not dist_cls.inputs_suffice:
@@ -71,35 +62,23 @@ class PPOLearner(EpisodeLearner):
                 "rnd_coeff out."
             )
 
+    # --- the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term) -------------------------------------------
+
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the loss (Schulman et al. 2017, eq. 7-9, plus an optional KL term), and its terms by row, ``[B]``.
-
-        Modules that are updated together skip this method and average :meth:`compute_row_losses`: a term that is not
-        in those needs a ``can_stack`` that returns False, as the KL term has.
-        """
-        module = self.module[module_id]
-        row_losses, metrics = self.compute_row_losses(module_id, module, batch, fwd_out)
-        loss = row_losses.mean()
+        loss, metrics = super().compute_loss_for_module(module_id, batch, fwd_out)
         if self.settings.use_kl_loss:
-            loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
-        if isinstance(module, PPOModule) and self.settings.rnd_coeff:
-            metrics["rnd_loss"] = module.compute_novelty(batch[Columns.NEXT_OBS])
+            loss = loss + self.kl_coeff[module_id] * self._divergence(self.module[module_id], batch, fwd_out)
+        if self.settings.rnd_coeff:
+            metrics["rnd_loss"] = self._novelty(module_id, batch)
             loss = loss + metrics["rnd_loss"].mean()
         return loss, metrics
 
-    def compute_row_losses(
-        self, module_id: str, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]
-    ) -> tuple[Tensor, Metrics]:
-        dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
-
-        log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
-        objective = self.compute_policy_objective(log_ratio.exp(), batch)
-        vf_loss, entropy = self._value_error(module, batch, fwd_out), dist.entropy()
-
-        losses = self.settings.vf_loss_coeff * vf_loss - objective - self.entropy_coeff[module_id] * entropy
-        return losses, {"policy_loss": -objective, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+    def _novelty(self, module_id: str, batch: Batch) -> Tensor:
+        module = self.module[module_id]
+        assert isinstance(module, PPOModule)
+        return module.compute_novelty(batch[Columns.NEXT_OBS])
 
     def can_stack(self, module_id: str) -> bool:
         # a loss that a subclass changed may depend on more than the rows
@@ -107,21 +86,26 @@ class PPOLearner(EpisodeLearner):
         inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
         return own == inherited and not (self.settings.use_kl_loss or self.settings.rnd_coeff)
 
+    def policy_objective(self, logp: Tensor, log_ratio: Tensor, batch: Batch) -> Tensor:
+        return self.compute_policy_objective(log_ratio.exp(), batch)
+
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
         """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate. ``ratio`` ``[B]``
         is the action's probability under the current policy, divided by that under the acting policy."""
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
-    def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Return each row's squared value error ``[B]`` in units of ``module.value_scale()``. It is clipped if
-        ``vf_clip_param`` is set. If ``vf_huber_delta`` is set, return twice the Huber loss of the error instead."""
+    def value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
+        """Return what :meth:`ActorCriticLearner.value_error` documents, of errors that are clipped if ``vf_clip_param``
+        is set."""
+        if self.settings.vf_clip_param is None:
+            return super().value_error(module, batch, fwd_out)
+        return self._clipped_error(self.settings.vf_clip_param, module, batch, fwd_out)
+
+    def _clipped_error(self, clip: float, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
         assert isinstance(module, ValueFunctionAPI)
-        values, targets = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), batch[Columns.VALUE_TARGETS]
-        scale, clip, delta = module.value_scale(), self.settings.vf_clip_param, self.settings.vf_huber_delta
-        if clip is None:
-            error = ((values - targets) / scale).square()
-        else:
-            error = clipped_value_error(values / scale, batch[Columns.VALUES] / scale, targets / scale, clip)
+        values, scale = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), module.value_scale()
+        old_values, targets = batch[Columns.VALUES] / scale, batch[Columns.VALUE_TARGETS] / scale
+        error, delta = clipped_value_error(values / scale, old_values, targets, clip), self.settings.vf_huber_delta
         return error if delta is None else linear_beyond(delta, error)
 
     @staticmethod
@@ -130,46 +114,30 @@ class PPOLearner(EpisodeLearner):
         old = module.action_dist_cls.from_logits(batch[Columns.ACTION_DIST_INPUTS])
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
+    # --- what the loss reads ------------------------------------------------------------------------------------------
+
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
         """Return the rollout as a batch with standardised GAE advantages and value targets, and metrics by name."""
-        config, module = self.settings, self.module[module_id]
-        assert isinstance(module, ValueFunctionAPI)
-        rollout, computed, reported = self._rewarded(module_id, rollout) if config.rnd_coeff else (rollout, {}, {})
-        values, following = (x * module.has_value_statistics() for x in self.value_pass(module_id, rollout))
-        advantages = generalized_advantages(
-            rollout[Columns.REWARDS],
-            values,
-            following,
-            terminated_t=rollout[Columns.TERMINATEDS],
-            truncated_t=rollout[Columns.TRUNCATEDS],
-            valid_t=rollout.valid,
-            gamma=config.gamma,
-            lambda_=config.lambda_,
-        )
-        targets = values + advantages
-        rows = torch.stack([advantages[rollout.valid], targets[rollout.valid]])
-        if self.collective.size > 1:
-            rows = torch.cat(self.collective.all_gather(rows.T)).T.contiguous()
-        reported["vf_explained_var"] = float(explained_variance(rows[1] - rows[0], rows[1]))
-        computed |= {
-            Columns.ADVANTAGES: (advantages - rows[0].mean()) / (rows[0].std(unbiased=False) + 1e-8),
-            Columns.VALUE_TARGETS: targets,
-        }
-        module.update_value_statistics(targets[rollout.valid])
-        if config.vf_clip_param is not None:
-            # A second value pass: the new statistics changed what the same weights predict in units of reward.
-            computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
-        rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
-        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
-        if config.use_kl_loss:
-            names.append(Columns.ACTION_DIST_INPUTS)
+        settings, reported = self.settings, dict[str, float]()
+        if settings.rnd_coeff:
+            rollout, reported = self._rewarded(module_id, rollout)
+        if settings.use_kl_loss:
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
-        if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = self.entropy_coeff[module_id] = value_at(config.entropy_coeff, self.env_steps)
-        batch = self.pack(module_id, rollout, names)
-        if config.sample_ahead and num_rows(batch):
+        batch, of_batch = super().make_train_batch(module_id, rollout)
+        if settings.sample_ahead and num_rows(batch):
             batch = self._decoupled(module_id, batch)
-        return batch, reported
+        return batch, reported | of_batch
+
+    def further_columns(self, module_id: str, rollout: Rollout) -> dict[str, Tree]:
+        further = dict[str, Tree]()
+        if self.settings.vf_clip_param is not None:
+            # A second value pass: the new statistics changed what the same weights predict in units of reward.
+            further[Columns.VALUES], _ = self.value_pass(module_id, rollout)
+        if self.settings.use_kl_loss:
+            further[Columns.ACTION_DIST_INPUTS] = rollout[Columns.ACTION_DIST_INPUTS]
+        if self.settings.rnd_coeff:
+            further[Columns.NEXT_OBS] = rollout[Columns.NEXT_OBS]
+        return further
 
     def _decoupled(self, module_id: str, batch: Batch) -> Batch:
         """Return ``batch`` as if the policy from before this update had acted, which is one update newer than the
@@ -186,9 +154,9 @@ class PPOLearner(EpisodeLearner):
             newer[Columns.ACTION_DIST_INPUTS] = inputs
         return replace_rows(batch, newer)
 
-    def _rewarded(self, module_id: str, rollout: Rollout) -> tuple[Rollout, Batch, dict[str, float]]:
-        """Return the rollout with rewards for what is new added to its rewards, the column ``next_obs``, and the mean
-        of the rewards over the rows of all learners to report.
+    def _rewarded(self, module_id: str, rollout: Rollout) -> tuple[Rollout, dict[str, float]]:
+        """Return the rollout with rewards for what is new added to its rewards and with the column ``next_obs``, and
+        the mean of the rewards over the rows of all learners to report.
 
         A step's reward is ``rnd_coeff`` times how new the observation after it is, in units of the root mean square of
         all observations so far.
@@ -206,16 +174,13 @@ class PPOLearner(EpisodeLearner):
         intrinsic = self.settings.rnd_coeff * novelty / unit
         rows = intrinsic[rollout.valid]
         mean = float(self.collective.all_reduce_mean(rows.mean(), len(rows)))
-        rewards = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic}
-        rewarded = dataclasses.replace(rollout, columns=rollout.columns | rewards)
-        return rewarded, {Columns.NEXT_OBS: next_obs}, {"intrinsic_reward_mean": mean}
+        rewarded = {Columns.REWARDS: rollout[Columns.REWARDS] + intrinsic, Columns.NEXT_OBS: next_obs}
+        rollout = dataclasses.replace(rollout, columns=rollout.columns | rewarded)
+        return rollout, {"intrinsic_reward_mean": mean}
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        rest = dict(metrics)
-        log_ratio = rest.pop("log_ratio")
-        rest["clip_fraction"] = (log_ratio.expm1().abs() > self.settings.clip_param).float()
-        rest["approx_kl"] = k3_divergence(log_ratio)
-        return super().summarize(module_id, rest)
+        beyond = metrics["log_ratio"].expm1().abs() > self.settings.clip_param
+        return super().summarize(module_id, {**metrics, "clip_fraction": beyond.float()})
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         target = self.settings.target_kl
@@ -224,12 +189,14 @@ class PPOLearner(EpisodeLearner):
     def may_stop(self) -> bool:
         return type(self).should_stop is not PPOLearner.should_stop or self.settings.target_kl is not None
 
-    @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """With ``use_kl_loss``, double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL <
-        ``kl_target`` / 1.5. KL(acting policy ‖ updated policy) is the mean over the rows of all learners."""
-        if not self.settings.use_kl_loss:
-            return
+        if self.settings.use_kl_loss:
+            self._adapt_kl_coeff(module_id, batch)
+
+    @torch.no_grad()
+    def _adapt_kl_coeff(self, module_id: str, batch: Batch) -> None:
+        """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL < ``kl_target`` / 1.5.
+        KL(acting policy ‖ updated policy) is the mean over the rows of all learners."""
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)
         if rows:
             divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))

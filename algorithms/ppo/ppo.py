@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium import Space
 
-from algorithms.algorithm import Algorithm
+from algorithms.actor_critic import ActorCriticTraining, OnPolicyAlgorithm
 from algorithms.episode_config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PREDICTED, PREDICTION, PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
 from algorithms.settings.base import on_the_class
-from catalog.checks import Schedule
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.settings import EpisodeTraining, FinalObs
+from rlmodule.settings import FinalObs
 
 if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
@@ -33,30 +32,19 @@ MAPPO: dict[str, Any] = {
 """The published settings of MAPPO (Yu et al. 2022), except for the batch size."""
 
 
-class PPOTraining(EpisodeTraining):
+class PPOTraining(ActorCriticTraining):
     """Settings of PPO's loss and advantages."""
 
     minibatch_size = 64
     num_epochs = 10
-    lambda_: float = setting(0.95, "Lambda of GAE: 0 relies on the value function, 1 on the rewards alone.", ge=0, le=1)
     clip_param: float = setting(
         0.2, "The surrogate objective stops growing once the probability ratio leaves 1 ± clip_param.", gt=0
     )
-    vf_loss_coeff: float = setting(0.5, "Weight of the value loss.", ge=0)
     vf_clip_param: float | None = setting(
         None,
         "How far a value may move from its old prediction before the value loss stops shrinking, in standard "
         "deviations of the returns; None does not clip.",
         gt=0,
-    )
-    vf_huber_delta: float | None = setting(
-        None,
-        "Value errors larger than this count linearly instead of squared, in standard deviations of the returns; None "
-        "squares all.",
-        gt=0,
-    )
-    entropy_coeff: Schedule = setting(
-        0.0, "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
     )
     use_kl_loss: bool = setting(False, "Whether to add a penalty on KL(old policy, new policy) to the loss.")
     kl_coeff: float = setting(0.2, "Initial weight of the KL penalty; adapted after every iteration.", ge=0)
@@ -142,17 +130,10 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
                 raise changed._invalid(name, f"its default without {switch}", remedy)
 
 
-class PPO(Algorithm):
+class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017): sample a rollout, then learn from it for several epochs."""
 
     config: PPOConfig
-
-    def training_step(self) -> dict[str, dict[str, Any]]:
-        before = self.clock  # the last update of an annealed run would have a learning rate of 0 at the count after
-        while not (rollout := self.sample()).num_env_steps:
-            pass  # all rows are the reset steps of next-step autoreset envs
-        learned = self.learner_group.update_from_episodes(rollout, env_steps=before)
-        return {"timers": learned.pop("timers"), "learners": learned}
 
     def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
         """Begin again with a ``kl_coeff`` that differs from that of the saved run."""

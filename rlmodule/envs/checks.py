@@ -441,20 +441,20 @@ def _check_array(space: ArraySpace, value: Any, where: Where, path: str, steps: 
     is_storable = array.dtype == space.dtype or np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind")
     if array.shape != space.shape or not is_storable:
         raise wrong(describe(value))
-    _check_bounds(space, array, where, path, steps)
+    low, high = _bounds_of(space)
+    if np.count_nonzero((array < low) | (array > high)):  # rare; to allow for rounding takes longer
+        _check_rounded(space, array, where, path, steps)
 
 
-def _check_bounds(space: ArraySpace, array: np.ndarray, where: Where, path: str, steps: int) -> None:
-    """Raise ValueError for the first number in ``array`` that is outside of the bounds of ``space``.
+def _check_rounded(space: ArraySpace, array: np.ndarray, where: Where, path: str, steps: int) -> None:
+    """Raise ValueError for the first number in ``array`` that is outside of the bounds of ``space`` by more than the
+    error of rounding.
 
     But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once for each leaf, which
     is known by its ``space`` and ``path``.
     """
-    low, high = _bounds_of(space)
+    low, high = least, most = _bounds_of(space)
     has_floats = np.dtype(space.dtype).kind == "f"
-    if not np.count_nonzero((array < low) | (array > high)):  # nearly all arrays pass here; rounding takes longer
-        return
-    least, most = low, high
     if has_floats:
         least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
         least, most = least - _ROUNDING * (1 + np.abs(least)), most + _ROUNDING * (1 + np.abs(most))

@@ -1,12 +1,14 @@
 """Target nets: copies of neural modules whose weights follow the weights in training."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from rlmodule.learning.flat_optimizer import FlatParameters, Part
+from rlmodule.learning.learner import Learner
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 
 class TargetNets:
@@ -145,3 +147,64 @@ class TargetNets:
                 net.set_state(net.get_state() | saved)
                 self.last_update[module_id] = state["last_target_update"][module_id]
                 self.num_updates[module_id] = state["num_target_updates"][module_id]
+
+
+class TargetedLearner(Learner):
+    """Base class of learners that have a target net of each module that they train.
+
+    A subclass calls :meth:`move_target` when a move may be due. Its settings have ``target_network_update_freq`` and
+    ``tau``.
+
+    Override points, in addition to those of :class:`Learner`:
+        ``target_parts``: names of the optimizer parts that a target net copies; None, the default, copies all. The
+        target net shares the tensors of other parts with the module in training.
+
+    Attributes:
+        targets: The :class:`TargetNets`: the target nets, the number of moves of each, and the env steps at which its
+            last move was due.
+        target: The target nets by module id, in eval mode.
+    """
+
+    target_parts: ClassVar[tuple[str, ...] | None] = None
+    settings: Any
+
+    def __init__(self, settings: Any, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self.targets = TargetNets(self.target_parts)
+        self.target = self.targets.nets
+        super().__init__(settings, spec, run_seed=run_seed)
+
+    def _register_module(self, module_id: str, spec: RLModuleSpec, *, train: bool) -> None:
+        super()._register_module(module_id, spec, train=train)
+        if train:  # a module that is not trained has no target net
+            net, trained = spec.build().to(self.device), self.trained[module_id]
+            parts = {name: of_part.part for name, of_part in trained.parts.items()}
+            self.targets.add(module_id, net, self.module[module_id], trained.parameters, parts, self.env_steps)
+
+    def _forget_module(self, module_id: str) -> None:
+        super()._forget_module(module_id)
+        self.targets.remove(module_id)
+
+    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
+        """Load ``state`` into the module, and copy its weights to the target net."""
+        super().load_module_state(module_id, state)
+        if module_id in self.target:
+            self.targets.copy_weights(module_id, self.module[module_id])
+
+    def move_target(self, module_id: str) -> None:
+        """Move the target net towards the online net by the fraction ``tau``, once per ``target_network_update_freq``
+        env steps."""
+        every, tau = self.settings.target_network_update_freq, self.settings.tau
+        self.targets.update(module_id, env_steps=self.env_steps, every=every, tau=tau)
+
+    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        moves = float(self.targets.num_updates[module_id])
+        return super().summarize(module_id, metrics) | {"num_target_updates": moves}
+
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | self.targets.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        for module_id in set(self.target) - state["target"].keys():  # not trained when the state was saved
+            self.targets.copy_weights(module_id, self.module[module_id])
+        self.targets.set_state(state)

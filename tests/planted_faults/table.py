@@ -33,16 +33,16 @@ class Fault(NamedTuple):
 FAULTS: dict[str, Fault] = {
     # --- losses
     "advantages standardised over padding": Fault(
-        "algorithms/ppo/learner.py",
-        "rows = torch.stack([advantages[rollout.valid], targets[rollout.valid]])",
-        "rows = torch.stack([advantages.flatten(), targets.flatten()])",
+        "algorithms/actor_critic.py",
+        "rows = torch.stack([advantages[valid], targets[valid], values[valid]])",
+        "rows = torch.stack([advantages.flatten(), targets.flatten(), values.flatten()])",
         "short episodes and memories learn from advantages that are scaled by the number of padded rows",
         _REPORTS + "ray_57989_advantages_are_standardised_over_steps_alone",
     ),
     "loss summed over rows": Fault(
-        "algorithms/ppo/learner.py",
-        "loss = row_losses.mean()",
-        "loss = row_losses.sum()",
+        "algorithms/actor_critic.py",
+        "return row_losses.mean(), metrics",
+        "return row_losses.sum(), metrics",
         "the learning rate that works depends on the size of minibatches",
         _ORDERS + "minibatches_of_an_epoch_add_up_to_its_gradient[PPO-plain]",
     ),
@@ -155,8 +155,8 @@ FAULTS: dict[str, Fault] = {
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-LSTM-million]",
     ),
     "value statistics over padding": Fault(
-        "algorithms/ppo/learner.py",
-        "module.update_value_statistics(targets[rollout.valid])",
+        "algorithms/actor_critic.py",
+        "module.update_value_statistics(targets[valid])",
         "module.update_value_statistics(targets.flatten())",
         "values are normalised by the targets of padding",
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-plain-million]",
@@ -250,8 +250,8 @@ FAULTS: dict[str, Fault] = {
     ),
     # --- settings
     "lambda is a literal": Fault(
-        "algorithms/ppo/learner.py",
-        "lambda_=config.lambda_,",
+        "algorithms/actor_critic.py",
+        "lambda_=self.settings.lambda_,",
         "lambda_=0.95,",
         "the setting is documented, accepted and without effect",
         _ACTS + "[PPO-lambda_]",

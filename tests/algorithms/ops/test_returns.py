@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from algorithms.ops.returns import discounted_suffix_sum, generalized_advantages
+from algorithms.ops.returns import discounted_suffix_sum, generalized_advantages, vtrace
 
 SHAPES = {"steps": st.integers(1, 40), "slots": st.integers(1, 4), "seed": st.integers(0, 2**32 - 1)}
 NAN = float("nan")
@@ -206,3 +206,99 @@ def test_what_invalid_rows_hold_does_not_matter(steps: int, slots: int, seed: in
     got = generalized_advantages(**dirty, gamma=0.9, lambda_=0.9)
     assert torch.equal(got, clean)
     assert not got[~dirty["valid_t"]].any()
+
+
+# --- V-trace ---------------------------------------------------------------------------------------------------------
+
+
+def vtrace_by_recursion(
+    data: Data, log_ratio: np.ndarray, gamma: float, lambda_: float, rho_clip: float, pg_rho_clip: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Remark 1 of the paper, backwards through each episode; values and 0 in other rows."""
+    targets, advantages = data.values.copy(), np.zeros_like(data.values)
+    ratio = np.exp(log_ratio)
+    for slot, start, stop in data.chunks():
+        target_after = data.bootstrap(stop - 1, slot)
+        for row in reversed(range(start, stop)):
+            after = data.bootstrap(row, slot)
+            value, reward = data.values[row, slot], data.rewards[row, slot]
+            rho, c = min(rho_clip, ratio[row, slot]), min(1.0, ratio[row, slot])
+            target_error = target_after - after
+            error = reward + gamma * after - value
+            targets[row, slot] = value + rho * error + gamma * lambda_ * c * target_error
+            advantages[row, slot] = min(pg_rho_clip, ratio[row, slot]) * (error + gamma * lambda_ * target_error)
+            target_after = targets[row, slot]
+    return targets, advantages
+
+
+@settings(deadline=None)
+@given(
+    **SHAPES,
+    gamma=st.sampled_from([0.0, 0.9, 1.0]),
+    lambda_=st.sampled_from([0.0, 0.95, 1.0]),
+    rho_clip=st.sampled_from([0.5, 1.0, 3.0]),
+    pg_rho_clip=st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_vtrace_is_the_recursion(
+    steps: int, slots: int, seed: int, gamma: float, lambda_: float, rho_clip: float, pg_rho_clip: float
+) -> None:
+    data = random_data(steps, slots, seed)
+    log_ratio = np.random.default_rng(seed + 1).normal(size=(steps, slots))
+    got = vtrace(
+        torch.from_numpy(log_ratio),
+        **data.tensors(),
+        gamma=gamma,
+        lambda_=lambda_,
+        rho_clip=rho_clip,
+        pg_rho_clip=pg_rho_clip,
+    )
+    for column, expected in zip(
+        got, vtrace_by_recursion(data, log_ratio, gamma, lambda_, rho_clip, pg_rho_clip), strict=True
+    ):
+        np.testing.assert_allclose(column.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(**SHAPES, lambda_=st.sampled_from([0.0, 0.95, 1.0]))
+def test_vtrace_of_the_policy_that_acted_is_gae(steps: int, slots: int, seed: int, lambda_: float) -> None:
+    data = random_data(steps, slots, seed)
+    targets, advantages = vtrace(torch.zeros(steps, slots).double(), **data.tensors(), gamma=0.9, lambda_=lambda_)
+    expected = generalized_advantages(**data.tensors(), gamma=0.9, lambda_=lambda_)
+    assert torch.equal(targets, torch.from_numpy(data.values) + expected)
+    torch.testing.assert_close(advantages, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(**SHAPES, rubbish=st.sampled_from([NAN, float("inf"), -float("inf"), 1e300]))
+def test_what_invalid_rows_hold_does_not_matter_to_vtrace(steps: int, slots: int, seed: int, rubbish: float) -> None:
+    data = random_data(steps, slots, seed)
+    log_ratio = np.random.default_rng(seed + 1).normal(size=(steps, slots))
+    clean = vtrace(torch.from_numpy(log_ratio), **data.tensors(), gamma=0.9, lambda_=0.95)
+    log_ratio[~data.valid] = rubbish
+    data.rewards[~data.valid] = rubbish
+    data.after[~data.valid | data.terminated] = rubbish
+    got = vtrace(torch.from_numpy(log_ratio), **data.tensors(), gamma=0.9, lambda_=0.95)
+    for expected, column in zip(clean, got, strict=True):
+        assert torch.equal(column, expected)
+    assert not got[1][~torch.from_numpy(data.valid)].any()
+
+
+def test_vtrace_by_hand() -> None:
+    # gamma 0.5, lambda 1, ratios 2, 0.5 and 1, cut at 1; values 10, 20, 30 and 40 at the end
+    # errors:  1 + 0.5·20 - 10 = 1;  2 + 0.5·30 - 20 = -3;  3 + 0.5·40 - 30 = -7
+    # targets: 30 - 7 = 23;  20 + 0.5·(-3) + 0.5·0.5·(-7) = 16.75;  10 + 1·1 + 0.5·1·(-3.25) = 9.375
+    # advantages: -7;  0.5·(-3 + 0.5·(-7)) = -3.25;  1·(1 + 0.5·(-3.25)) = -0.625
+    none = torch.zeros(3, 1, dtype=torch.bool)
+    targets, advantages = vtrace(
+        torch.tensor([2.0, 0.5, 1.0]).log()[:, None],
+        torch.tensor([1.0, 2.0, 3.0])[:, None],
+        torch.tensor([10.0, 20.0, 30.0])[:, None],
+        torch.tensor([20.0, 30.0, 40.0])[:, None],
+        terminated_t=none,
+        truncated_t=none,
+        valid_t=~none,
+        gamma=0.5,
+        lambda_=1.0,
+    )
+    assert targets[:, 0].tolist() == [9.375, 16.75, 23.0]
+    assert advantages[:, 0].tolist() == [-0.625, -3.25, -7.0]

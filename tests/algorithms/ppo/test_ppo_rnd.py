@@ -266,7 +266,7 @@ def test_a_reward_is_for_the_observation_that_the_step_reached_also_at_the_end(e
         [(module_id, rollout)] = getattr(sampled, "modules", {ID: sampled}).items()
         assert (rollout[Columns.TERMINATEDS] & rollout.valid).any()
         assert (rollout[Columns.TRUNCATEDS] & rollout.valid).any()
-        rewarded, _, reported = learner._rewarded(module_id, rollout)
+        rewarded, reported = learner._rewarded(module_id, rollout)
     valid = rollout.valid
     intrinsic = (rewarded[Columns.REWARDS] - rollout[Columns.REWARDS])[valid]
     reached = rollout[Columns.REWARDS][valid]
