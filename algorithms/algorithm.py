@@ -192,12 +192,7 @@ class Algorithm(ABC):
         Args:
             last: Let the env runners begin no further rollouts.
         """
-        runners = self.env_runner_group
-        if runners.is_asked:
-            rollouts = self._take_ahead()
-        else:
-            self.before_sampling()
-            rollouts = runners.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
+        rollouts = self._next_rollouts()
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
         if self._callbacks.listeners["on_sample_end"] or self._callbacks.listeners["on_episode_end"]:
@@ -206,6 +201,13 @@ class Algorithm(ABC):
             self._begin_ahead()  # after callbacks: one that raises finds no rollout on its way
         clip = self.config.clip_rewards
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
+
+    def _next_rollouts(self) -> list[Rollout]:
+        """Return the rollouts that were begun ahead, or else sample new ones."""
+        if self.env_runner_group.is_asked:
+            return self._take_ahead()
+        self.before_sampling()
+        return self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
 
     def _begin_ahead(self) -> None:
         """Let the env runners begin the next rollouts with the current weights."""

@@ -149,10 +149,11 @@ ROOMS = (
     "algorithms.multi_agent_config",
     "algorithms.episode_config",
     "algorithms.algorithm",
-    "algorithms.actor_critic",
+    "algorithms.actor_critic algorithms.stream",
     "algorithms.off_policy",
     "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
-    "algorithms.ddpg",
+    "algorithms.a2c algorithms.ddpg algorithms.impala",
+    "algorithms.appo",
     "algorithms.cli algorithms.ray_tune",
     "algorithms.shell",
 )

@@ -1,0 +1,51 @@
+"""A2C: its settings, and its loss."""
+
+from torch import Tensor
+
+from algorithms.a2c.presets import PRESETS
+from algorithms.actor_critic import ActorCriticLearner, ActorCriticTraining, OnPolicyAlgorithm
+from algorithms.episode_config import EpisodeLearnerConfig
+from algorithms.ppo.module import PPOCatalog, PPOModule
+from catalog.settings import Section
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.modules.spec import RLModuleSpec
+
+
+class A2CTraining(ActorCriticTraining):
+    """Settings of A2C's loss and advantages."""
+
+    lr = 1e-3
+    train_batch_size_per_learner = 128
+
+
+class A2CConfig(A2CTraining, EpisodeLearnerConfig):
+    """Settings of :class:`A2C`."""
+
+    training = Section(A2CTraining)
+    presets = PRESETS
+
+    @property
+    def algo_class(self) -> type["A2C"]:
+        return A2C
+
+    def default_learner_class(self) -> type["A2CLearner"]:
+        return A2CLearner
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)
+
+
+class A2C(OnPolicyAlgorithm):
+    """Advantage actor-critic (Mnih et al. 2016, the synchronous form of A3C): sample a short rollout, and take one
+    gradient step on it."""
+
+    config: A2CConfig
+
+
+class A2CLearner(ActorCriticLearner):
+    """Learns a policy and a value function from one rollout per iteration, with the policy gradient."""
+
+    def policy_objective(self, logp: Tensor, log_ratio: Tensor, batch: Batch) -> Tensor:
+        """Return ``A · log π(a)`` of each row ``[B]``, whose gradient is the policy gradient (Mnih et al. 2016, eq. in
+        section 4)."""
+        return batch[Columns.ADVANTAGES] * logp

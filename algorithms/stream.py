@@ -1,0 +1,130 @@
+"""The settings and the iteration of algorithms whose env runners never wait for the learners."""
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from typing import Any
+
+from algorithms.algorithm import Algorithm
+from algorithms.episode_config import EpisodeLearnerConfig
+from algorithms.run.callbacks import drop_rows_of
+from algorithms.sections import ReportingBySteps
+from catalog.settings import Section
+from rlmodule.data.rollout import Rollout
+
+logger = logging.getLogger(__name__)
+
+CALLS_PER_RUNNER = 2
+"""Rollouts that a runner samples or will sample next, so that it never waits for the driver."""
+LONGEST_ROLLOUT = 32
+"""Steps per env of the longest rollout, unless ``rollout_fragment_length`` is set."""
+
+
+class StreamConfig(ReportingBySteps, EpisodeLearnerConfig):
+    """Settings of a :class:`StreamAlgorithm`."""
+
+    reporting = Section(ReportingBySteps)
+
+    def get_rollout_fragment_length(self) -> int:
+        """Return the number of steps per env in each rollout: ``rollout_fragment_length``, or if that is None, the
+        largest number up to 32 with which whole rollouts fill the train batch.
+
+        Raises:
+            ValueError: If no number of whole rollouts fills the train batch; suggests a batch size that works.
+        """
+        given, num_envs = self.rollout_fragment_length, self.num_envs_per_env_runner
+        for length in range(LONGEST_ROLLOUT, 0, -1) if given is None else [given]:
+            if self.train_batch_size % (length * num_envs) == 0:
+                return length
+        rows, learners = (given or 1) * num_envs, max(1, self.num_learners)
+        nearest = rows * max(1, round(self.train_batch_size_per_learner / rows))
+        raise self._invalid(
+            "train_batch_size_per_learner",
+            f"a whole number of rollouts of {given or 'a whole number of'} steps from {num_envs} environments to fill "
+            f"the batch of {learners} learner{'s' if learners > 1 else ''}",
+            f"A batch size that works is {nearest}.",
+        )
+
+    @property
+    def rollouts_per_batch(self) -> int:
+        """Number of rollouts in a train batch."""
+        return self.train_batch_size // (self.get_rollout_fragment_length() * self.num_envs_per_env_runner)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.sample_ahead:
+            expected = "0, since the env runners of this algorithm never wait"
+            raise self._invalid("sample_ahead", expected, "Leave it out.")
+
+
+class StreamAlgorithm(Algorithm):
+    """Learns from rollouts in the order in which env runners finish them. No runner waits for the learners or for
+    another runner; if the learners are slower, runners stop after two rollouts each, and nothing is dropped.
+
+    With runners in other processes, the order of rollouts depends on time, and a run does not repeat.
+    """
+
+    config: Any
+
+    def __init__(self, config: StreamConfig) -> None:
+        # gradient steps after each of the latest updates, oldest first
+        self._versions: deque[int] = deque(maxlen=1000)
+        self._lags: list[int] = []
+        super().__init__(config)
+
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        results: list[dict[str, Any]] = []
+        learners = self.learner_group
+        goal = self.env_steps + self.config.num_env_steps_per_iteration
+        while self.env_steps < goal:
+            before = self.clock
+            rollout = self.sample()
+            learners.wait_for_room()
+            if rollout.num_env_steps:
+                results += learners.update_from_episodes(rollout, env_steps=before, async_update=True)
+            self._post_weights()
+        timers, learned = _means(results)
+        lags, self._lags = self._lags, []
+        ages = {"min": min(lags), "mean": sum(lags) / len(lags), "max": max(lags)}
+        lag = {f"policy_lag_{name}": float(age) for name, age in ages.items()}
+        return {"timers": timers, "learners": learned, "stream": lag}
+
+    def _post_weights(self) -> None:
+        """If an update has finished, let runners act with its weights from the next rollout that they begin."""
+        version = self.learner_group.num_updates
+        if not self._versions or version != self._versions[-1]:
+            self._versions.append(version)
+            self.env_runner_group.post_weights(version)
+
+    def _next_rollouts(self) -> list[Rollout]:
+        """Return the rollouts of the next train batch."""
+        runners, modules = self.env_runner_group, {*self.learner_group.module.items()}
+        if replaced := self._modules_ahead - modules:
+            runners.finish()
+            drop_rows_of(runners.held, replaced)
+        self._modules_ahead = modules
+        self.before_sampling()
+        version = self.learner_group.num_updates
+        runners.ask(self._rollout_length, policy_version=version, in_flight=CALLS_PER_RUNNER)
+        rollouts = runners.take(self.config.rollouts_per_batch)
+        for rollout in rollouts:
+            self._lags.append(len(self._versions) - bisect_right(self._versions, rollout.policy_version))
+        return rollouts
+
+
+def _means(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the total seconds of each phase of the updates, and the means of all other numbers by module id."""
+    timers: dict[str, float] = {}
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        for phase, seconds in result.pop("timers").items():
+            timers[phase] = timers.get(phase, 0.0) + seconds
+        for module_id, reported in result.items():
+            of_module = numbers.setdefault(module_id, {})
+            for name, number in reported.items():
+                of_module.setdefault(name, []).append(number)
+    means = {
+        module_id: {name: sum(values) / len(values) for name, values in of_module.items()}
+        for module_id, of_module in numbers.items()
+    }
+    return timers, means
