@@ -14,8 +14,9 @@ from rlmodule.modules.spec import RLModuleSpec
 class A2CTraining(ActorCriticTraining):
     """Settings of A2C's loss and advantages."""
 
-    lr = 1e-3
-    train_batch_size_per_learner = 128
+    lr = 2e-3
+    train_batch_size_per_learner = 256
+    lambda_ = 1.0
 
 
 class A2CConfig(A2CTraining, EpisodeLearnerConfig):

@@ -23,9 +23,10 @@ MOST_RATIO = 2.0
 class APPOTraining(IMPALATraining):
     """Settings of APPO's loss and advantages."""
 
-    num_epochs = 2
-    minibatch_size = 128
     lr = 5e-4
+    train_batch_size_per_learner = 512
+    minibatch_size = 128
+    num_epochs = 2
     lambda_ = 0.95
     clip_param: float = setting(
         0.4, "The surrogate objective stops growing once the probability ratio leaves 1 ± clip_param.", gt=0

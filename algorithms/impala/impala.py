@@ -23,8 +23,8 @@ from rlmodule.modules.spec import RLModuleSpec
 class IMPALATraining(ActorCriticTraining):
     """Settings of IMPALA's loss and advantages."""
 
-    lr = 1e-3
-    train_batch_size_per_learner = 512
+    lr = 2e-3
+    train_batch_size_per_learner = 256
     lambda_ = 1.0
     entropy_coeff = 0.01
     vtrace_clip_rho_threshold: float = setting(
