@@ -26,7 +26,6 @@ class IMPALATraining(ActorCriticTraining):
     lr = 2e-3
     train_batch_size_per_learner = 256
     lambda_ = 1.0
-    entropy_coeff = 0.01
     vtrace_clip_rho_threshold: float = setting(
         1.0, "Largest importance weight of a step's TD error in value targets (V-trace's rho bar).", gt=0
     )
