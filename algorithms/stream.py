@@ -19,6 +19,19 @@ CALLS_PER_RUNNER = 2
 LONGEST_ROLLOUT = 32
 """Steps per env of the longest rollout, unless ``rollout_fragment_length`` is set."""
 
+FIRST_ITERATIONS = 10
+"""Iterations before a slow learner is worth a warning."""
+SLOW_LEARNER = (
+    "num_env_runners=%d: expected learners that keep up with the env runners, got runners that waited for %.0f %% of "
+    "the time. Nothing is lost, but fewer runners would do as well. Larger batches, fewer epochs, num_learners or "
+    "num_gpus_per_learner make learning faster."
+)
+NOT_REPEATED = (
+    "%s: a checkpoint holds all that the env runners have sampled and nobody has learned from, so nothing is lost. But "
+    "with num_env_runners=%d, rollouts arrive in an order that depends on time: a run that resumes does not repeat to "
+    "the bit. With num_env_runners=0 it does."
+)
+
 
 class StreamConfig(ReportingBySteps, EpisodeLearnerConfig):
     """Settings of a :class:`StreamAlgorithm`."""
@@ -70,6 +83,7 @@ class StreamAlgorithm(Algorithm):
         # gradient steps after each of the latest updates, oldest first
         self._versions: deque[int] = deque(maxlen=1000)
         self._lags: list[int] = []
+        self._warned: set[str] = set()
         super().__init__(config)
 
     def training_step(self) -> dict[str, dict[str, Any]]:
@@ -83,18 +97,42 @@ class StreamAlgorithm(Algorithm):
             if rollout.num_env_steps:
                 results += learners.update_from_episodes(rollout, env_steps=before, async_update=True)
             self._post_weights()
+        self._warn_of_slow_learner()
         timers, learned = _means(results)
         lags, self._lags = self._lags, []
-        ages = {"min": min(lags), "mean": sum(lags) / len(lags), "max": max(lags)}
-        lag = {f"policy_lag_{name}": float(age) for name, age in ages.items()}
-        return {"timers": timers, "learners": learned, "stream": lag}
+        stream = {
+            "policy_lag_min": min(lags),
+            "policy_lag_mean": sum(lags) / len(lags),
+            "policy_lag_max": max(lags),
+            "num_rollouts_waiting": len(self.env_runner_group.held),
+        }
+        return {"timers": timers, "learners": learned, "stream": stream}
 
     def _post_weights(self) -> None:
         """If an update has finished, let runners act with its weights from the next rollout that they begin."""
         version = self.learner_group.num_updates
-        if not self._versions or version != self._versions[-1]:
+        if version != self._versions[-1]:
             self._versions.append(version)
             self.env_runner_group.post_weights(version)
+
+    def _warn_once(self, message: str, *arguments: object) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            logger.warning(message, *arguments)
+
+    def _warn_of_slow_learner(self) -> None:
+        """Warn once if the env runners have waited for most of the run, which is then as slow as without streams."""
+        num_runners = self.config.num_env_runners
+        if not num_runners or self.metrics.iterations < FIRST_ITERATIONS:
+            return
+        waited = self.env_runner_group.report()["env_runners_waited_s"] / num_runners / self.metrics.seconds
+        if waited > 0.5:
+            self._warn_once(SLOW_LEARNER, self.config.num_env_runners, 100 * waited)
+
+    def get_state(self) -> dict[str, Any]:
+        if self.config.num_env_runners:
+            self._warn_once(NOT_REPEATED, type(self).__name__, self.config.num_env_runners)
+        return super().get_state()
 
     def _next_rollouts(self) -> list[Rollout]:
         """Return the rollouts of the next train batch."""
@@ -105,6 +143,8 @@ class StreamAlgorithm(Algorithm):
         self._modules_ahead = modules
         self.before_sampling()
         version = self.learner_group.num_updates
+        if not self._versions:
+            self._versions.append(version)
         runners.ask(self._rollout_length, policy_version=version, in_flight=CALLS_PER_RUNNER)
         rollouts = runners.take(self.config.rollouts_per_batch)
         for rollout in rollouts:

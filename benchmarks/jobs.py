@@ -170,7 +170,36 @@ TD3_JOBS = {
     "td3-cheetah-1": TD3Job("HalfCheetah-v5", 1),
 }
 
-AnyJob = TypeVar("AnyJob", bound=Job | DQNJob | SACJob)
+
+@dataclass(frozen=True)
+class StreamJob:
+    """One IMPALA or APPO job: two separate nets of 2 × 64 tanh units, one gradient step per batch, and env runners in
+    other processes that do not wait."""
+
+    algorithm: str
+    env_id: str = "CartPole-v1"
+    num_runners: int = 1
+    num_envs: int = 8  # of each runner
+    fragment: int = 32  # vector steps per rollout
+    batch_size: int = 512
+    lr: float = 5e-4
+    entropy_coeff: float = 0.01
+    vf_loss_coeff: float = 0.5
+    gamma: float = 0.99
+    grad_clip: float = 40.0
+    clip_param: float = 0.4
+    num_threads: int = 1
+    num_learners: int = 0  # 1: the learner has a process of its own
+
+
+STREAM_JOBS = {
+    f"{algorithm}{mode}": StreamJob(algorithm, num_learners=num_learners)
+    for algorithm in ("impala", "appo")
+    for mode, num_learners in (("", 0), ("-learner", 1))
+}
+"""For ours_stream and RLlib alone: the others have no such runners, or none for their own algorithms."""
+
+AnyJob = TypeVar("AnyJob", bound=Job | DQNJob | SACJob | StreamJob)
 
 
 def peak_mb() -> float:

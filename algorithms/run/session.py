@@ -154,7 +154,8 @@ class TrainingSession:
             evaluated, training = evaluation_return(result), result["env_runners"]["episode_return_mean"]
             evaluation = evaluation if evaluated is None else evaluated
             self.seconds = perf_counter() - start
-            show(self.taken, self._facts(self.taken, training, evaluation if evaluates else None))
+            facts = self._facts(self.taken, training, evaluation if evaluates else None)
+            show(self.taken, f"{facts}{self._waiting_text(result.get('workers', {}))}")
             algorithm.stopped_by = "signal" if self.signal is not None else self.goal.stopped_by(algorithm)
             if algorithm.stopped_by is not None:
                 return result | {"stopped_by": algorithm.stopped_by}
@@ -167,6 +168,17 @@ class TrainingSession:
         if evaluation is not None:
             facts.append(f"evaluation {return_text(evaluation)}")
         return "  ".join([*facts, f"{duration_text(left)} left"])
+
+    def _waiting_text(self, workers: Mapping[str, Any]) -> str:
+        """Return who waits for whom, for the share of this session's time, if env runners are in other processes and
+        do not wait for updates by design. ``workers`` is the section of a result."""
+        config = self.algorithm.config
+        if not config.num_env_runners or "env_runners_waited_s" not in workers:
+            return ""
+        seconds = max(self.algorithm.metrics.seconds, 1e-9)
+        driver = workers["waited_for_env_runners_s"] / seconds
+        runners = workers["env_runners_waited_s"] / seconds / config.num_env_runners
+        return f"  learner waits {driver:.0%}" if driver > runners else f"  runners wait {runners:.0%}"
 
     def _no_step(self) -> RuntimeError:
         """Return the error for an iteration that took no step that ``budget`` counts."""

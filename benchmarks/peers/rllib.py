@@ -12,14 +12,29 @@ from typing import Any
 
 import torch
 
-from benchmarks.jobs import AGENTS_JOBS, DQN_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, DQNJob, Job, main
+from benchmarks.jobs import (
+    AGENTS_JOBS,
+    DQN_JOBS,
+    JOBS,
+    PONG_JOBS,
+    SHARED_JOBS,
+    STREAM_JOBS,
+    WARM_UP,
+    DQNJob,
+    Job,
+    StreamJob,
+    main,
+)
+
+STREAM_ITERATION = 2_000
+"""Least env steps per iteration of algorithms that stream."""
 
 
-def train(job: Job | DQNJob, total_steps: int, seed: int) -> dict[str, float]:
-    """The same as `benchmarks.ours_ppo.train` and `benchmarks.ours_dqn.train`."""
+def train(job: Job | DQNJob | StreamJob, total_steps: int, seed: int) -> dict[str, float]:
+    """The same as `benchmarks.ours_ppo.train`, `benchmarks.ours_dqn.train` and `benchmarks.ours_stream.train`."""
     torch.set_num_threads(job.num_threads)
     import_module("ray").init(include_dashboard=False, log_to_driver=False)
-    config = dqn(job) if isinstance(job, DQNJob) else ppo(job)
+    config = {DQNJob: dqn, Job: ppo, StreamJob: stream}[type(job)](job)
     algorithm = config.debugging(seed=seed, log_level="ERROR").build_algo()
     steps = [0]
     result: dict[str, Any] = {}
@@ -131,5 +146,34 @@ def dqn(job: DQNJob) -> Any:
     )
 
 
+def stream(job: StreamJob) -> Any:
+    """The job in their words."""
+    model = import_module("ray.rllib.core.rl_module.default_model_config").DefaultModelConfig
+    config: Any = getattr(import_module(f"ray.rllib.algorithms.{job.algorithm}"), f"{job.algorithm.upper()}Config")()
+    config.environment(job.env_id).env_runners(
+        num_env_runners=job.num_runners,
+        num_envs_per_env_runner=job.num_envs,
+        rollout_fragment_length=job.fragment,
+    ).learners(num_learners=job.num_learners, num_cpus_per_learner=1).training(
+        lr=job.lr,
+        gamma=job.gamma,
+        train_batch_size_per_learner=job.batch_size,
+        entropy_coeff=job.entropy_coeff,
+        vf_loss_coeff=job.vf_loss_coeff,
+        grad_clip=job.grad_clip,
+        grad_clip_by="global_norm",
+    ).rl_module(model_config=model(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)).reporting(
+        min_sample_timesteps_per_iteration=STREAM_ITERATION, min_time_s_per_iteration=0
+    )
+    if job.algorithm == "appo":
+        config.training(
+            clip_param=job.clip_param,
+            use_kl_loss=False,
+            circular_buffer_num_batches=1,
+            circular_buffer_iterations_per_batch=1,
+        )
+    return config
+
+
 if __name__ == "__main__":
-    main(train, __doc__, {**JOBS, **SHARED_JOBS, **DQN_JOBS, **PONG_JOBS, **AGENTS_JOBS})
+    main(train, __doc__, {**JOBS, **SHARED_JOBS, **DQN_JOBS, **PONG_JOBS, **AGENTS_JOBS, **STREAM_JOBS})

@@ -133,6 +133,17 @@ CONTESTS = {
         bare=None,
     ),
     **{
+        f"{algorithm}{mode}": Contest(
+            f"{algorithm.upper()} CartPole, 1 runner{where}",
+            _steps(200_000, rllib=30_000),
+            ours="ours_stream",
+            bare=None,
+            floors={"rllib": 3.0},
+        )
+        for algorithm in ("impala", "appo")
+        for mode, where in (("", ""), ("-learner", ", 1 learner"))
+    },
+    **{
         f"{algo}-{env}": Contest(
             f"{algo.upper()} {name}",
             _steps(4_000, bare=4_000, sb3=4_000),
