@@ -14,8 +14,9 @@ from rlmodule.distributed.serialization import Packed, pack, unpack
 class RayActor:
     """The Ray actor that holds one worker of :class:`RayWorkers`.
 
-    :meth:`make` and :meth:`call` run one after the other, and :meth:`report` runs in a second thread. ``make`` and
-    ``call`` return a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
+    :meth:`make` and :meth:`call` run one after the other, and :meth:`report` and :meth:`post` run in a second thread.
+    ``make`` and ``call`` return a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the
+    value.
 
     Args:
         name: Name of the worker. Ray prints the name in front of each line that this process prints.
@@ -24,6 +25,9 @@ class RayActor:
     def __init__(self, name: str) -> None:
         self._name = name
         self._worker: Any = None
+        self._num_raised = 0  # calls of this worker that raised
+        self._posted: Packed = b""  # the last message to the worker
+        self._received = self._posted  # the last one that the worker got
 
     def __repr__(self) -> str:
         return self._name
@@ -32,6 +36,7 @@ class RayActor:
         """Build the worker with the packed ``factory``, for ``num_threads`` threads of torch. If an earlier worker of
         this process raised, stop that worker first."""
         torch.set_num_threads(num_threads)
+        self._num_raised = 0
         try:
             if self._worker is not None:
                 failed, self._worker = self._worker, None
@@ -42,15 +47,30 @@ class RayActor:
             return pack((failure_of(error), False, None))
         return pack((None, False, None))
 
-    def call(self, method: str, args: Packed, *shared: Packed) -> Packed:
+    def call(self, num_raised: float, method: str, args: Packed, *shared: Packed) -> Packed:
         """Call a method of the worker with the packed ``args``. ``shared`` has additional arguments, each packed
-        separately."""
+        separately.
+
+        ``num_raised`` is the number of calls of the worker of which the caller knew that they had raised. If another
+        call has raised since, nothing is called, and nobody reads the reply.
+        """
+        if num_raised < self._num_raised:
+            return b""
         try:
             before = self._worker.progress
+            posted = self._posted
+            if posted is not self._received:
+                self._received = posted
+                self._worker.receive(unpack(posted))
             value = getattr(self._worker, method)(*unpack(args), *map(unpack, shared))
             return pack((None, self._worker.progress != before, value))
         except BaseException as error:  # even sys.exit() in a worker does not end the process
+            self._num_raised += 1
             return pack((failure_of(error), False, None))
+
+    def post(self, message: Packed) -> None:
+        """Keep a message, which the worker's ``receive()`` gets before the next call. It replaces an earlier one."""
+        self._posted = message
 
     def report(self, crash_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int | None, int, str, str]:
         """Return the progress of the worker (None before it is built), the id of this process, and the id and address

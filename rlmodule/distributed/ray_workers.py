@@ -6,12 +6,13 @@ Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on 
 import contextlib
 import importlib.metadata
 import logging
+import math
 import os
 import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,6 +144,7 @@ class _State:
         actor: Its :class:`RayActor`; None while the worker has no process.
         incarnation: Number of times it was restarted; -1 before it is first started.
         calls: References to the replies of its unanswered calls, oldest first.
+        num_raised: Number of calls of this incarnation that raised.
         is_made: Whether the worker object was built. If not, its only call is the one that builds it.
         process: Its process; None if the process runs on another machine.
         address: Address of its machine; empty until its process reports the address.
@@ -159,6 +161,7 @@ class _State:
     actor: Any = None
     incarnation: int = -1
     calls: deque[Any] = field(default_factory=deque)
+    num_raised: int = 0
     is_made: bool = False
     process: psutil.Process | None = None
     address: str = ""
@@ -207,7 +210,8 @@ class _Shared:
 class RayWorkers:
     """Workers of one kind, each in a process of its own, called by index.
 
-    A worker is any object with an attribute ``progress`` that changes while it works, and a method ``stop()``.
+    A worker is any object with an attribute ``progress`` that changes while it works, a method ``stop()`` and, to get
+    what is posted, a method ``receive(message)``.
 
     Args:
         name: Name of one worker in error texts, such as ``env runner``.
@@ -330,7 +334,8 @@ class RayWorkers:
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
         """Call a method of a worker without waiting for the answer. A worker answers its calls in the order of
-        submission.
+        submission. If one of them raises, those that were submitted before its answer is collected are not executed
+        and get no answer.
 
         Args:
             worker: Index of the worker; it must be up, with fewer than ``MAX_IN_FLIGHT`` unanswered calls.
@@ -342,7 +347,7 @@ class RayWorkers:
             RuntimeError: If the worker is not up, or has too many unanswered calls.
         """
         state = self._states[worker]
-        if not self._takes_a_call(worker):
+        if not state.is_up or len(state.calls) >= MAX_IN_FLIGHT:
             raise RuntimeError(
                 f"RayWorkers.submit(): expected a worker that takes a call now, got {self.name} {worker}, which does "
                 "not. Check is_up() and in_flight() first."
@@ -350,14 +355,23 @@ class RayWorkers:
         with uninterrupted():
             if not state.calls:
                 state.sign_of_life_at = time.monotonic()
-            refs = ()
-            if shared is not None:
-                self.num_bytes_shared += shared.num_bytes
-                refs = (shared.ref,)
-            state.calls.append(state.actor.call.remote(method, pack(args), *refs))
+            refs = () if shared is None else (self._ref_of(shared),)
+            state.calls.append(state.actor.call.remote(state.num_raised, method, pack(args), *refs))
+
+    def post(self, worker: int, shared: _Shared) -> None:
+        """Pass a value that :meth:`share` prepared to the method ``receive()`` of a worker before it executes another
+        call, even one that was submitted before. Do not wait for it. The worker must be up. It does not get messages
+        that are replaced by a later one in the meantime."""
+        self._states[worker].actor.post.options(concurrency_group="control").remote(self._ref_of(shared))
+
+    def _ref_of(self, shared: _Shared) -> Any:
+        """Return the reference to a shared value, to send it to a worker, and count its bytes."""
+        self.num_bytes_shared += shared.num_bytes
+        return shared.ref
 
     def share(self, value: Any) -> _Shared:
-        """Pack ``value`` once, as an argument for several workers. Pass the result to :meth:`submit` as ``shared``."""
+        """Pack ``value`` once, as an argument for several workers. Pass the result to :meth:`submit` as ``shared``, or
+        to :meth:`post`."""
         import ray
 
         packed = pack(value)
@@ -383,7 +397,8 @@ class RayWorkers:
         self._kept.extend(answers)
 
     def call(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Answer]:
-        """Call several workers and wait for their answers. Answers to earlier calls are kept for :meth:`collect`.
+        """Wait until several workers have answered all calls, call them, and wait for their answers. Answers to earlier
+        calls are kept for :meth:`collect`.
 
         Args:
             method: Name of the method.
@@ -392,28 +407,26 @@ class RayWorkers:
         Returns:
             The answers, in the order of ``args``.
         """
-        for worker, given in args.items():
-            self.submit(worker, method, *given)
-        waiting, found = {worker: self.in_flight(worker) for worker in args}, dict[int, Answer]()
+        found: dict[int, Answer] = {}
         with uninterrupted():
+            self.wait_until_up(args)
+            for worker, given in args.items():
+                self.submit(worker, method, *given)
             while len(found) < len(args):
                 for answer in self._collect(None):
-                    waiting[answer.worker] = waiting.get(answer.worker, 0) - 1
-                    if waiting[answer.worker] == 0:  # the last of its calls, which is this one
+                    if answer.worker in args and answer.worker not in found:
                         found[answer.worker] = answer
                     else:
                         self._kept.append(answer)
         return [found[worker] for worker in args]
 
-    def wait_until_up(self) -> None:
-        """Wait until all workers that are not gone can take a call. Answers that arrive in the meantime are kept for
-        :meth:`collect`."""
+    def wait_until_up(self, workers: Collection[int] | None = None) -> None:
+        """Wait until the workers, by default all, are up and have answered all calls, or are gone. Answers that arrive
+        in the meantime are kept for :meth:`collect`."""
         with uninterrupted():
-            while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
-                self._kept += self._collect(None)
-
-    def _takes_a_call(self, worker: int) -> bool:
-        return self.is_up(worker) and self.in_flight(worker) < MAX_IN_FLIGHT
+            for worker in range(self.size) if workers is None else workers:
+                while not self.is_gone(worker) and (not self.is_up(worker) or self.in_flight(worker)):
+                    self._kept += self._collect(None)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -482,8 +495,8 @@ class RayWorkers:
         return [Answer(worker, value, failure)]
 
     def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
-        """Return what ``reply`` contains: the failure of the call or None, whether the worker made progress, and the
-        value."""
+        """Return what ``reply``, the oldest one, contains: the failure of the call or None, whether the worker made
+        progress, and the value. If the call raised, drop the later calls, which the worker does not execute."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
@@ -499,9 +512,13 @@ class RayWorkers:
                 message = state.how_it_died(error)
             return Failure("died", type(error).__name__, message), False, None
         try:
-            return unpack(packed)
+            failure, made_progress, value = unpack(packed)
         except Exception as error:  # for example, a class that cannot be unpickled here
             return failure_of(error), False, None
+        if failure is not None:
+            state.num_raised += 1
+            state.calls = deque([reply])
+        return failure, made_progress, value
 
     def _ask(self, state: _State) -> None:
         """Ask a worker's process to report its progress, without waiting for the reply. A second thread of the process
@@ -566,7 +583,7 @@ class RayWorkers:
         state = self._states[worker]
         state.incarnation += 1
         state.restart_at, state.progress, state.sign_of_life_at = None, None, time.monotonic()
-        state.is_made = False
+        state.is_made, state.num_raised = False, 0
         if state.actor is None:
             state.room = state.room or self._set_aside()
             state.crash_report = CrashReport()
@@ -661,7 +678,8 @@ class RayWorkers:
         import ray
 
         if self._give_back.alive and ray.is_initialized():  # ray.shutdown() ends the processes, too
-            closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
+            made = [state.actor for state in self._states if state.is_made]
+            closing = [actor.call.remote(math.inf, "stop", pack(())) for actor in made]  # whatever raised before
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
             processes = [state.process for state in self._states if state.process is not None]

@@ -157,12 +157,17 @@ class EnvRunnerGroup(ABC):
         """
 
     @abstractmethod
-    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
-        """Let each runner begin a rollout with the current weights, for :meth:`take`. The arguments are those of
-        :meth:`sample`.
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:
+        """Let each runner begin rollouts with the current weights, for :meth:`take`.
 
-        Runners in other processes sample while the caller goes on. The runner in this process samples at once; if it
-        raises, :meth:`take` raises its error.
+        Runners in other processes sample while the caller goes on. The runner in this process samples one rollout at
+        once, unless the group holds one; if it raises, :meth:`take` raises its error.
+
+        Args:
+            num_steps, explore, policy_version: See :meth:`sample`.
+            in_flight: Number of rollouts, 1 or 2, that each runner in another process has to sample. With 2, it does
+                not wait for the next call when it has finished the first. No runner begins another rollout while the
+                group holds as many as the last call of :meth:`take` asked for.
         """
 
     @property
@@ -170,16 +175,29 @@ class EnvRunnerGroup(ABC):
     def is_asked(self) -> bool:
         """Whether :meth:`take` will return what :meth:`ask` asked for, or what the group held when it was saved."""
 
-    def take(self) -> list[Rollout]:
-        """Wait for the rollouts that :meth:`ask` asked for, and return them in order of the envs. If the wait is
-        interrupted, the next call returns those that have arrived, too.
+    @abstractmethod
+    def take(self, count: int | None = None) -> list[Rollout]:
+        """Wait for rollouts, and return them in order of the envs. If the wait is interrupted, the next call returns
+        those that have arrived, too.
+
+        Args:
+            count: Number of rollouts. The first that arrive are returned, and runners go on as :meth:`ask` said: it
+                need not be called again. None waits for all that :meth:`ask` asked for.
 
         Raises:
             WorkerFailed: See :meth:`sample`.
         """
-        taken = sorted(self.held, key=lambda rollout: rollout.first_env_index)  # they arrive in any order
-        self.held = []
-        return taken
+
+    def _release(self, count: int | None) -> list[Rollout]:
+        """Return the first ``count`` rollouts that are held, or all if that is None, in order of the envs."""
+        count = len(self.held) if count is None else count
+        taken, self.held = self.held[:count], self.held[count:]
+        return sorted(taken, key=lambda rollout: rollout.first_env_index)  # they arrive in any order
+
+    @abstractmethod
+    def post_weights(self, policy_version: int) -> None:
+        """Let the runners act with the current weights from the next rollout on that they begin, even if it was asked
+        for before. The weights get the version ``policy_version``."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -291,6 +309,8 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         super().__init__(settings)
         self._processes = SimpleNamespace(num_restarts=0, num_bytes_shared=0)  # of earlier parts of the run
         self._runner = runner_class_for(settings)(settings, run_seed=run_seed, role=role, on_env=on_env)
+        self._asked: tuple[int, bool] | None = None  # the arguments of ask()
+        self._policy_version = 0  # of the weights, when they were asked for or posted
         self._failure: Exception | None = None  # what the runner raised, for take()
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.num_env_steps_lost = self._runner.num_env_steps_lost
@@ -314,21 +334,34 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
         return [rollout]
 
-    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:
+        self._asked, self._policy_version = (num_steps, explore), policy_version
         try:
-            self.held += self.sample(num_steps, explore=explore, policy_version=policy_version)
+            self._sample_until_held(1)
         except Exception as error:
             self._failure = error
+
+    def _sample_until_held(self, count: int) -> None:
+        """Sample as :meth:`ask` said until the group holds ``count`` rollouts."""
+        assert self._asked is not None
+        num_steps, explore = self._asked
+        while len(self.held) < count:
+            self.held += self.sample(num_steps, explore=explore, policy_version=self._policy_version)
 
     @property
     def is_asked(self) -> bool:
         return bool(self.held) or self._failure is not None
 
-    def take(self) -> list[Rollout]:
+    def take(self, count: int | None = None) -> list[Rollout]:
         if (failure := self._failure) is not None:
             self._failure = None
             raise failure
-        return super().take()
+        if count is not None:
+            self._sample_until_held(count)
+        return self._release(count)
+
+    def post_weights(self, policy_version: int) -> None:
+        self._policy_version = policy_version  # the next rollout reads the weights themselves
 
     def finish(self) -> None:
         """Do nothing: the runner samples when it is asked."""

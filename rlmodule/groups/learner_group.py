@@ -282,6 +282,23 @@ class LearnerGroup:
         # copying the weights after each single step would wait for the GPU
         return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an update with ``async_update`` would be done now, and not dropped: always for a learner in this
+        process.
+
+        Raises:
+            WorkerFailed: If a learner in another process raised, or died more often than it may be restarted.
+        """
+        return True
+
+    def wait_for_room(self) -> None:
+        """Wait until :attr:`has_room`.
+
+        Raises:
+            WorkerFailed: See :attr:`has_room`.
+        """
+
     def _call(self, method: str, *args: Any) -> Any:
         """Call ``method`` with the same arguments on all learners, and copy the new weights to :attr:`module`. Return
         the result of the first learner."""

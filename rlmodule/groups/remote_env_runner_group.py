@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import math
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping
@@ -23,7 +24,7 @@ from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner_class_for
-from rlmodule.groups.runner_actor import ModuleFailed, PolicyChanges, RunnerActor
+from rlmodule.groups.runner_actor import ModuleFailed, PolicyChanges, RunnerActor, Weights
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
@@ -39,8 +40,8 @@ class _Known:
         incarnation: Number of times the runner was restarted.
         counter: The counter of its env steps; None if the runner is on another machine.
         accounted: Number of its env steps that are in rollouts or were counted as lost.
-        most: Largest number of env steps that its unanswered call can take.
-        version: Version of its weights; empty before its first call.
+        most: Largest number of env steps that each of its unanswered calls can take.
+        sending: Number of the sending from which it has its weights; 0 before its first call.
         modules: For a multi-agent env, its modules by id. Each comes with the version of its weights if it is not
             trained, otherwise with 0.
         policies: The arguments of :meth:`EnvRunnerGroup.set_policies` that it last received.
@@ -50,17 +51,16 @@ class _Known:
     counter: SharedCounter | None
     accounted: int = 0
     most: int = 0
-    version: tuple[int, ...] = ()
+    sending: int = 0
     modules: dict[str, tuple[RLModule, int]] = field(default_factory=dict)
     policies: PolicyChanges | None = None
 
     def take_lost(self) -> int:
-        """Return the number of env steps lost since the last call. If the runner is on another machine, return an upper
-        bound."""
+        """Return the number of env steps lost since the last call; call this for each call that failed. If the runner
+        is on another machine, return an upper bound."""
         if self.counter is None:
-            lost, self.most = self.most, 0
-        else:
-            lost, self.accounted = self.counter.count - self.accounted, self.counter.count
+            return self.most
+        lost, self.accounted = self.counter.count - self.accounted, self.counter.count
         return lost
 
 
@@ -80,18 +80,21 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         workers: The runner processes.
         seconds_waited: Total seconds for which the caller waited for runners.
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
+        seconds_idle: Total seconds for which runners waited for the next call, summed over the runners.
     """
 
     def __init__(
         self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         super().__init__(settings)
-        self.seconds_waited = self.seconds_sending = 0.0
+        self.seconds_waited = self.seconds_sending = self.seconds_idle = 0.0
         self._lost_for_good: WorkerFailed | None = None
         self._spec: Spec | None = None
         self._policies: PolicyChanges | None = None
-        self._shared: Any = None
+        self._num_sendings = 0  # how often the weights were packed, since they had changed
+        self._shared: Any = None  # the last sending
         self._asked: tuple[int, bool, int] | None = None  # the arguments of ask() until its rollouts are taken
+        self._enough: float = math.inf  # number of rollouts that the last call of take() asked for
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
@@ -189,36 +192,61 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._drop_asked()
             raise
 
-    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> None:
+    def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:
         self._raise_if_lost()
         with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
-            if self._weights_changed(policy_version):
-                start = perf_counter()
-                sent = self.module
-                if self._policies is not None:  # modules that only act are sent once
-                    sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
-                self._shared = self.workers.share(sent.get_state())
-                self.seconds_sending += perf_counter() - start
-            self._asked = num_steps, explore, policy_version
-            self._hold_answers(timeout=0.0)  # rollouts left over from an earlier call that raised
-            self._ask_idle()
+            self._pack_weights(policy_version)
+            self._asked = num_steps, explore, in_flight
+            for _ in range(in_flight):  # each call brings one answer of a runner
+                self._hold_answers(timeout=0.0)
+            self._top_up()
+
+    def _pack_weights(self, policy_version: int) -> None:
+        """Pack the weights for the runners, if they or their version have changed since the last call."""
+        if not self._weights_changed(policy_version):
+            return
+        start = perf_counter()
+        sent = self.module
+        if self._policies is not None:  # modules that only act are sent once
+            sent = MultiRLModule({name: sent[name] for name in self._policies.trained})
+        self._num_sendings += 1
+        self._shared = self.workers.share(Weights(self._num_sendings, policy_version, sent.get_state()))
+        self.seconds_sending += perf_counter() - start
+
+    def post_weights(self, policy_version: int) -> None:
+        with uninterrupted():
+            self._pack_weights(policy_version)
+            start = perf_counter()
+            for worker, known in self._known.items():
+                # A runner that is idle, or has no module yet or not all modules, gets the weights with its next call.
+                has_module = known.sending and known.policies is self._policies
+                if has_module and known.sending < self._num_sendings and self.workers.in_flight(worker):
+                    known.sending = self._num_sendings
+                    self.workers.post(worker, self._shared)
+            self.seconds_sending += perf_counter() - start
 
     @property
     def is_asked(self) -> bool:
         return self._asked is not None or bool(self.held)
 
-    def take(self) -> list[Rollout]:
+    def take(self, count: int | None = None) -> list[Rollout]:
         self._raise_if_lost()
+        self._enough = math.inf if count is None else count
         with uninterrupted():
-            self.finish()
-            # Every runner that was up was asked once. Only if none of them returned a rollout are runners asked again;
-            # runners that are restarted meanwhile are asked then too.
-            while not self.held:
-                self._ask_idle()
-                self._hold_answers()
+            if count is None:
                 self.finish()
-        self._asked = None
-        return super().take()
+            else:
+                self._hold_answers(timeout=0.0)  # those that arrived during other calls
+            # Without a count, runners are asked again only if none of them returned a rollout. Runners that are
+            # restarted meanwhile are asked then too.
+            while len(self.held) < (1 if count is None else count):
+                self._top_up()
+                self._hold_answers()
+                if count is None:
+                    self.finish()
+        if count is None:
+            self._asked = None
+        return self._release(count)
 
     def finish(self) -> None:
         if self._asked is None:
@@ -258,23 +286,31 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         finally:
             self.workers.keep(answers)  # answers after one for which an error is raised
 
-    def _ask_idle(self) -> None:
-        """Ask each runner that is up and has nothing to do for a rollout, with the arguments of :meth:`ask`."""
-        for worker in range(self.workers.size):
-            if self.workers.is_up(worker) and not self.workers.in_flight(worker):
-                self._ask(worker)
-
-    def _ask(self, worker: int) -> None:
-        """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
+    def _top_up(self) -> None:
+        """Ask each runner that is up for as many rollouts as :meth:`ask` said, unless enough are held."""
         assert self._asked is not None
-        num_steps, explore, policy_version = self._asked
+        if len(self.held) >= self._enough:
+            return
+        num_steps, explore, in_flight = self._asked
+        for worker in range(self.workers.size):
+            if not self.workers.is_up(worker):
+                continue
+            busy = self.workers.in_flight(worker)
+            # A call that changes the policies waits for no other call, so that no posted weights come before it.
+            if not busy or self._known_of(worker).policies is self._policies:
+                for _ in range(in_flight - busy):
+                    self._ask(worker, num_steps, explore)
+
+    def _ask(self, worker: int, num_steps: int, explore: bool) -> None:
+        """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
-        shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
-        known.version = self._version
+        shared = None if known.sending == self._num_sendings else self._shared
+        spec = None if known.sending else self._spec
+        known.sending = self._num_sendings
         start = perf_counter()
         news = self._news_for(known)
-        self.workers.submit(worker, "sample", num_steps, explore, policy_version, spec, news, shared=shared)
+        self.workers.submit(worker, "sample", num_steps, explore, spec, news, shared=shared)
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
@@ -293,6 +329,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
         known.accounted += rollout.num_env_steps + sum(lost.values())
+        self.seconds_idle += rollout.stats.get("env_runner_waited_s", 0.0)
         return rollout
 
     def _replace(self, worker: int, failure: Failure) -> None:
@@ -359,6 +396,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "num_weight_bytes_sent_lifetime": self.workers.num_bytes_shared,
             "waited_for_env_runners_s": self.seconds_waited,
             "sending_weights_s": self.seconds_sending,
+            "env_runners_waited_s": self.seconds_idle,
         }
 
     @property

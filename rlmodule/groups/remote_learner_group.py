@@ -142,14 +142,22 @@ class RemoteLearnerGroup(LearnerGroup):
         if not async_update:
             return reduce_fn(self._results_of(task))
         task.reduce_fn = reduce_fn
-        self._advance(wait=False)
-        if sum(task.results is None for task in self._tasks) < MAX_IN_FLIGHT:
+        if self.has_room:
             self._tasks.append(task)
             self._advance(wait=False)
         else:
             self.num_env_steps_dropped += rows
         finished, self._finished = self._finished, []
         return [reduce_results(results) for reduce_results, results in finished]
+
+    @property
+    def has_room(self) -> bool:
+        self._advance(wait=False)
+        return sum(task.results is None for task in self._tasks) < MAX_IN_FLIGHT
+
+    def wait_for_room(self) -> None:
+        while not self.has_room:
+            self._advance(wait=True)
 
     def _call(self, method: str, *args: Any) -> Any:
         value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]

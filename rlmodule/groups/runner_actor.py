@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from rlmodule.data.rollout import Rollout
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import Spec
+from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec
 
 
@@ -36,6 +38,20 @@ class PolicyChanges:
     mapping_fn: Callable[..., str] | None
     removed: Sequence[str] = ()
     states: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+
+
+class Weights(NamedTuple):
+    """Weights that are sent to runners.
+
+    Attributes:
+        sending: Their number. Later ones have a higher number.
+        policy_version: Their version, for the rollouts.
+        state: The state of the module.
+    """
+
+    sending: int
+    policy_version: int
+    state: Mapping[str, Any]
 
 
 class ModuleFailed(RuntimeError):
@@ -75,6 +91,8 @@ class RunnerActor:
             incarnation=incarnation,
             step_counter=SharedCounter.create(path) if is_here else SharedCounter(),
         )
+        self._weights = self._acting = Weights(0, 0, {})  # the latest ones, and those that the module has
+        self._returned_at: float | None = None
         self.reset, self.stop = self._runner.reset, self._runner.stop
         self.get_state, self.set_state = self._runner.get_state, self._runner.set_state
 
@@ -85,26 +103,32 @@ class RunnerActor:
     def get_spaces(self) -> tuple[Any, Any]:
         return self._runner.observation_space, self._runner.action_space
 
+    def receive(self, weights: Weights) -> None:
+        """Act with ``weights`` from the next rollout on, unless later ones have been received."""
+        if weights.sending > self._weights.sending:
+            self._weights = weights
+
     def sample(
         self,
         num_steps: int,
         explore: bool,
-        policy_version: int,
         spec: Spec | None,
         news: PolicyChanges | None = None,
-        weights: Mapping[str, Tensor] | None = None,
+        weights: Weights | None = None,
     ) -> Rollout:
-        """Sample a rollout with :meth:`EnvRunner.sample`.
+        """Sample a rollout with :meth:`EnvRunner.sample` and the latest weights. Its ``stats`` also have
+        ``env_runner_waited_s``, the seconds since the last rollout was returned; 0 for the first one.
 
         Args:
-            num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
+            num_steps, explore: See :meth:`EnvRunner.sample`.
             spec: Describes the module; passed with the first call only, else None.
             news: Changes to the modules of a multi-agent env; None if nothing has changed.
-            weights: New weights of the module; None keeps the current weights.
+            weights: New weights of the module; None if there are none, or they were posted.
 
         Raises:
             ModuleFailed: If the module cannot be built, or the weights do not fit.
         """
+        waited = 0.0 if self._returned_at is None else perf_counter() - self._returned_at
         try:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):
@@ -112,11 +136,25 @@ class RunnerActor:
             if news is not None:
                 self._change_modules(news)
             if weights is not None:
-                self._runner.module.set_state(weights)
+                self.receive(weights)
+            if self._weights is not self._acting:
+                self._set_weights()
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         self._runner.recycle()
-        return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+        version = self._acting.policy_version
+        rollout = self._runner.sample(num_steps, explore=explore, policy_version=version)
+        rollout.stats["env_runner_waited_s"] = waited
+        self._returned_at = perf_counter()
+        return rollout
+
+    def _set_weights(self) -> None:
+        """Give the module the latest weights."""
+        module, state = self._runner.module, self._weights.state
+        if isinstance(module, MultiRLModule):  # those of a module that was removed may have been posted before
+            state = {module_id: part for module_id, part in state.items() if module_id in module}
+        module.set_state(state)
+        self._acting = self._weights
 
     def _change_modules(self, news: PolicyChanges) -> None:
         module = self._runner.module

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ SPEC = RLModuleSpec(Small, spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(
 
 
 class Commanded(FaultEnv):
-    """A :class:`FaultEnv` that does what a file named after its process says, with its next step, once."""
+    """A :class:`FaultEnv` that does what a file named after its process says, with its next step, once. If the file
+    says "wait", that step ends when the file is removed."""
 
     def __init__(self, folder: str, **settings: Any) -> None:
         super().__init__(folder, **settings)
@@ -35,8 +37,10 @@ class Commanded(FaultEnv):
     def _planned(self, plan: Mapping[int, Mapping[int, str]], call: int) -> str | None:
         if plan is self._steps and self._command.exists():
             kind = self._command.read_text()
-            self._command.unlink()
-            return kind
+            while kind == "wait" and self._command.exists():
+                time.sleep(0.005)
+            self._command.unlink(missing_ok=True)
+            return None if kind == "wait" else kind
         return super()._planned(plan, call)
 
 
@@ -96,6 +100,10 @@ class Crowd:
         new = self.folder / f"{self.pid(worker)}.new"
         new.write_text(kind)
         new.rename(new.with_suffix(".command"))
+
+    def release(self, worker: int) -> None:
+        """Let a runner go on that was commanded to wait."""
+        (self.folder / f"{self.pid(worker)}.command").unlink()
 
     def lost(self) -> int:
         return sum(self.group.num_env_steps_lost.values())

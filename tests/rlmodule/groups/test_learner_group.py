@@ -123,6 +123,8 @@ def test_a_state_that_was_set_is_not_written_into() -> None:
 def test_a_learner_here_is_always_done_at_once() -> None:
     group = learners(Regression)
     for number in range(1, 5):
+        group.wait_for_room()
+        assert group.has_room
         results = group.update_from_batch(batch(), env_steps=0, async_update=True)
         assert len(results) == 1
         assert group.num_updates == number
@@ -323,6 +325,29 @@ def test_updates_that_nobody_waits_for_are_told_once_and_dropped_where_there_are
     assert group.num_updates == 4 * of_each
     message = group.update_from_episodes(rollout, env_steps=0, async_update=True)
     assert message[0] == "mine"
+    group.get_state()
+
+
+def test_no_update_is_dropped_by_who_waits_for_room(remote: dict[type[Learner], LearnerGroup], folder: Path) -> None:
+    group, plan = remote[FaultReinforce], Plan(folder)
+    group.set_state(learners(FaultReinforce).get_state())
+    rollout = random_rollout(group.get_module(ID), 8, 4)
+    group.set_counters({"num_learner_restarts": 0, "num_env_steps_dropped": 0})
+    before, results = group.num_updates, list[Any]()
+    plan.write("sleep")
+    for _ in range(2):
+        assert group.has_room
+        results += group.update_from_episodes(rollout, env_steps=0, async_update=True)
+    assert not group.has_room  # the first one takes a while
+    for _ in range(4):
+        group.wait_for_room()
+        assert group.has_room
+        results += group.update_from_episodes(rollout, env_steps=0, async_update=True)
+    num_updates = group.get_state()["num_updates"]  # waits for all
+    assert group.get_counters()["num_env_steps_dropped"] == 0
+    results += group.update_from_episodes(rollout, env_steps=0, async_update=True)
+    assert len(results) in (6, 7)  # the last update may be done at once
+    assert (num_updates - before) % 6 == 0 < num_updates - before
     group.get_state()
 
 
