@@ -98,7 +98,7 @@ class StreamAlgorithm(Algorithm):
                 results += learners.update_from_episodes(rollout, env_steps=before, async_update=True)
             self._post_weights()
         self._warn_of_slow_learner()
-        timers, learned = _means(results)
+        timers, learned = _joined(results)
         lags, self._lags = self._lags, []
         stream = {
             "policy_lag_min": min(lags),
@@ -152,8 +152,8 @@ class StreamAlgorithm(Algorithm):
         return rollouts
 
 
-def _means(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return the total seconds of each phase of the updates, and the means of all other numbers by module id."""
+def _joined(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the total seconds of each phase of the updates, and all other numbers by module id."""
     timers: dict[str, float] = {}
     numbers: dict[str, dict[str, list[float]]] = {}
     for result in results:
@@ -163,8 +163,17 @@ def _means(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, d
             of_module = numbers.setdefault(module_id, {})
             for name, number in reported.items():
                 of_module.setdefault(name, []).append(number)
-    means = {
-        module_id: {name: sum(values) / len(values) for name, values in of_module.items()}
+    joined = {
+        module_id: {name: _number(name, values) for name, values in of_module.items()}
         for module_id, of_module in numbers.items()
     }
-    return timers, means
+    return timers, joined
+
+
+def _number(name: str, values: list[float]) -> float:
+    """Return the number to report of those that several updates reported: their mean, unless they are counts."""
+    if name == "num_updates_skipped":
+        return sum(values)
+    if name.startswith("learning_rate") or name == "num_target_updates":
+        return values[-1]
+    return sum(values) / len(values)

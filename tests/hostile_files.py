@@ -66,7 +66,8 @@ _SETTINGS = """
     rl_module_spec rnd_coeff rnd_dim rollout_fragment_length sample_ahead seed shared_parts sigma0 target_critics
     target_entropy target_kl target_network_update_freq target_noise target_noise_clip tau td_error_loss_fn
     torch_autocast torch_compile_learner torch_cuda_graphs torch_num_threads train_batch_size_per_learner
-    training_intensity use_kl_loss v_max v_min vf_clip_param vf_huber_delta vf_loss_coeff
+    training_intensity use_kl_loss v_max v_min vf_clip_param vf_huber_delta vf_loss_coeff vtrace_clip_pg_rho_threshold
+    vtrace_clip_rho_threshold
 """
 _NETS = """
     action_embeddings_key action_mask_key attention_bias_initializer attention_bias_initializer_kwargs attention_dim

@@ -14,12 +14,14 @@ from tests.metrics_recounted.books import Books, Glide, Walk
 from tests.metrics_recounted.test_results_equal_the_books import acts_in, config_of
 
 FROM_REPLAY = [name for name in ALGORITHMS if "training_intensity" in settings_of(config_class(name))]
+BATCH = 32
 STARTS, FRAGMENT = 64, 2
 """Env steps before the first update from replay, and those between two updates: one of each env."""
 
 
 def run(algorithm: str, folder: Path, **settings: Any) -> Any:
     """Return the results of three iterations, and the number of gradient steps."""
+    settings = {"train_batch_size_per_learner": BATCH} | settings
     settings |= {"num_steps_sampled_before_learning_starts": STARTS, "num_env_steps_per_iteration": 90}
     with config_of(algorithm, acts_in(algorithm, Walk, Glide), folder, **settings).build() as algo:
         results = [algo.train() for _ in range(3)]
@@ -33,8 +35,8 @@ def test_learning_rates_follow_the_steps(algorithm: str, tmp_path: Path) -> None
     for result in results:
         sampled = result["env_runners"]
         steps = sampled["num_env_steps_sampled_lifetime"]
-        if algorithm not in FROM_REPLAY:  # the update comes after all steps of the iteration, and is of those before
-            steps -= sampled["num_env_steps_sampled"]
+        if algorithm not in FROM_REPLAY:  # the last update is of the steps before its batch
+            steps -= BATCH
         rates = {n: x for n, x in result["learners"]["default_policy"].items() if n.startswith("learning_rate")}
         assert rates == pytest.approx(dict.fromkeys(rates, 1e-3 - 9e-4 * steps / 1000), rel=1e-6)
         assert rates
@@ -48,6 +50,15 @@ def test_target_nets_move_as_often_as_the_setting_says(algorithm: str, tmp_path:
     steps = Books(tmp_path).steps
     # moves that were due before the first update are made up for by one
     assert results[-1]["learners"]["default_policy"]["num_target_updates"] == steps // every - STARTS // every + 1
+
+
+def test_target_nets_of_a_stream_move_as_often_as_the_setting_says(tmp_path: Path) -> None:
+    every = 48
+    results, updates = run("APPO", tmp_path, target_network_update_freq=every, num_epochs=1, minibatch_size=None)
+    # an update knows the steps before its batch, and reports the moves before its own
+    steps = Books(tmp_path).steps - BATCH
+    assert updates == Books(tmp_path).steps // BATCH
+    assert results[-1]["learners"]["default_policy"]["num_target_updates"] == (steps - BATCH) // every
 
 
 @pytest.mark.parametrize("algorithm", FROM_REPLAY)

@@ -23,7 +23,14 @@ from tests.nothing_leaks.test_rows_that_do_not_count import padded
 from tests.settings_act.footprint import Track
 
 
-@pytest.mark.parametrize("case", cases("plain", "LSTM", "attention", episodes=True))
+STANDARDIZING = [
+    parameter
+    for parameter in cases("plain", "LSTM", "attention", episodes=True)
+    if parameter.values[0].config.default_learner_class().standardizes_advantages
+]
+
+
+@pytest.mark.parametrize("case", STANDARDIZING)
 def test_ray_57989_advantages_are_standardised_over_steps_alone(case: Case) -> None:
     """PPO standardised advantages over rows that were added for bootstraps: worst for short episodes and LSTMs."""
     learner: Any = case.learner()
