@@ -17,8 +17,11 @@ import tree
 from gymnasium import spaces
 from torch import nn
 
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.cli import main
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
+from algorithms.impala import IMPALAConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import config_class
 from algorithms.run.callbacks import Callbacks
@@ -245,12 +248,36 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "training(norm_adv=)": (
         lambda: PPOConfig().training(norm_adv=True),  # type: ignore
-        "Leave it out: advantages are standardised over each train batch.",
+        "Leave it out: PPO and APPO standardise advantages over each train batch, A2C and IMPALA do not.",
+    ),
+    "training(vtrace=)": (
+        lambda: IMPALAConfig().training(vtrace=True),  # type: ignore
+        "Leave it out: IMPALA and APPO have V-trace",
+    ),
+    "training(broadcast_interval=)": (
+        lambda: IMPALAConfig().training(broadcast_interval=1),  # type: ignore
+        "Leave it out: weights are sent after each update",
+    ),
+    "training(circular_buffer_num_batches=)": (
+        lambda: APPOConfig().training(circular_buffer_num_batches=4),  # type: ignore
+        "Use .training(num_epochs=...), the passes over each train batch; earlier batches are not kept.",
+    ),
+    "training(use_kl_loss=)": (
+        lambda: APPOConfig().training(use_kl_loss=True),  # type: ignore
+        "PPO has it. Leave it out elsewhere.",
+    ),
+    "training(max_policy_lag=)": (
+        lambda: APPOConfig().training(max_policy_lag=1000),  # type: ignore
+        "Leave it out: nothing is dropped. Results have the lag",
+    ),
+    "training(use_rms_prop=)": (
+        lambda: A2CConfig().training(use_rms_prop=False),  # type: ignore
+        "Override configure_optimizer_for_module() of a learner.",
     ),
     "training(use_sde=)": (lambda: PPOConfig().training(use_sde=True), "there is no gSDE."),  # type: ignore
     "min_sample_timesteps_per_iteration=": (
         lambda: PPOConfig().reporting(min_sample_timesteps_per_iteration=1000),  # type: ignore
-        "For DQN, .reporting(num_env_steps_per_iteration=...); PPO samples one train batch.",
+        "Use .reporting(num_env_steps_per_iteration=...); PPO and A2C sample one train batch.",
     ),
     "environment(an env with an id)": (
         lambda: PPOConfig().environment(gym.make("CartPole-v1")),  # type: ignore
@@ -445,9 +472,8 @@ def test_a_flag_of_others_names_ours(flag: str, remedy: str, capsys: pytest.Capt
 # --- algorithms -------------------------------------------------------------------------------------------------------
 
 ALGORITHMS_OF_OTHERS = {
-    "a2c": "A2C is not here yet. The closest is PPO with num_epochs=1 and minibatch_size=None",
-    "IMPALA": "It is not here yet. Use PPO with num_env_runners=8",
-    "appo": "It is not here yet. Use PPO with num_env_runners=8",
+    "a3c": "Use A2C, or IMPALA if env runners should not wait for the learner.",
+    "IMPACT": "Use APPO, which has its target net and clipping.",
     "apex_dqn": "Use DQN with prioritized_replay=True",
     "RecurrentPPO": "Use PPO with model_config={'use_lstm': True}.",
     "rainbow": "Use DQN: DQNConfig.rainbow(v_min=..., v_max=...)",
@@ -467,10 +493,11 @@ def test_an_algorithm_that_is_not_here_names_the_one_in_its_place(name: str, rem
 @pytest.mark.parametrize(
     ("statement", "remedy"),
     [
-        ("import algorithms.a2c", "got 'a2c'. A2C is not here yet. The closest is PPO"),
-        ("from algorithms.impala import IMPALAConfig", "got 'impala'. It is not here yet. Use PPO"),
-        ("from algorithms import A2C", "got 'A2C'. A2C is not here yet."),
-        ("from algorithms import APPOConfig", "got 'APPOConfig'. It is not here yet."),
+        ("import algorithms.a3c", "got 'a3c'. Use A2C, or IMPALA"),
+        ("from algorithms.crossq import CrossQConfig", "got 'crossq'. It is not here yet. Use SAC."),
+        ("from algorithms import TRPO", "got 'TRPO'. Use PPO."),
+        ("from algorithms import CrossQConfig", "got 'CrossQConfig'. It is not here yet."),
+        ("from algorithms import APPOConfig", "Write from algorithms.appo import APPOConfig."),
         ("from algorithms import PPOConfig", "Write from algorithms.ppo import PPOConfig."),
         ("from algorithms import SAC", "Write from algorithms.sac import SAC."),
         ("import algorithms.nothing", "No module named 'algorithms.nothing'"),

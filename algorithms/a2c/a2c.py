@@ -37,8 +37,7 @@ class A2CConfig(A2CTraining, EpisodeLearnerConfig):
 
 
 class A2C(OnPolicyAlgorithm):
-    """Advantage actor-critic (Mnih et al. 2016, the synchronous form of A3C): sample a short rollout, and take one
-    gradient step on it."""
+    """Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016): one gradient step on each rollout."""
 
     config: A2CConfig
 

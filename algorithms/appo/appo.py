@@ -55,8 +55,10 @@ class APPOConfig(APPOTraining, StreamConfig):
 
 
 class APPO(StreamAlgorithm):
-    """Asynchronous PPO (the IMPACT of Luo et al. 2020, without its circular buffer): env runners sample without ever
-    waiting for the learners, which take PPO's clipped steps away from a target net that moves now and then."""
+    """Asynchronous PPO (Luo et al. 2020: IMPACT, without its circular buffer): env runners never wait for the learners.
+
+    The learners take PPO's clipped steps away from a target net that moves now and then.
+    """
 
     config: APPOConfig
 

@@ -32,9 +32,10 @@ def list_known(args: Sequence[str]) -> int:
 
 def _algorithms() -> Iterator[str]:
     yield "Algorithms (rlmodule train ALGO ENV)"
+    width = max(map(len, ALGORITHMS)) + 2
     for name in ALGORITHMS:
         purpose = (inspect.getdoc(config_class(name)().algo_class) or "").partition("\n")[0]
-        yield f"  {name.lower():<6}{purpose}"
+        yield f"  {name.lower():<{width}}{purpose}"
 
 
 def _presets() -> Iterator[str]:

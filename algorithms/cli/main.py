@@ -79,7 +79,8 @@ def _overview() -> str:
         "\n".join(lines)
         + f"""
 
-ALGO  {algorithms}, or a config class of yours, my_module:MyConfig
+ALGO  {algorithms},
+      or a config class of yours, my_module:MyConfig
 ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours,
       my_module:make_env
 RUN   a folder that train wrote, or one with the runs of several seeds

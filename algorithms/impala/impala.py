@@ -50,8 +50,10 @@ class IMPALAConfig(IMPALATraining, StreamConfig):
 
 
 class IMPALA(StreamAlgorithm):
-    """Importance weighted actor-learner architecture (Espeholt et al. 2018): env runners sample without ever waiting
-    for the learners, which correct for the age of the policy that acted (V-trace)."""
+    """Importance weighted actor-learner architecture (Espeholt et al. 2018): env runners never wait for the learners.
+
+    The learners correct for the age of the policy that acted, with V-trace.
+    """
 
     config: IMPALAConfig
 

@@ -22,7 +22,6 @@ from tests.nothing_leaks.cases import ID, Case, cases, float64, in_float64
 from tests.nothing_leaks.test_rows_that_do_not_count import padded
 from tests.settings_act.footprint import Track
 
-
 STANDARDIZING = [
     parameter
     for parameter in cases("plain", "LSTM", "attention", episodes=True)

@@ -28,8 +28,6 @@ from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.callbacks import CALLBACKS
-from algorithms.sac import SACConfig
-from algorithms.td3 import TD3Config
 from catalog import DefaultModelConfig
 from catalog.checks import Bounds, is_schedule
 from catalog.migration import REMEDIES
@@ -258,7 +256,7 @@ def test_the_nets_of_an_algorithm_keep_its_own_defaults() -> None:
 def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
     known = {
         flag(name)
-        for config in (PPOConfig, DQNConfig, SACConfig, TD3Config)
+        for config in map(config_class, ALGORITHMS)
         for name in (
             *settings_of(config),
             *(item.name for item in dataclasses.fields(DefaultModelConfig)),
@@ -401,7 +399,7 @@ def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.
         assert f"  rlmodule {name} " in text
         assert command.__doc__ is not None
         assert f"      {command.__doc__}\n" in text
-    assert "dqn, ppo" in text
+    assert "dqn, impala, ppo" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

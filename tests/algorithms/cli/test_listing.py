@@ -22,7 +22,8 @@ def test_every_algorithm_is_listed_with_its_purpose(capsys: pytest.CaptureFixtur
     lines = printed(capsys, "list", "algorithms").splitlines()
     assert lines[0] == "Algorithms (rlmodule train ALGO ENV)"
     assert [line.split()[0] for line in lines[1:]] == [name.lower() for name in ALGORITHMS]
-    assert "  ppo   Proximal policy optimisation (Schulman et al. 2017)" in "\n".join(lines)
+    assert all(line.endswith(".") for line in lines[1:])
+    assert "  ppo     Proximal policy optimisation (Schulman et al. 2017)" in "\n".join(lines)
 
 
 def test_every_preset_is_listed_with_what_it_reached(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*PPO, "--num-env-steps", "0"], 2, ["--num-env-steps: expected finite int | None, >= 1, got 0"]),
         ([*PPO, "--target-return", "nan"], 2, ["--target-return: expected finite float"]),
         ([*PPO, "--n-envs", "4"], 2, ["Use --num-envs-per-env-runner."]),
-        (["train", "CartPole-v1"], 2, ["expected one of D", ", got 'CartPole-v1'."]),
+        (["train", "CartPole-v1"], 2, ["expected one of A2C, ", ", got 'CartPole-v1'."]),
         (["train", "--load"], 2, ["--load: expected a value, got none"]),
         ([*PPO, "--load"], 2, ["--load: expected a value, got none"]),
         (["train", "ppo", "CartPol-v1"], 1, ["Did you mean 'CartPole-v1'?"]),
