@@ -193,6 +193,7 @@ FORAGING = "benchmarks.foraging"
 STATE_SPREAD = "benchmarks.spread_with_state"
 BRICKS = "benchmarks.bricks:Bricks-v0"
 PONG = "ALE/Pong-v5"
+STATELESS = "benchmarks.stateless:StatelessCartPole-v0"
 
 _FORAGING = {"train_batch_size_per_learner": 4096, "minibatch_size": 1024, "lr": 7e-4, "entropy_coeff": 0.01}
 _TQC = {"num_critics": 5, "num_quantiles": 25, "drop_quantiles": 2}
@@ -365,6 +366,14 @@ GOALS = {
             best=False,
             episodes=10,
             most_seeds=1,
+        )
+    },
+    "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),
+    "IMPALA": _on_presets("IMPALA", {"CartPole-v1": 475}),
+    "APPO": _on_presets("APPO", {"CartPole-v1": 475, "Pendulum-v1": -200})
+    | {
+        "LSTM": Goal(
+            "APPO", STATELESS, 500_000, 400, {"num_env_runners": 2, "model_config": {"use_lstm": True}}, part="LSTM"
         )
     },
     "TD3": _on_presets("TD3", {"Pendulum-v1": -160})

@@ -287,19 +287,19 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self.workers.keep(answers)  # answers after one for which an error is raised
 
     def _top_up(self) -> None:
-        """Ask each runner that is up for as many rollouts as :meth:`ask` said, unless enough are held."""
+        """Ask each runner that is up for as many rollouts as :meth:`ask` said. But together, runners have no more to do
+        than that, and what the last call of :meth:`take` asked for is held or on its way in addition."""
         assert self._asked is not None
-        if len(self.held) >= self._enough:
-            return
         num_steps, explore, in_flight = self._asked
-        for worker in range(self.workers.size):
-            if not self.workers.is_up(worker):
-                continue
+        workers = range(self.workers.size)
+        budget = self._enough + in_flight * len(workers) - len(self.held) - sum(map(self.workers.in_flight, workers))
+        for worker in filter(self.workers.is_up, workers):
             busy = self.workers.in_flight(worker)
             # A call that changes the policies waits for no other call, so that no posted weights come before it.
             if not busy or self._known_of(worker).policies is self._policies:
-                for _ in range(in_flight - busy):
+                while busy < in_flight and budget > 0:
                     self._ask(worker, num_steps, explore)
+                    busy, budget = busy + 1, budget - 1
 
     def _ask(self, worker: int, num_steps: int, explore: bool) -> None:
         """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
