@@ -94,7 +94,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._num_sendings = 0  # how often the weights were packed, since they had changed
         self._shared: Any = None  # the last sending
         self._asked: tuple[int, bool, int] | None = None  # the arguments of ask() until its rollouts are taken
-        self._enough: float = math.inf  # number of rollouts that the last call of take() asked for
+        self._enough = 0  # number of rollouts that the last call of take() asked for; 0 for all
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
@@ -231,7 +231,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def take(self, count: int | None = None) -> list[Rollout]:
         self._raise_if_lost()
-        self._enough = math.inf if count is None else count
+        self._enough = count or 0
         with uninterrupted():
             if count is None:
                 self.finish()
@@ -292,7 +292,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         assert self._asked is not None
         num_steps, explore, in_flight = self._asked
         workers = range(self.workers.size)
-        budget = self._enough + in_flight * len(workers) - len(self.held) - sum(map(self.workers.in_flight, workers))
+        on_their_way = len(self.held) + sum(map(self.workers.in_flight, workers))
+        budget = (self._enough or math.inf) + in_flight * len(workers) - on_their_way
         for worker in filter(self.workers.is_up, workers):
             busy = self.workers.in_flight(worker)
             # A call that changes the policies waits for no other call, so that no posted weights come before it.
