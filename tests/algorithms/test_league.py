@@ -14,7 +14,7 @@ from gymnasium import spaces
 from algorithms.algorithm import Algorithm
 from algorithms.ppo import PPOCatalog, PPOConfig
 from algorithms.run.league import League, Matches, Standings
-from rlmodule import RLModuleSpec
+from rlmodule import Columns, RLModuleSpec
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.agents.policy_map import PolicyMap
@@ -120,6 +120,39 @@ def test_open_episodes_go_on_when_policies_come_and_go() -> None:
         assert steps == {"x": 24, "y": 24}
         algo.train()
         assert [*algo.env_runner_group.local_runner._columns] == ["main", "b"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("ray_started")
+def test_weights_are_posted_while_policies_come_and_go() -> None:
+    """Also to a runner that has calls from before, in which it lacks a module, has one too many or one of other
+    nets."""
+    with config(num_env_runners=1).build() as algo:
+        runners: Any = algo.env_runner_group
+
+        def learn_and_sample(version: int) -> None:
+            with torch.no_grad():
+                for module in algo.learner_group.module.values():
+                    for parameter in module.parameters():
+                        parameter.add_(0.01)
+            runners.post_weights(version)
+            runners.ask(8, policy_version=version, in_flight=2)
+            runners.take(3)
+
+        learn_and_sample(1)
+        for version, nets in enumerate(([5], [7], [8]), 1):
+            algo.add_policy("other", spec=RLModuleSpec(model_config={"fcnet_hiddens": nets}), train=True)
+            learn_and_sample(2 * version)
+            runners.finish()
+            runners.take(len(runners.held))
+            runners.ask(8, policy_version=2 * version, in_flight=2)
+            *_, last = runners.take(2)
+            assert last.policy_version == 2 * version
+            rows = last.modules["other"].valid_rows([Columns.OBS, Columns.ACTION_DIST_INPUTS])
+            expected = runners.module["other"].forward_inference(rows)[Columns.ACTION_DIST_INPUTS]
+            torch.testing.assert_close(rows[Columns.ACTION_DIST_INPUTS], expected)
+            algo.remove_policy("other")
+            learn_and_sample(2 * version + 1)
 
 
 def test_an_episode_ends_with_a_policy_that_was_removed() -> None:

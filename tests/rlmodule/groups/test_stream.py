@@ -16,6 +16,7 @@ from rlmodule import Columns, Rollout
 from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.distributed.interrupts import interruptible
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, _place
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 from rlmodule.groups.runner_actor import RunnerActor, Weights
 from rlmodule.testing.data import clone, differences
@@ -358,6 +359,21 @@ def test_a_runner_that_ends_with_two_calls_is_counted_and_replaced_once(tmp_path
             assert group.workers.num_restarts == restarts + 1
             assert 1 <= made.lost() - lost <= STEPS * ENVS
         made.check_seeds()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("kind", "num_calls"), [("plain", 1), ("kill", 2)])
+def test_on_another_machine_the_steps_of_all_calls_that_failed_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, num_calls: int
+) -> None:
+    monkeypatch.setattr(SharedCounter, "attach", lambda path: None)
+    with crowd(tmp_path) as made:
+        restarts = group_of(made).workers.num_restarts
+        made.command(1, kind)
+        made.group.ask(STEPS, in_flight=2)
+        while group_of(made).workers.num_restarts == restarts:
+            take(made, 1)
+        assert made.lost() == num_calls * STEPS * ENVS
 
 
 @pytest.mark.faults
