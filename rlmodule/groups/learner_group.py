@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,17 +28,14 @@ Kwargs = dict[str, Any]
 Reduce = Callable[[list[Any]], Any]
 
 
-class LearnerGroup:
-    """The learners of a run. :meth:`create` builds the group for the settings.
+class LearnerGroup(ABC):
+    """The learners of a run. :meth:`create` builds the group for the settings: a :class:`LocalLearnerGroup` with one
+    learner, in this process, or a :class:`RemoteLearnerGroup` with learners in other processes, which take the same
+    gradient steps, each on its share of the data. All learners have the same weights at any time.
 
-    With ``num_learners=0``, the group is of this class and has one learner, in this process. Otherwise it is a
-    :class:`RemoteLearnerGroup` with that many learner processes on Ray, which take the same gradient steps, each on its
-    share of the data. All learners have the same weights at any time. The weights are copied to :attr:`module` after
-    every update and by :meth:`summarize_updates`. With learner processes, they are also copied after at most 64 calls
-    of :meth:`step_on_batch`.
-
-    If a learner process dies or hangs, all learners are restarted with the state that was last copied, and repeat the
-    updates since then. No update is lost.
+    The weights are copied to :attr:`module` after every update and by :meth:`summarize_updates`. With processes,
+    they are also copied after at most 64 calls of :meth:`step_on_batch`. If a learner process dies or hangs, all
+    learners are restarted with the state that was last copied, and repeat the updates since then. No update is lost.
 
     An update from episodes takes the data of one module, or a dict of data by module id. The modules learn in the order
     of their ids, each with its own settings.
@@ -57,12 +55,6 @@ class LearnerGroup:
 
     The class has no methods to override.
 
-    Args:
-        settings, learner_class, spec, run_seed: See :meth:`create`.
-
-    Raises:
-        ValueError: If the settings ask for learners in other processes; call :meth:`create` instead.
-
     Attributes:
         module: The modules, on the CPU of this process. A learner that is in this process and on the CPU trains these
             modules themselves; otherwise they are copies.
@@ -70,33 +62,11 @@ class LearnerGroup:
     """
 
     module: MultiRLModule
-    _learner: Any = None  # the learner in this process
+    _processes: Any  # counts restarts of learners
+    _has_copies: bool  # whether `module` has copies of the learners' weights
 
-    def __init__(
-        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
-    ) -> None:
+    def __init__(self, learner_class: type[Learner]) -> None:
         self._learner_class, self.num_env_steps_dropped = learner_class, 0
-        # the count of earlier parts of the run, which may have had processes; RemoteLearnerGroup has RayWorkers here
-        self._processes: Any = SimpleNamespace(num_restarts=0)
-        self._start(settings, spec, run_seed)
-
-    def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
-        """Build the learners."""
-        if settings.num_learners:
-            raise ValueError(
-                f"LearnerGroup(): expected num_learners=0, got {settings.num_learners}. Call "
-                "LearnerGroup.create(), which builds the group for it."
-            )
-        self._learner = self._learner_class(settings, spec, run_seed=run_seed)
-        self._is_copy = self._learner.device.type != "cpu"
-        self.module = spec.build() if self._is_copy else self._learner.module
-        if self._is_copy:
-            self._update_module()
-
-    def _update_module(self) -> None:
-        """Copy the weights of the learner on the GPU to :attr:`module`."""
-        self._num_updates = self._learner.num_updates
-        self.module.set_state(self._learner.module.get_state())
 
     @staticmethod
     def create(
@@ -118,26 +88,21 @@ class LearnerGroup:
             from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
             return RemoteLearnerGroup(settings, learner_class, spec, run_seed=run_seed)
-        return LearnerGroup(settings, learner_class, spec, run_seed=run_seed)
+        return LocalLearnerGroup(settings, learner_class, spec, run_seed=run_seed)
 
     @property
+    @abstractmethod
     def learner(self) -> Learner:
         """The learner in this process.
 
         Raises:
             RuntimeError: If the learners are in other processes.
         """
-        if self._learner is None:
-            raise RuntimeError(
-                "LearnerGroup.learner: expected a learner in this process, got learners in other processes. "
-                "Set num_learners=0, for example to debug a loss."
-            )
-        return self._learner
 
     @property
+    @abstractmethod
     def num_updates(self) -> int:
         """Number of gradient steps that led to the weights in :attr:`module`. It is the version of these weights."""
-        return self._num_updates if self._is_copy else self._learner.num_updates
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -168,6 +133,7 @@ class LearnerGroup:
             )
         return right(*given, **kwargs)
 
+    @abstractmethod
     def update_from_episodes(
         self,
         episodes: ModuleData | Mapping[str, ModuleData],
@@ -187,23 +153,17 @@ class LearnerGroup:
             KeyError: If the group has no module with a given id; names the known ids.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
+
+    def _episode_kwargs(
+        self, env_steps: int | None, module_id: str, num_epochs: int | None, minibatch_size: int | None
+    ) -> Kwargs:
+        """Return the arguments of the learners' ``update_from_episodes``. Raise if they, or the call, are wrong."""
         if not issubclass(self._learner_class, EpisodeLearner):
             raise self._wrong_kind("update_from_episodes")
         kwargs: Kwargs = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
         if num_epochs is not None or minibatch_size is not None:
             check_counts(kwargs, "update_from_episodes()")  # before anything is sent to another process
-        kwargs |= {"env_steps": env_steps, "module_id": module_id}
-        if self._learner is None:
-            return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
-        return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
-
-    def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
-        """If :attr:`module` is a copy, copy the learner's weights to it. Return ``result``, or ``reduce_fn([result])``
-        if there is a ``reduce_fn``. With ``async_update``, return that in a list of one."""
-        if self._is_copy:
-            self._update_module()
-        result = result if reduce_fn is None else reduce_fn([result])
-        return [result] if async_update else result
+        return kwargs | {"env_steps": env_steps, "module_id": module_id}
 
     def update_from_batch(
         self,
@@ -273,16 +233,15 @@ class LearnerGroup:
             raise self._wrong_kind("summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
+    @abstractmethod
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         """Call ``method``, which updates the learners, on all learners. Each gets its share of ``data``, and the same
         other arguments. Return the result as the class documents."""
-        result = getattr(self._learner, method)(data, **kwargs)
-        # copying the weights after each single step would wait for the GPU
-        return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
     @property
+    @abstractmethod
     def has_room(self) -> bool:
         """Whether an update with ``async_update`` would be done now, and not dropped: always for a learner in this
         process.
@@ -290,8 +249,8 @@ class LearnerGroup:
         Raises:
             WorkerFailed: If a learner in another process raised, or died more often than it may be restarted.
         """
-        return True
 
+    @abstractmethod
     def wait_for_room(self) -> None:
         """Wait until :attr:`has_room`.
 
@@ -299,10 +258,10 @@ class LearnerGroup:
             WorkerFailed: See :attr:`has_room`.
         """
 
+    @abstractmethod
     def _call(self, method: str, *args: Any) -> Any:
         """Call ``method`` with the same arguments on all learners, and copy the new weights to :attr:`module`. Return
         the result of the first learner."""
-        return self._finish(getattr(self._learner, method)(*args))
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
@@ -331,7 +290,7 @@ class LearnerGroup:
             TypeError: If the module lacks an API that the learner requires.
             WorkerFailed: If learners in other processes cannot add it.
         """
-        if self._is_copy:
+        if self._has_copies:
             with torch.random.fork_rng(devices=[]):  # the learners' weights replace these random ones
                 self.module.add(module_id, spec.build())
         try:
@@ -339,7 +298,7 @@ class LearnerGroup:
             if weights is not None:
                 self._call("load_module_state", module_id, weights)
         except BaseException:
-            if self._is_copy:
+            if self._has_copies:
                 self.module.remove(module_id)
             raise
 
@@ -352,7 +311,7 @@ class LearnerGroup:
         """
         self.module[module_id]  # raises KeyError for an unknown id
         self._call("remove_module", module_id)
-        if self._is_copy:
+        if self._has_copies:
             self.module.remove(module_id)
 
     def load_modules(
@@ -405,6 +364,7 @@ class LearnerGroup:
 
     # --- state --------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def get_state(self) -> dict[str, Any]:
         """Return the state of the learners, which is the same for all of them.
 
@@ -413,15 +373,14 @@ class LearnerGroup:
         Raises:
             WorkerFailed: If learners in other processes fail too often during the call.
         """
-        return self._learner.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that :meth:`get_state` returned."""
         self._call("set_state", state)
 
+    @abstractmethod
     def report(self) -> dict[str, Any]:
         """Return the entries about learner processes in the ``workers`` section of a result; empty without them."""
-        return {}
 
     def get_counters(self) -> dict[str, int]:
         """Return the counters of the whole run: ``num_learner_restarts`` and ``num_env_steps_dropped``."""
@@ -434,8 +393,89 @@ class LearnerGroup:
         self._processes.num_restarts = counters["num_learner_restarts"]
         self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
+    @abstractmethod
     def stop(self) -> None:
         """End the learner processes, if the group has any."""
+
+
+class LocalLearnerGroup(LearnerGroup):
+    """One learner, in this process.
+
+    Args:
+        settings, learner_class, spec, run_seed: See :meth:`LearnerGroup.create`.
+    """
+
+    def __init__(
+        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+    ) -> None:
+        super().__init__(learner_class)
+        self._processes = SimpleNamespace(num_restarts=0)  # of earlier parts of the run
+        self._learner: Any = learner_class(settings, spec, run_seed=run_seed)
+        self._has_copies = self._learner.device.type != "cpu"
+        self.module = spec.build() if self._has_copies else self._learner.module
+        if self._has_copies:
+            self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        """Copy the weights of the learner on the GPU to :attr:`module`."""
+        self._num_updates = self._learner.num_updates
+        self.module.set_state(self._learner.module.get_state())
+
+    @property
+    def learner(self) -> Learner:
+        return self._learner
+
+    @property
+    def num_updates(self) -> int:
+        return self._num_updates if self._has_copies else self._learner.num_updates
+
+    def update_from_episodes(
+        self,
+        episodes: ModuleData | Mapping[str, ModuleData],
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
+    ) -> Any:
+        kwargs = self._episode_kwargs(env_steps, module_id, num_epochs, minibatch_size)
+        return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
+
+    def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
+        """If :attr:`module` is a copy, copy the learner's weights to it. Return ``result``, or ``reduce_fn([result])``
+        if there is a ``reduce_fn``. With ``async_update``, return that in a list of one."""
+        if self._has_copies:
+            self._copy_weights()
+        result = result if reduce_fn is None else reduce_fn([result])
+        return [result] if async_update else result
+
+    def _update(
+        self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
+    ) -> Any:
+        result = getattr(self._learner, method)(data, **kwargs)
+        # copying the weights after each single step would wait for the GPU
+        return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
+
+    @property
+    def has_room(self) -> bool:
+        return True
+
+    def wait_for_room(self) -> None:
+        """Do nothing: the learner updates when it is called."""
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return self._finish(getattr(self._learner, method)(*args))
+
+    def get_state(self) -> dict[str, Any]:
+        return self._learner.get_state()
+
+    def report(self) -> dict[str, Any]:
+        return {}
+
+    def stop(self) -> None:
+        """Do nothing: there are no processes."""
 
 
 def _saved_modules(path: Path) -> dict[str, dict[str, Tensor]]:

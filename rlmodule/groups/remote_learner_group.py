@@ -22,7 +22,8 @@ from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import num_in_batch, shard, shard_batch
-from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
+from rlmodule.learning.update_data import ModuleData, check_batch, check_episodes, num_steps_in
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.seeding import int_seed
 from rlmodule.settings import LearnerSettings
@@ -72,19 +73,25 @@ class _Task:
 
 
 class RemoteLearnerGroup(LearnerGroup):
-    """Learners in other processes, on Ray; see :class:`LearnerGroup`.
+    """Learners in other processes, on Ray.
 
     All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all
     learners are restarted with the last state that was returned, and repeat the tasks since then. The results are the
     same to the bit.
+
+    Args:
+        settings, learner_class, spec, run_seed: See :meth:`LearnerGroup.create`.
 
     Attributes:
         workers: The learner processes.
         seconds_waited: Total seconds for which the caller waited for learners.
     """
 
-    def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
-        self.module, self._is_copy = spec.build(), True
+    def __init__(
+        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+    ) -> None:
+        super().__init__(learner_class)
+        self.module, self._has_copies, self._num_updates = spec.build(), True, 0
         self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
         self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
         self._restarts_in_a_row = 0
@@ -101,7 +108,7 @@ class RemoteLearnerGroup(LearnerGroup):
             settings.num_learners,
             functools.partial(
                 _LearnerActor,
-                functools.partial(self._learner_class, settings, spec, run_seed=run_seed),
+                functools.partial(learner_class, settings, spec, run_seed=run_seed),
                 int_seed(run_seed, "module"),
             ),
             num_cpus=settings.num_cpus_per_learner,
@@ -116,6 +123,31 @@ class RemoteLearnerGroup(LearnerGroup):
         except BaseException:
             self.workers.stop()
             raise
+
+    @property
+    def learner(self) -> Learner:
+        raise RuntimeError(
+            "LearnerGroup.learner: expected a learner in this process, got learners in other processes. "
+            "Set num_learners=0, for example to debug a loss."
+        )
+
+    @property
+    def num_updates(self) -> int:
+        return self._num_updates
+
+    def update_from_episodes(
+        self,
+        episodes: ModuleData | Mapping[str, ModuleData],
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
+    ) -> Any:
+        kwargs = self._episode_kwargs(env_steps, module_id, num_epochs, minibatch_size)
+        return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
 
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None

@@ -91,9 +91,9 @@ def test_each_learner_is_fed_its_own_way() -> None:
     assert batched.num_updates == 1
 
 
-def test_a_group_of_this_process_refuses_other_processes() -> None:
-    with pytest.raises(ValueError, match=r"num_learners=0, got 2\. Call LearnerGroup\.create\(\)"):
-        LearnerGroup(Settings(num_learners=2), Regression, SPEC.as_multi(), run_seed=0)  # type: ignore[arg-type]
+def test_a_group_is_made_by_create() -> None:
+    with pytest.raises(TypeError, match="abstract class LearnerGroup"):
+        LearnerGroup(Regression)  # type: ignore[abstract]
 
 
 def test_the_two_kinds_of_learner_do_not_share_their_ways() -> None:
