@@ -132,9 +132,8 @@ def test_weights_are_posted_while_policies_come_and_go() -> None:
 
         def learn_and_sample(version: int) -> None:
             with torch.no_grad():
-                for module in algo.learner_group.module.values():
-                    for parameter in module.parameters():
-                        parameter.add_(0.01)
+                for parameter in algo.learner_group.module.parameters():
+                    parameter.add_(0.01)
             runners.post_weights(version)
             runners.ask(8, policy_version=version, in_flight=2)
             runners.take(3)
