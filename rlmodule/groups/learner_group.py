@@ -48,8 +48,8 @@ class LearnerGroup(ABC):
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
         ``async_update``: Do not wait for learners in other processes. The call then returns a list of the results of
         earlier updates that have finished. Each result is returned only once. If two updates are unfinished, the data
-        is dropped and counted in ``num_env_steps_dropped``. A learner in this process updates at once, and the list has
-        its result.
+        is dropped and counted in ``num_env_steps_dropped``. Check :attr:`has_room` first. A learner in this process
+        updates at once, and the list has its result.
         ``reduce_fn``: A function that turns the list of all learners' results into one result. By default, the first
         result is returned, since each covers the data of all learners.
 

@@ -218,9 +218,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._pack_weights(policy_version)
             start = perf_counter()
             for worker, known in self._known.items():
-                # A runner that is idle, or has no module yet or not all modules, gets the weights with its next call.
-                has_module = known.sending and known.policies is self._policies
-                if has_module and known.sending < self._num_sendings and self.workers.in_flight(worker):
+                # A runner that is idle, or that does not have all modules yet, gets the weights with its next call.
+                has_modules = known.sending and known.policies is self._policies
+                if has_modules and known.sending < self._num_sendings and self.workers.in_flight(worker):
                     known.sending = self._num_sendings
                     self.workers.post(worker, self._shared)
             self.seconds_sending += perf_counter() - start
@@ -296,7 +296,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         budget = (self._enough or math.inf) + in_flight * len(workers) - on_their_way
         for worker in filter(self.workers.is_up, workers):
             busy = self.workers.in_flight(worker)
-            # A call that changes the policies waits for no other call, so that no posted weights come before it.
+            # A call that changes the policies comes behind no other, which would act with weights posted meanwhile.
             if not busy or self._known_of(worker).policies is self._policies:
                 while busy < in_flight and budget > 0:
                     self._ask(worker, num_steps, explore)
@@ -323,6 +323,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         if answer.failure is not None:
             if steps := known.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
+            known.sending = min(known.sending, 1)  # a later sending may have been in a call that was not executed
             self._replace(answer.worker, answer.failure)
             return None
         if not isinstance(rollout := answer.value, runner_class_for(self._settings).rollout_class):

@@ -154,7 +154,7 @@ class RunnerActor:
         if isinstance(module, MultiRLModule):  # those of a module that was removed may have been posted before
             state = {module_id: part for module_id, part in state.items() if module_id in module}
         module.set_state(state)
-        self._acting = self._weights
+        self._weights = self._acting = self._weights._replace(state={})  # free the memory of the message
 
     def _change_modules(self, news: PolicyChanges) -> None:
         module = self._runner.module

@@ -28,7 +28,7 @@ SPEC = RLModuleSpec(Small, spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(
 
 class Commanded(FaultEnv):
     """A :class:`FaultEnv` that does what a file named after its process says, with its next step, once. If the file
-    says "wait", that step ends when the file is removed."""
+    says "wait", that step waits until it says something else."""
 
     def __init__(self, folder: str, **settings: Any) -> None:
         super().__init__(folder, **settings)
@@ -36,11 +36,10 @@ class Commanded(FaultEnv):
 
     def _planned(self, plan: Mapping[int, Mapping[int, str]], call: int) -> str | None:
         if plan is self._steps and self._command.exists():
-            kind = self._command.read_text()
-            while kind == "wait" and self._command.exists():
+            while (kind := self._command.read_text()) == "wait":
                 time.sleep(0.005)
-            self._command.unlink(missing_ok=True)
-            return None if kind == "wait" else kind
+            self._command.unlink()
+            return None if kind == "go on" else kind
         return super()._planned(plan, call)
 
 
@@ -100,10 +99,6 @@ class Crowd:
         new = self.folder / f"{self.pid(worker)}.new"
         new.write_text(kind)
         new.rename(new.with_suffix(".command"))
-
-    def release(self, worker: int) -> None:
-        """Let a runner go on that was commanded to wait."""
-        (self.folder / f"{self.pid(worker)}.command").unlink()
 
     def lost(self) -> int:
         return sum(self.group.num_env_steps_lost.values())

@@ -100,9 +100,9 @@ def test_the_first_to_arrive_are_taken_without_waiting_for_others(patient: Crowd
     patient.group.ask(STEPS, in_flight=2)
     first = take(patient, 3)
     assert [rollout.first_env_index for rollout in first] == [0, 0, 0]
-    patient.release(1)
+    patient.command(1, "go on")
     slots = set[int]()
-    while len(slots) < 2:  # whoever was late is in a later one
+    while len(slots) < 2:  # the late one is among them in the end
         rollouts = take(patient, 3)
         indices = [rollout.first_env_index for rollout in rollouts]
         assert indices == sorted(indices)
@@ -146,7 +146,7 @@ def test_one_call_in_flight_is_what_is_asked_for_else(patient: Crowd) -> None:
     assert [group.workers.in_flight(worker) for worker in range(2)] == [1, 1]
     take(patient, 2)
     assert group.workers.in_flight(1) == 1
-    patient.release(1)
+    patient.command(1, "go on")
     settle(patient)
 
 
@@ -240,7 +240,7 @@ def test_posted_weights_act_in_rollouts_that_were_asked_for_before(patient: Crow
     group.post_weights(3)
     assert group.workers.num_bytes_shared == sent  # they have them
     for worker in range(2):
-        patient.release(worker)
+        patient.command(worker, "go on")
     rollouts = take(patient, 4)
     group.finish()
     assert {(acted_with(rollout), rollout.policy_version) for rollout in rollouts} == {(1.0, 1), (3.0, 3)}
@@ -260,7 +260,7 @@ def test_a_call_from_before_brings_no_older_weights_back(patient: Crowd) -> None
     group.post_weights(6)
     wait_until_delivered(patient)
     for worker in range(2):
-        patient.release(worker)
+        patient.command(worker, "go on")
     assert {rollout.policy_version for rollout in take(patient, 4)} == {4, 6}
     group.finish()
     assert {(acted_with(rollout), rollout.policy_version) for rollout in take(patient, len(group.held))} <= {(6.0, 6)}
@@ -306,7 +306,7 @@ def test_calls_behind_one_that_raised_are_not_executed(patient: Crowd) -> None:
         stream_until(patient, lambda before=restarts: group.workers.num_restarts > before)
         assert group.workers.num_restarts == restarts + 1
         assert 1 <= patient.lost() - lost <= STEPS * ENVS  # of the first call alone
-        assert patient.pid(1) == pid  # it is made again in its process
+        assert patient.pid(1) == pid  # it restarts in its process
 
 
 def test_an_error_that_ends_taking_leaves_exact_accounts(tmp_path: Path) -> None:
@@ -318,6 +318,23 @@ def test_an_error_that_ends_taking_leaves_exact_accounts(tmp_path: Path) -> None
         settle(made)
         made.group.ask(STEPS, in_flight=2)  # the runner still works
         assert {rollout.first_env_index for rollout in take(made, 4)} == {0, 2}
+        settle(made)
+
+
+def test_weights_of_a_call_that_was_not_executed_are_sent_again(tmp_path: Path) -> None:
+    with crowd(tmp_path, restart_failed_env_runners=False, env_step_timeout_s=60.0) as made:
+        act_with(made, 1.0)
+        ask_and_wait_inside(made, policy_version=1)
+        act_with(made, 2.0)
+        made.group.ask(STEPS, explore=False, policy_version=2, in_flight=2)  # the weights are in the second call
+        made.command(0, "go on")
+        made.command(1, "plain")
+        with pytest.raises(WorkerFailed, match="of all things"):
+            made.group.take(100)
+        made.group.finish()
+        take(made, len(made.group.held))
+        made.group.ask(STEPS, explore=False, policy_version=2)
+        assert [(acted_with(rollout), rollout.policy_version) for rollout in take(made, 2)] == [(2.0, 2), (2.0, 2)]
         settle(made)
 
 
