@@ -12,8 +12,11 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from algorithms import AlgorithmConfig
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.dqn import DQNConfig
+from algorithms.impala import IMPALAConfig
 from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
@@ -21,6 +24,9 @@ from rlmodule.agents import MultiAgentEnv
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
     "PPO": PPOConfig,
+    "A2C": A2CConfig,
+    "IMPALA": IMPALAConfig,
+    "APPO": APPOConfig,
     "DQN": DQNConfig,
     "SAC": SACConfig,
     "TD3": TD3Config,
@@ -77,6 +83,9 @@ _OF_TD3 = {
 }
 REFUSED: dict[str, dict[str, str]] = {
     "PPO": {},
+    "A2C": {},
+    "IMPALA": {},
+    "APPO": {},
     "DQN": dict.fromkeys(("Box", "MultiDiscrete", "MultiBinary", "Dict or Tuple", "autoregressive"), _ONE_CHOICE),
     "SAC": {
         "described by vectors": f"model_config.action_embeddings_key: expected None, {_WHOLE_ACTIONS}",

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from algorithms import Algorithm, AlgorithmConfig
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.dqn import DQNConfig
+from algorithms.impala import IMPALAConfig
 from algorithms.ppo import PPOConfig
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay, with_exponent
 from algorithms.sac import SACConfig
@@ -36,9 +39,13 @@ REPLAY = SMALL | {
     "prioritized_replay": True,
     "target_network_update_freq": 8,
 }
+STREAM = {"minibatch_size": 8, "num_epochs": 3, "num_env_steps_per_iteration": 32, "target_network_update_freq": 16}
 RUNS: dict[str, AlgorithmConfig] = {
     "PPO": PPOConfig(**SMALL, minibatch_size=8, num_epochs=3, use_kl_loss=True).environment("Pendulum-v1"),
     "novelty": PPOConfig(**SMALL, minibatch_size=8, num_epochs=3, rnd_coeff=1.0).environment("Pendulum-v1"),
+    "A2C": A2CConfig(**SMALL).environment("Pendulum-v1"),
+    "IMPALA": IMPALAConfig(**SMALL, num_env_steps_per_iteration=32).environment("Pendulum-v1"),
+    "APPO": APPOConfig(**SMALL, **STREAM).environment("Pendulum-v1"),
     "DQN": DQNConfig(**REPLAY, noisy=True, epsilon=0.5).environment("CartPole-v1"),
     "SAC": SACConfig(**REPLAY).environment("Pendulum-v1"),
     "TD3": TD3Config(**REPLAY, num_quantiles=3).environment("Pendulum-v1"),
@@ -75,6 +82,17 @@ ACTS: dict[str, dict[str, Any]] = {
         "target_kl": 1e-9,
     },
     "novelty": {"rnd_coeff": 0.1},
+    "A2C": {"lambda_": 0.5, "minibatch_size": 8, "num_epochs": 2, "sample_ahead": 1},
+    "IMPALA": {"rollout_fragment_length": 4, "vtrace_clip_pg_rho_threshold": 0.1},
+    "APPO": {
+        "lambda_": 0.5,
+        "clip_param": 1e-4,
+        "num_env_steps_per_iteration": 48,
+        "target_network_update_freq": 1000,
+        "tau": 0.5,
+        "vtrace_clip_rho_threshold": 0.1,
+        "vtrace_clip_pg_rho_threshold": 0.1,
+    },
     "DQN": {
         "epsilon": 0.0,
         "td_error_loss_fn": "mse",

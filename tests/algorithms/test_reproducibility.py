@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from algorithms import Algorithm
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.dqn import DQNConfig
+from algorithms.impala import IMPALAConfig
 from algorithms.ppo import PPOConfig, PPOLearner
 from algorithms.run.threads import threads_for
 from algorithms.sac import SACConfig
@@ -43,6 +46,29 @@ def test_a_large_net_gets_the_threads_there_were_before_it_was_built(threads: No
         assert torch.get_num_threads() == 2
 
 
+SHORT: dict[str, Any] = {"env": "CartPole-v1", "num_envs_per_env_runner": 2, "train_batch_size_per_learner": 32}
+SHORT["minibatch_size"] = 16
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        A2CConfig(**SHORT),
+        IMPALAConfig(**SHORT, num_env_steps_per_iteration=96),
+        APPOConfig(**SHORT, num_env_steps_per_iteration=96),
+    ],
+    ids=["A2C", "IMPALA", "APPO"],
+)
+def test_actor_critics_repeat_in_one_process(config: Any) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        with config.copy().debugging(seed=seed).build() as algo:
+            algo.train()
+            return torch.cat([parameter.detach().flatten() for parameter in algo.get_module().parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
 SMALL_NET = {"fcnet_hiddens": [64, 64]}
 WITH_MEMORY = {"use_lstm": True, "max_seq_len": 32}
 
@@ -60,6 +86,9 @@ WITH_MEMORY = {"use_lstm": True, "max_seq_len": 32}
         (PPOConfig(env="CartPole-v1"), 1),
         (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}), 1),
         (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}, minibatch_size=None), 13),
+        (A2CConfig(env="CartPole-v1"), 1),
+        (IMPALAConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}), 1),
+        (APPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [256, 256]}, minibatch_size=None), 3),
         (DQNConfig(env="CartPole-v1"), 1),
         (PPOConfig(env="CartPole-v1", model_config={"fcnet_hiddens": [1024, 512]}), 16),
     ],

@@ -19,11 +19,15 @@ from gymnasium import spaces
 from gymnasium.spaces import Discrete
 
 from algorithms import Algorithm, AlgorithmConfig
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.ddpg import DDPGConfig
+from algorithms.impala import IMPALAConfig
 from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
 from algorithms.sac.sac import FLASH
+from algorithms.stream import StreamConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Columns
 from rlmodule.agents.episode import MultiAgentEpisode
@@ -178,14 +182,18 @@ def replaying(config: type[ReplayConfig], env: Any, **values: Any) -> ReplayConf
     return config(env=env, replay_capacity=256, **quick | values)
 
 
-def ppo(env: Any, **values: Any) -> PPOConfig:
+def on_policy(config: type[Any], env: Any, **values: Any) -> Any:
     quick: dict[str, Any] = {
         "num_envs_per_env_runner": 3,
         "train_batch_size_per_learner": 96,
         "minibatch_size": 32,
         "num_epochs": 2,
     }
-    return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
+    return config(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
+
+
+def ppo(env: Any, **values: Any) -> PPOConfig:
+    return on_policy(PPOConfig, env, **values)
 
 
 SEQUENCES: dict[str, Any] = {"burn_in_len": 2, "train_batch_size_per_learner": 10, "rollout_fragment_length": 5}
@@ -197,12 +205,18 @@ SEQUENCES["model_config"] = LSTM
 PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 
 
-def visitors(**values: Any) -> PPOConfig:
+def visitors(config: type[AlgorithmConfig] = PPOConfig, **values: Any) -> AlgorithmConfig:
     settings: dict[str, Any] = {"env": Visitors, "policies": ["odd", "even"], "policy_mapping_fn": by_episode}
-    return ppo(**settings | {"model_config": LSTM} | values)
+    return on_policy(config, **settings | {"model_config": LSTM} | values)
 
 
-RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
+def streaming(config: type[StreamConfig], env: Any, **values: Any) -> AlgorithmConfig:
+    """Iterations of two batches, each of four rollouts."""
+    short: dict[str, Any] = {"rollout_fragment_length": 8, "num_env_steps_per_iteration": 192}
+    return on_policy(config, env, **short | values)
+
+
+RUNS: dict[str, Callable[[], AlgorithmConfig]] = {
     "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
     "ppo, own state": lambda: ppo(Keeper),
     "ppo, novelty": lambda: ppo("CartPole-v1", rnd_coeff=0.5),
@@ -215,11 +229,14 @@ RUNS: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
     "flash": lambda: replaying(SACConfig, "Pendulum-v1", **FLASH | {"model_config": NORMED}),
     "td3": lambda: replaying(TD3Config, "Pendulum-v1", exploration_noise=[[0, 0.5], [500, 0.1]]),
     "dqn, sequences": lambda: tiny(**SEQUENCES),
+    "a2c": lambda: on_policy(A2CConfig, Keeper, minibatch_size=None, num_epochs=1),
+    "impala, lstm that sees the past": lambda: streaming(IMPALAConfig, "Pendulum-v1", model_config=LSTM | PAST),
+    "appo, agents, in turns": lambda: visitors(APPOConfig, num_env_steps_per_iteration=192),
     "ppo, nested, sampled ahead": lambda: ppo(Walker, sample_ahead=1, model_config=LSTM | PAST),
     "agents, in turns, sampled ahead": lambda: visitors(sample_ahead=1),
     "dqn, sequences, sampled ahead": lambda: tiny(sample_ahead=1, **SEQUENCES),
 }
-FURTHER: dict[str, Callable[[], PPOConfig | ReplayConfig]] = {
+FURTHER: dict[str, Callable[[], AlgorithmConfig]] = {
     "ppo, nested": lambda: ppo(Walker),
     "agents, own": lambda: ppo(CartPoles, policies="own", env_config={"num_agents": 2}, **RESTARTED),
     "agents, other actions": lambda: ppo(Visitors, policies="own", env_config={"actions": Walker.action_space}),
@@ -293,7 +310,12 @@ MATRIX: dict[str, tuple[Callable[..., AlgorithmConfig], tuple[Any, ...]]] = {
     "sac": (functools.partial(replaying, SACConfig, prioritized_replay=True), (*CONTINUOUS, *DISCRETE, Keeper)),
     "td3": (functools.partial(replaying, TD3Config, n_step=2), (*CONTINUOUS, Pushing)),
     "agents": (lambda env, **values: visitors(env=env, **values), (Visitors, CartPoles, Keepers)),
+    "a2c": (functools.partial(on_policy, A2CConfig, sample_ahead=1), (*CONTINUOUS, *DISCRETE, Keeper)),
+    "impala": (functools.partial(streaming, IMPALAConfig), (*CONTINUOUS, *DISCRETE, Keeper)),
+    "appo, lstm": (functools.partial(streaming, APPOConfig, model_config=LSTM), (*DISCRETE, *CONTINUOUS, Keeper)),
 }
+IN_TURN = ("impala", "appo, lstm")
+"""Runs that repeat only in one process."""
 REMOTE: dict[str, dict[str, Any]] = {
     "here": {},
     "async": {"gym_env_vectorize_mode": "async"},
@@ -309,7 +331,7 @@ def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path)
     runs = {}
     for number, (name, (config, envs)) in enumerate(MATRIX.items()):
         for env in envs if where in ("here", "async") else (envs[number % len(envs)], envs[-1]):
-            if not (where == "async" and name == "agents"):
+            if not (where == "async" and name == "agents") and not (name in IN_TURN and "runner" in where):
                 runs[f"{name}, {env}"] = functools.partial(config, env, **REMOTE[where])
     check_resumed(runs, tmp_path)
 
@@ -353,7 +375,7 @@ def test_an_env_that_is_random_outside_its_seed_is_named_and_its_episode_cut(
     assert any("env 2" in x for x in message)
 
 
-KINDS: dict[str, Callable[[int], PPOConfig]] = {
+KINDS: dict[str, Callable[[int], Any]] = {
     "one agent": lambda num: ppo("CartPole-v1", num_envs_per_env_runner=num),
     "memory": lambda num: ppo("Pendulum-v1", num_envs_per_env_runner=num, model_config=LSTM | PAST),
     "agents": lambda num: visitors(num_envs_per_env_runner=num),

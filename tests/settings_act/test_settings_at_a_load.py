@@ -24,7 +24,7 @@ from tests.settings_act.footprint import CALLS
 from tests.settings_act.search import FAILING, SCENES, Search
 from tests.settings_act.test_every_setting_acts import SHOWN_BY_FAULTS
 
-ALGORITHMS = ("PPO", "DQN", "SAC", "TD3")
+ALGORITHMS = ("PPO", "DQN", "SAC", "TD3", "APPO")
 ALLOW = ["tests.settings_act", __name__]
 QUIET = ("plain", "two agents", "memory", "noisy=True")
 """Scenes in which to see that a setting does nothing."""
