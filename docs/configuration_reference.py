@@ -37,7 +37,16 @@ SECTIONS = {
 }
 """Section → where more is told."""
 
-GUIDES = {"PPO": "ppo.md", "DQN": "dqn.md", "SAC": "sac.md", "TD3": "td3.md", "DDPG": "td3.md"}
+GUIDES = {
+    "PPO": "ppo.md",
+    "A2C": "a2c.md",
+    "IMPALA": "streams.md",
+    "APPO": "streams.md",
+    "DQN": "dqn.md",
+    "SAC": "sac.md",
+    "TD3": "td3.md",
+    "DDPG": "td3.md",
+}
 _SCHEDULE = "float | [[0, value], [env_step, value], ...]"
 
 

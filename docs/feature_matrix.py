@@ -56,6 +56,10 @@ outside their space or against their mask, updates, saves, loads, and compares w
 PPO, log-probabilities before the first update also equal those recorded when acting. `make test` runs a part of these
 cases, the next part after each commit; `make test-matrix` and `make check` run all.
 
+**A2C, IMPALA and APPO** have PPO's nets. Each runs a fifth of PPO's cases, with every space, net and mask, and finds
+the log-probabilities that were recorded when acting
+([test_actor_critic_matrix.py](../tests/algorithms/test_actor_critic_matrix.py)).
+
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
 - *Previous* is the previous action and reward as inputs, of the LSTM, the GRU or the attention if there is one.
 - *Shared* and *separate* are the encoders of policy and value function.

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from algorithms import AlgorithmConfig
+from algorithms.a2c import A2CConfig
 from algorithms.dqn import DQNConfig, DQNModelConfig
 from algorithms.off_policy import ReplayConfig
 from algorithms.ppo import PPOConfig
@@ -57,6 +58,24 @@ PPO_ARGUMENTS = {
     "rollout_buffer_class": None,
     "rollout_buffer_kwargs": None,
     "target_kl": None,
+} | SHARED
+A2C_ARGUMENTS = {
+    "policy": "–",
+    "env": "–",
+    "learning_rate": 7e-4,
+    "n_steps": 5,
+    "gamma": 0.99,
+    "gae_lambda": 1.0,
+    "ent_coef": 0.0,
+    "vf_coef": 0.5,
+    "max_grad_norm": 0.5,
+    "rms_prop_eps": 1e-5,
+    "use_rms_prop": True,
+    "use_sde": False,
+    "sde_sample_freq": -1,
+    "rollout_buffer_class": None,
+    "rollout_buffer_kwargs": None,
+    "normalize_advantage": False,
 } | SHARED
 DQN_ARGUMENTS = {
     "policy": "–",
@@ -116,6 +135,7 @@ TD3_ARGUMENTS = {
 }
 ALGORITHMS: list[tuple[str, type[AlgorithmConfig], dict[str, Any]]] = [
     ("PPO's arguments", PPOConfig, PPO_ARGUMENTS),
+    ("A2C's arguments", A2CConfig, A2C_ARGUMENTS),
     ("DQN's arguments", DQNConfig, DQN_ARGUMENTS),
     ("SAC's arguments", SACConfig, SAC_ARGUMENTS),
     ("TD3's arguments", TD3Config, TD3_ARGUMENTS),
@@ -132,7 +152,7 @@ def value(text: str) -> Any:
     return text if text == "–" else ast.literal_eval(text)
 
 
-@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "DQN", "SAC", "TD3"])
+@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "A2C", "DQN", "SAC", "TD3"])
 def test_every_argument_has_a_row_with_both_defaults(
     section: str, config_class: type[AlgorithmConfig], arguments: dict[str, Any]
 ) -> None:
@@ -156,7 +176,7 @@ def test_defaults_of_ppo_that_differ_are_explained() -> None:
     assert [cells[0] for cells in differing if not cells[4]] == []
 
 
-@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "DQN", "SAC", "TD3"])
+@pytest.mark.parametrize(("section", "config_class", "arguments"), ALGORITHMS, ids=["PPO", "A2C", "DQN", "SAC", "TD3"])
 def test_a_name_that_is_not_ours_raises_and_names_the_setting_to_use(
     section: str, config_class: type[AlgorithmConfig], arguments: dict[str, Any]
 ) -> None:

@@ -264,7 +264,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "training(use_kl_loss=)": (
         lambda: APPOConfig().training(use_kl_loss=True),  # type: ignore
-        "PPO has it. Leave it out elsewhere.",
+        "PPO has it. For other algorithms, leave it out.",
     ),
     "training(max_policy_lag=)": (
         lambda: APPOConfig().training(max_policy_lag=1000),  # type: ignore

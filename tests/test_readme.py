@@ -30,6 +30,8 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import AlgorithmConfig
+from algorithms.a2c import A2CConfig
+from algorithms.appo import APPOConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.evaluate import EvaluateFlags
@@ -39,6 +41,7 @@ from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
 from algorithms.cli.push import PushFlags
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
+from algorithms.impala import IMPALAConfig
 from algorithms.loggers.jsonl import JsonlLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
@@ -413,14 +416,13 @@ METRICS = ROOT / "docs" / "metrics.md"
 
 def described_metrics(algorithm: str) -> dict[str, str]:
     """Path → meaning of what metrics.md says that an algorithm reports."""
-    algorithms = {"PPO", "DQN", "SAC", "TD3", "DDPG"}
     found: dict[str, str] = {}
     for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", prose_of(METRICS), re.M | re.S):
         for path, meaning in re.findall(r"^\| `([\w/]+)` \| (.+) \|$", text, re.M):
             if path.startswith("workers/"):
                 continue  # of whatever algorithm: see below
-            of_another = title.startswith("Learning: ") and algorithm not in title
-            of = {*meaning.partition(": ")[0].split(", ")} & algorithms
+            of_another = title.startswith("Learning: ") and algorithm not in re.findall(r"\w+", title)
+            of = {*meaning.partition(": ")[0].split(", ")} & ALGORITHMS.keys()
             if not of_another and (not of or algorithm in of):
                 found[path] = meaning
     return found
@@ -434,9 +436,12 @@ def log_under_name(algorithm: Any, **event: Any) -> None:
     ("config", "asked_for"),
     [
         (PPOConfig(), {"use_kl_loss": True, "entropy_coeff": [[0, 0.1], [1000, 0]], "rnd_coeff": 0.5}),
+        (A2CConfig(), {"entropy_coeff": [[0, 0.1], [1000, 0]]}),
+        (IMPALAConfig(), {"entropy_coeff": [[0, 0.1], [1000, 0]]}),
+        (APPOConfig(), {"entropy_coeff": [[0, 0.1], [1000, 0]]}),
         (DQNConfig(), {"prioritized_replay": True}),
     ],
-    ids=["PPO", "DQN"],
+    ids=["PPO", "A2C", "IMPALA", "APPO", "DQN"],
 )
 def test_every_metric_is_described_and_every_described_one_is_there(
     config: AlgorithmConfig, asked_for: dict[str, Any], script: ModuleType
