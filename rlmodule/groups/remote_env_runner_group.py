@@ -287,13 +287,15 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self.workers.keep(answers)  # answers after one for which an error is raised
 
     def _top_up(self) -> None:
-        """Ask each runner that is up for as many rollouts as :meth:`ask` said. But together, runners have no more to do
-        than that, and what the last call of :meth:`take` asked for is held or on its way in addition."""
+        """Ask each runner that is up for as many rollouts as :meth:`ask` said. But if :meth:`take` is called with a
+        count, no more are held or on their way together than it takes, and one per runner: the more there are, the
+        older the weights that acted."""
         assert self._asked is not None
         num_steps, explore, in_flight = self._asked
         workers = range(self.workers.size)
         on_their_way = len(self.held) + sum(map(self.workers.in_flight, workers))
-        budget = (self._enough or math.inf) + in_flight * len(workers) - on_their_way
+        most = max(self._enough, len(workers)) + len(workers) if self._enough else math.inf
+        budget = most - on_their_way
         for worker in filter(self.workers.is_up, workers):
             busy = self.workers.in_flight(worker)
             # A call that changes the policies comes behind no other, which would act with weights posted meanwhile.
