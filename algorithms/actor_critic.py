@@ -67,9 +67,7 @@ class ActorCriticLearner(EpisodeLearner):
 
     required_apis = (ValueFunctionAPI,)
     standardizes_advantages: ClassVar[bool] = False
-    """Whether the advantages of each update are moved and scaled to a mean of 0 and a standard deviation of 1. If not,
-    they are in units of ``module.value_scale()``, as value errors are (Hessel et al. 2019, "Multi-task deep
-    reinforcement learning with PopArt", eq. 5)."""
+    """Whether the advantages of each update are moved and scaled to a mean of 0 and a standard deviation of 1."""
     settings: Any
 
     def __init__(self, settings: Any, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
@@ -163,8 +161,6 @@ class ActorCriticLearner(EpisodeLearner):
         module.update_value_statistics(targets[valid])
         if self.standardizes_advantages:
             computed[Columns.ADVANTAGES] = (advantages - rows[0].mean()) / (rows[0].std(unbiased=False) + 1e-8)
-        else:
-            computed[Columns.ADVANTAGES] = advantages / module.value_scale()
         further = self.further_columns(module_id, rollout)
         schedule = self.settings.entropy_coeff
         if not isinstance(schedule, float):
