@@ -45,8 +45,8 @@ class EnvRunners(Settings):
     )
     rollout_fragment_length: int | None = setting(
         None,
-        "Steps of each environment per rollout; None lets the algorithm choose: PPO derives it from its train batch "
-        "size, algorithms with replay use 1, or 4 with sampling processes.",
+        "Steps of each environment per rollout; None lets the algorithm choose: PPO and A2C derive it from the train "
+        "batch size, IMPALA and APPO take at most 32, algorithms with replay use 1, or 4 with sampling processes.",
         ge=1,
     )
     sample_ahead: int = setting(

@@ -77,6 +77,21 @@ def snippet_of(printed: str) -> str:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["a2c"], ["impala", "--num-env-steps-per-iteration", "128"], ["appo", "--num-env-steps-per-iteration", "128"]],
+    ids=["a2c", "impala", "appo"],
+)
+def test_actor_critics_train_and_go_on_from_the_shell(words: list[str]) -> None:
+    algo, *more = words
+    command = ["train", algo, "CartPole-v1", *SMALL, *more, "--preset", "none", "--run-dir", "run", "--quiet"]
+    assert main([*command, "--num-env-steps", "128"]) == 0
+    assert main(["train", "--load", "run", "--num-env-steps", "128", "--quiet"]) == 0
+    assert steps_logged("run")[-1] == 256
+    with Algorithm.from_checkpoint("run") as algorithm:
+        assert type(algorithm).__name__ == algo.upper()
+
+
 def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PPO, "--num-env-steps", "200"]) == 0
     printed = capsys.readouterr().out
