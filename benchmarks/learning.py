@@ -373,7 +373,7 @@ GOALS = {
     "APPO": _on_presets("APPO", {"CartPole-v1": 475, "Pendulum-v1": -200})
     | {
         "LSTM": Goal(
-            "APPO", STATELESS, 500_000, 400, {"num_env_runners": 2, "model_config": {"use_lstm": True}}, part="LSTM"
+            "APPO", STATELESS, 500_000, 400, {"num_env_runners": 1, "model_config": {"use_lstm": True}}, part="LSTM"
         )
     },
     "TD3": _on_presets("TD3", {"Pendulum-v1": -160})

@@ -4,6 +4,6 @@ result."""
 from algorithms.presets import Preset
 
 PRESETS = {
-    "CartPole-v1": Preset(200_000, "500 at the end, median of 5 seeds", {"num_env_runners": 2}),
-    "Pendulum-v1": Preset(300_000, "-163 at the end, median of 5 seeds", {"num_env_runners": 2}),
+    "CartPole-v1": Preset(200_000, "500 at the end, median of 5 seeds", {"num_env_runners": 1}),
+    "Pendulum-v1": Preset(300_000, "-163 at the end, median of 5 seeds", {"num_env_runners": 1}),
 }

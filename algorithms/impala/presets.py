@@ -3,4 +3,4 @@ result."""
 
 from algorithms.presets import Preset
 
-PRESETS = {"CartPole-v1": Preset(300_000, "500 at the end, median of 5 seeds", {"num_env_runners": 2})}
+PRESETS = {"CartPole-v1": Preset(300_000, "500 at the end, median of 5 seeds", {"num_env_runners": 1})}
