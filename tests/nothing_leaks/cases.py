@@ -67,6 +67,8 @@ SCENES: dict[str, dict[str, Any]] = {
 goals, is in ``tests/algorithms/replay/test_hindsight.py``."""
 FIRST = ("plain", "LSTM", "3 steps", "novelty")
 """Scenes of the first stage."""
+SECOND = ("A2C", "IMPALA")
+"""Algorithms of the second stage: all that their learners do, APPO's does, too."""
 
 
 class Normed(nn.Module):
@@ -243,7 +245,7 @@ def normed_catalog(config: type[AlgorithmConfig]) -> type[Any]:
 
 def cases(*scenes: str, episodes: bool | None = None, first: tuple[str, ...] = FIRST) -> Any:
     """Return parameters of a test: all algorithms in all scenes that they have the settings for, or in ``scenes``
-    alone. Those of scenes that are not among the ``first`` belong to the second stage.
+    alone. Those of scenes that are not among the ``first``, and of :data:`SECOND`, belong to the second stage.
 
     Args:
         scenes: Keys of :data:`SCENES`.
@@ -258,7 +260,7 @@ def cases(*scenes: str, episodes: bool | None = None, first: tuple[str, ...] = F
             if not scene.keys() - {"normed"} <= known.keys() or (scenes and name not in scenes):
                 continue
             if (episodes is None or case.learns_from_episodes is episodes) and not case.is_refused:
-                marks = () if name in first else pytest.mark.end_to_end
+                marks = () if name in first and algorithm not in SECOND else pytest.mark.end_to_end
                 found.append(pytest.param(case, id=str(case), marks=marks))
     return found
 

@@ -86,10 +86,12 @@ def test_ray_60205_memories_of_agents_on_different_clocks(algorithm: str) -> Non
     more = {"env_config": {}, "policies": "shared", "model_config": memory, "num_epochs": 1, "minibatch_size": None}
     config = config_of(algorithm, acts_in(algorithm, Crowd, Flock), folder=".", **more)  # type: ignore[arg-type]
     with config.update({"lr": 1e-30}).build() as algo:
-        [(_, learned)] = algo.learner_group.module.items()
+        learner: Any = algo.learner_group.learner  # type: ignore[attr-defined]
+        [(module_id, learned)] = algo.learner_group.module.items()
         with torch.no_grad():
             for parameter in learned.parameters():
                 parameter.mul_(4.0)  # a policy that hardly depends on its memory would show nothing
+        learner.load_module_state(module_id, learned.get_state())  # into a target net, too
         for _ in range(3):
             [numbers] = algo.train()["learners"].values()
             assert np.isfinite(numbers["total_loss"])
