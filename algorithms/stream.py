@@ -72,7 +72,7 @@ class StreamConfig(ReportingBySteps, EpisodeLearnerConfig):
 
 class StreamAlgorithm(Algorithm):
     """Learns from rollouts in the order in which env runners finish them. No runner waits for the learners or for
-    another runner; if the learners are slower, runners stop after two rollouts each, and nothing is dropped.
+    another runner; but if the learners are slower, runners stop until they follow, and nothing is dropped.
 
     With runners in other processes, the order of rollouts depends on time, and a run does not repeat.
     """
