@@ -288,8 +288,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _top_up(self) -> None:
         """Ask each runner that is up for as many rollouts as :meth:`ask` said. But if :meth:`take` is called with a
-        count, no more are held or on their way together than it takes, and one per runner: the more there are, the
-        older the weights that acted."""
+        count, no more are held or on their way together than it takes, and one per runner: with more of them, the
+        weights that acted would be older."""
         assert self._asked is not None
         num_steps, explore, in_flight = self._asked
         workers = range(self.workers.size)
