@@ -23,7 +23,7 @@ MOST_RATIO = 2.0
 class APPOTraining(IMPALATraining):
     """Settings of APPO's loss and advantages."""
 
-    lr = 1e-3
+    lr = 5e-4
     train_batch_size_per_learner = 512
     minibatch_size = 128
     num_epochs = 2
