@@ -242,7 +242,7 @@ FAULTS: dict[str, Fault] = {
         _CLOCKS + "updates_are_as_many_as_the_setting_says[DQN]",
     ),
     "schedules run ahead": Fault(
-        "algorithms/ppo/ppo.py",
+        "algorithms/actor_critic.py",
         "learned = self.learner_group.update_from_episodes(rollout, env_steps=before)",
         "learned = self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)",
         "learning rates are an iteration ahead, and the last update has none",
@@ -271,7 +271,7 @@ FAULTS: dict[str, Fault] = {
         _LEAKS + "other_policies_change_nothing[PPO-LSTM-other settings]",
     ),
     "tau is a literal": Fault(
-        "algorithms/off_policy/learner.py",
+        "rlmodule/learning/target_nets.py",
         "every, tau = self.settings.target_network_update_freq, self.settings.tau",
         "every, tau = self.settings.target_network_update_freq, 0.005",
         "the setting is documented, accepted and without effect",

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
+from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run import evaluation
 from algorithms.run.callbacks import (
     CALLBACK_SETTINGS,
@@ -28,8 +29,6 @@ from algorithms.run.callbacks import (
     FinishedEpisode,
     finished_episodes,
 )
-from algorithms.sac import SACConfig
-from algorithms.td3 import TD3Config
 from catalog.migration import REMEDIES
 from catalog.settings import settings_of
 from rlmodule import EnvRunner, Rollout
@@ -588,7 +587,9 @@ def test_a_config_for_evaluation_differs_in_what_it_should() -> None:
 
 
 def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
-    known = settings_of(PPOConfig) | settings_of(DQNConfig) | settings_of(SACConfig) | settings_of(TD3Config)
+    known: dict[str, Any] = {}
+    for algorithm in ALGORITHMS:
+        known |= settings_of(config_class(algorithm))
     for hint in REMEDIES["setting"].values():
         for section, arguments in re.findall(r"\.(\w+)\(((?:\w+=[^()]*)+)\)", hint):
             for name in re.findall(r"(?:^|, )(\w+)=", arguments):

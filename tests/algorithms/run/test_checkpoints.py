@@ -236,7 +236,7 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "critics": ("ddpg", setting(num_critics=10**6), "num_critics of at most 10,000, got 1,000,000"),
     "critics within the bound of units": ("ddpg", wide_critics, "as those in the file, got more with "),
     "quantiles": ("ddpg", setting(num_quantiles=10**9), "num_quantiles of at most 10,000, got 1,000,000,000"),
-    "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of DDPG, "),
+    "an algorithm that is gone": ("ppo", lambda it: it.update(algorithm="GONE"), "algorithm: expected one of A2C, "),
     "a config class that is not one": (
         "ppo",
         lambda it: it.update(config_class="algorithms.cli.main:main"),
