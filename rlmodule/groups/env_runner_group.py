@@ -166,8 +166,9 @@ class EnvRunnerGroup(ABC):
         Args:
             num_steps, explore, policy_version: See :meth:`sample`.
             in_flight: Number of rollouts, 1 or 2, that each runner in another process has to sample. With 2, it does
-                not wait for the next call when it has finished the first. No runner begins another rollout while the
-                group holds as many as the last call of :meth:`take` asked for.
+                not wait for the next call when it has finished the first. If rollouts are not taken, runners stop:
+                no more are held or on their way together than the last call of :meth:`take` asked for, but at least
+                one per runner, and another one per runner.
         """
 
     @property

@@ -94,6 +94,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._num_sendings = 0  # how often the weights were packed, since they had changed
         self._shared: Any = None  # the last sending
         self._asked: tuple[int, bool, int] | None = None  # the arguments of ask() until its rollouts are taken
+        # the runners; those that were asked for a rollout least recently come first, if there is not enough for all
+        self._order = [*range(settings.num_env_runners)]
         self._enough = 0  # number of rollouts that the last call of take() asked for; 0 for all
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
@@ -292,20 +294,23 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         weights that acted would be older."""
         assert self._asked is not None
         num_steps, explore, in_flight = self._asked
-        workers = range(self.workers.size)
-        on_their_way = len(self.held) + sum(map(self.workers.in_flight, workers))
-        most = max(self._enough, len(workers)) + len(workers) if self._enough else math.inf
+        size = self.workers.size
+        on_their_way = len(self.held) + sum(map(self.workers.in_flight, self._order))
+        most = max(self._enough, size) + size if self._enough else math.inf
         budget = most - on_their_way
-        for worker in filter(self.workers.is_up, workers):
+        for worker in [*self._order] * in_flight:  # one each, and then another one
             busy = self.workers.in_flight(worker)
+            if budget <= 0 or busy >= in_flight or not self.workers.is_up(worker):
+                continue
             # A call that changes the policies comes behind no other, which would act with weights posted meanwhile.
             if not busy or self._known_of(worker).policies is self._policies:
-                while busy < in_flight and budget > 0:
-                    self._ask(worker, num_steps, explore)
-                    busy, budget = busy + 1, budget - 1
+                self._ask(worker, num_steps, explore)
+                budget -= 1
 
     def _ask(self, worker: int, num_steps: int, explore: bool) -> None:
         """Ask a runner for a rollout. If it does not have the current weights yet, send the weights with the call."""
+        self._order.remove(worker)
+        self._order.append(worker)
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
         shared = None if known.sending == self._num_sendings else self._shared

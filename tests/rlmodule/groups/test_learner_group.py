@@ -16,6 +16,7 @@ from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
@@ -339,6 +340,7 @@ def test_no_update_is_dropped_by_who_waits_for_room(remote: dict[type[Learner], 
         assert group.has_room
         results += group.update_from_episodes(rollout, env_steps=0, async_update=True)
     assert not group.has_room  # the first one takes a while
+    wait_for(lambda: group.has_room)
     for _ in range(4):
         group.wait_for_room()
         assert group.has_room

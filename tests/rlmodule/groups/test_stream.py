@@ -125,17 +125,15 @@ def test_rollouts_of_a_runner_continue_each_other(patient: Crowd) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_slow_caller_stops_the_runners(patient: Crowd, count: int) -> None:
-    """However long it goes on, they are ahead by two calls each, and by what one call of take() wants."""
-    group, runners = group_of(patient), range(2)
+    """However long it goes on, they are ahead by one rollout each, and by what one call of take() wants."""
+    group, runners, taken = group_of(patient), range(2), list[int]()
     for _ in range(12):
         group.ask(STEPS, in_flight=2)
         assert all(group.workers.in_flight(worker) <= MAX_IN_FLIGHT for worker in runners)
-        time.sleep(0.05)
-        take(patient, count)
-        assert len(group.held) <= count + 2 * len(runners)
-    wait_for(lambda: [group.finish()])
-    ahead = num_step_calls(patient.folder) - patient.steps - patient.lost()
-    assert ahead <= (count + 2 * len(runners)) * STEPS * ENVS
+        group.finish()  # so late does the caller come that all have arrived
+        assert len(group.held) <= max(count, len(runners)) + len(runners)
+        taken += [rollout.first_env_index for rollout in take(patient, count)]
+    assert 2 <= taken[-6:].count(0) <= 4  # no runner is preferred
     settle(patient)
 
 
