@@ -1,6 +1,7 @@
 """Policies added and removed while a run goes on, and leagues: self-play against earlier versions."""
 
 import itertools
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.testing.data import clone, differences
 from tests.algorithms.dqn.conftest import tiny
+from tests.waiting import wait_for
 
 SMALL = {"fcnet_hiddens": [8]}
 
@@ -122,36 +124,56 @@ def test_open_episodes_go_on_when_policies_come_and_go() -> None:
         assert [*algo.env_runner_group.local_runner._columns] == ["main", "b"]  # type: ignore[attr-defined]
 
 
+class Gated(Higher):
+    """Waits in `step` while there is a file `closed`."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+
+    def step(self, actions: dict[Any, Any]) -> Any:
+        while (self.folder / "closed").exists():
+            (self.folder / "waits").touch()
+            time.sleep(0.005)
+        return super().step(actions)
+
+
+def make_gated(config: Any) -> Gated:
+    return Gated(**config)
+
+
 @pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
-def test_weights_are_posted_while_policies_come_and_go() -> None:
+def test_weights_are_posted_while_policies_come_and_go(tmp_path: Path) -> None:
     """Also to a runner that has calls from before, in which it lacks a module, has one too many or one of other
     nets."""
-    with config(num_env_runners=1).build() as algo:
+    with config(num_env_runners=1).environment(make_gated, env_config={"folder": str(tmp_path)}).build() as algo:
         runners: Any = algo.env_runner_group
 
-        def learn_and_sample(version: int) -> None:
+        def ask(version: int) -> None:
+            runners.ask(8, policy_version=version, in_flight=2)
+
+        for version, nets in enumerate(([5], [7], [8]), 1):
+            (tmp_path / "closed").touch()
+            ask(version - 1)
+            wait_for((tmp_path / "waits").exists)
+            if "other" in algo.policies:
+                algo.remove_policy("other")
+            algo.add_policy("other", spec=RLModuleSpec(model_config={"fcnet_hiddens": nets}), train=True)
             with torch.no_grad():
                 for parameter in algo.learner_group.module.parameters():
                     parameter.add_(0.01)
             runners.post_weights(version)
-            runners.ask(8, policy_version=version, in_flight=2)
-            runners.take(3)
-
-        learn_and_sample(1)
-        for version, nets in enumerate(([5], [7], [8]), 1):
-            algo.add_policy("other", spec=RLModuleSpec(model_config={"fcnet_hiddens": nets}), train=True)
-            learn_and_sample(2 * version)
-            runners.finish()
+            for name in ("closed", "waits"):
+                (tmp_path / name).unlink()
+            runners.finish()  # the calls from before
             runners.take(len(runners.held))
-            runners.ask(8, policy_version=2 * version, in_flight=2)
+            ask(version)
             *_, last = runners.take(2)
-            assert last.policy_version == 2 * version
+            assert last.policy_version == version
             rows = last.modules["other"].valid_rows([Columns.OBS, Columns.ACTION_DIST_INPUTS])
             expected = runners.module["other"].forward_inference(rows)[Columns.ACTION_DIST_INPUTS]
             torch.testing.assert_close(rows[Columns.ACTION_DIST_INPUTS], expected)
-            algo.remove_policy("other")
-            learn_and_sample(2 * version + 1)
 
 
 def test_an_episode_ends_with_a_policy_that_was_removed() -> None:
