@@ -275,7 +275,7 @@ FAULTS: dict[str, Fault] = {
         "every, tau = self.settings.target_network_update_freq, self.settings.tau",
         "every, tau = self.settings.target_network_update_freq, 0.005",
         "the setting is documented, accepted and without effect",
-        _ACTS + "[DDPG-tau]",
+        _ACTS + "[APPO-tau]",
     ),
 }
 """Faults over losses, masks, statistics, padding, metrics, clocks and settings."""
