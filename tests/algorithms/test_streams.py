@@ -106,7 +106,7 @@ def test_without_processes_every_rollout_is_of_the_newest_weights_and_a_run_repe
 
 
 @pytest.mark.usefixtures("ray_started")
-@STREAMS
+@pytest.mark.parametrize("config_class", [IMPALAConfig, pytest.param(APPOConfig, marks=pytest.mark.end_to_end)])
 def test_no_runner_and_no_learner_drops_a_step(config_class: Any) -> None:
     """Rows that are learned, and those that runners hold, are all steps that the envs made."""
     learned = []
@@ -145,36 +145,33 @@ def test_learners_in_other_processes_learn_from_every_rollout() -> None:
 
 
 @pytest.mark.usefixtures("ray_started")
-def test_what_runners_hold_is_saved_and_learned_from_after_a_load(tmp_path: Path) -> None:
-    with IMPALAConfig(**QUICK | REMOTE).build() as algorithm:
+def test_what_runners_hold_is_saved_and_learned_from_after_a_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with IMPALAConfig(**QUICK | REMOTE).build() as algorithm, caplog.at_level(logging.WARNING):
         algorithm.train()
         path = algorithm.save(tmp_path / "checkpoint")
         held = sum(rollout.num_env_steps for rollout in algorithm.env_runner_group.held)
         algorithm.train()  # the run that was saved goes on, too
+        algorithm.save(tmp_path / "another")
     assert held
+    said = [record.getMessage() for record in caplog.records if "order" in record.getMessage()]
+    assert len(said) == 1
+    assert "num_env_runners=0" in said[0]
     with Algorithm.from_checkpoint(path) as resumed:
         assert sum(rollout.num_env_steps for rollout in resumed.env_runner_group.held) == held
         resumed.train()
         assert resumed.env_runner_group.num_env_steps_lost.total() == 0
 
 
-def test_a_stream_says_once_that_it_resumes_otherwise_than_it_went_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, ray_started: None
-) -> None:
-    with IMPALAConfig(**QUICK | REMOTE).build() as algorithm, caplog.at_level(logging.WARNING):
-        algorithm.train()
-        algorithm.save(tmp_path / "first")
-        algorithm.save(tmp_path / "second")
-    said = [record.getMessage() for record in caplog.records if "order" in record.getMessage()]
-    assert len(said) == 1
-    assert "num_env_runners=0" in said[0]
-    caplog.clear()
+def test_a_stream_without_processes_repeats_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with IMPALAConfig(**QUICK).build() as algorithm, caplog.at_level(logging.WARNING):
         algorithm.train()
-        algorithm.save(tmp_path / "third")
+        algorithm.save(tmp_path / "checkpoint")
     assert not caplog.records
 
 
+@pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
 def test_rows_of_a_policy_that_was_replaced_while_they_were_sampled_are_not_learned() -> None:
     config = IMPALAConfig(**{**QUICK, **REMOTE, "env": CartPoles}).multi_agent(policies=["left", "right"])
