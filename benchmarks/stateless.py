@@ -1,5 +1,7 @@
 """CartPole without its velocities, for nets with a memory: `benchmarks.stateless:StatelessCartPole-v0`."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -8,13 +10,13 @@ POSITIONS = [0, 2]
 """Of the cart and of the pole, in an observation."""
 
 
-class StatelessCartPole(gym.ObservationWrapper[np.ndarray, np.int64, np.ndarray]):
+class StatelessCartPole(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
     """Shows the positions of the cart and of the pole alone."""
 
     def __init__(self) -> None:
         env = CartPoleEnv()
         super().__init__(env)
-        space = env.observation_space
+        space: Any = env.observation_space
         self.observation_space = gym.spaces.Box(space.low[POSITIONS], space.high[POSITIONS], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:

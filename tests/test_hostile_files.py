@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.end_to_end
 def test_no_text_of_a_file_is_imported_called_or_opened() -> None:
     """The table in ``hostile_files.py`` has a row for each field of each kind of file, and says what becomes of a text
     there. To read a file that is allowed to import shows that the hook sees it."""

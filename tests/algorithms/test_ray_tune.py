@@ -88,12 +88,14 @@ def test_each_trial_has_as_many_modules_as_agents_and_so_has_its_checkpoint(sear
             assert len(algo.policies) == algo.config.env_config["num_agents"] == num_agents
 
 
+@pytest.mark.end_to_end
 def test_schedulers_get_a_number_before_an_episode_has_ended(searched: Any) -> None:
     returns = searched[0].returns
     assert np.isnan(returns[0])
     assert np.isfinite(returns[-1])
 
 
+@pytest.mark.end_to_end
 def test_a_trial_that_was_paused_equals_one_that_was_not(searched: Any) -> None:
     """The pause comes an iteration after the last checkpoint, so that iteration is repeated."""
     scheduler, results = searched

@@ -266,6 +266,7 @@ def test_a_worker_nobody_looked_after_is_not_taken_for_hung(impatient: RayWorker
     assert one(impatient.collect()).value == "awake"
 
 
+@pytest.mark.end_to_end
 def test_a_worker_without_progress_is_found_and_replaced(impatient: RayWorkers) -> None:
     """A pause before the call gives no more time to it."""
     impatient._watched_at -= 1000.0  # nobody looked for so long
@@ -311,6 +312,7 @@ def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
     assert call(group, 0, "who").value[1] == 1
 
 
+@pytest.mark.end_to_end
 def test_a_worker_that_cannot_be_made_is_told_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(WorkerFailed, match=r"LookupError: no such simulator. num_toys=0 debugs it"):
         made(RaisesWhenMade)
@@ -334,6 +336,7 @@ def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPa
     assert group.is_up(0)
 
 
+@pytest.mark.end_to_end
 def test_who_finds_no_room_is_told_what_to_do(
     made: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -455,6 +458,7 @@ def test_an_answer_that_cannot_be_read_here_is_told_and_the_worker_goes_on(pair:
     assert call(pair, 0, "who").value[2] == pid
 
 
+@pytest.mark.end_to_end
 def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from ray.exceptions import GetTimeoutError

@@ -307,6 +307,7 @@ def test_calls_behind_one_that_raised_are_not_executed(patient: Crowd) -> None:
         assert patient.pid(1) == pid  # it restarts in its process
 
 
+@pytest.mark.end_to_end
 def test_an_error_that_ends_taking_leaves_exact_accounts(tmp_path: Path) -> None:
     with crowd(tmp_path, restart_failed_env_runners=False, env_step_timeout_s=60.0) as made:
         made.command(1, "plain")
@@ -319,6 +320,7 @@ def test_an_error_that_ends_taking_leaves_exact_accounts(tmp_path: Path) -> None
         settle(made)
 
 
+@pytest.mark.end_to_end
 def test_weights_of_a_call_that_was_not_executed_are_sent_again(tmp_path: Path) -> None:
     with crowd(tmp_path, restart_failed_env_runners=False, env_step_timeout_s=60.0) as made:
         act_with(made, 1.0)
