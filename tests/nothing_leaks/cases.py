@@ -67,8 +67,8 @@ SCENES: dict[str, dict[str, Any]] = {
 goals, is in ``tests/algorithms/replay/test_hindsight.py``."""
 FIRST = ("plain", "LSTM", "3 steps", "novelty")
 """Scenes of the first stage."""
-SECOND = ("A2C", "IMPALA")
-"""Algorithms of the second stage: all that their learners do, APPO's does, too."""
+SECOND = ("A2C", "DDPG", "IMPALA")
+"""Algorithms of the second stage: all that their learners do, APPO's and TD3's do, too."""
 
 
 class Normed(nn.Module):
@@ -162,8 +162,8 @@ class Case:
         with mock.patch("rlmodule.learning.learner.check_module"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             learner = config.default_learner_class()(config, modules, run_seed=1)
-        if isinstance(learner, TargetedLearner):
-            # a target net that equals the module makes numbers 0, of which only rounding is left to compare
+        if isinstance(learner, TargetedLearner) and self.learns_from_episodes:
+            # a target policy that equals the module's makes losses 0, of which only rounding is left to compare
             for tensor in learner.target.parameters():
                 tensor.data.mul_(1.5)
         return learner

@@ -452,6 +452,7 @@ def calls_of_a_save(path: Path) -> int:
     return calls.count
 
 
+@pytest.mark.end_to_end
 def test_killed_at_every_call_the_old_or_the_new_one_is_there(on_disk_or_in_memory: Path) -> None:
     saved, seen = on_disk_or_in_memory, []
     for number in range(1, calls_of_a_save(saved) + 1):

@@ -267,6 +267,7 @@ def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, tmp_path: Pa
     assert fleet.values(sum_often, *[(0, 10)] * 3)  # and meet again
 
 
+@pytest.mark.end_to_end
 def test_peers_of_one_that_is_killed_are_told(tmp_path: Path) -> None:
     with fleet_of(2) as own:
         message, gone = own.run(wait_or, *[("is killed", tmp_path)] * 2, peer_timeout_s=2 * PATIENCE_S)

@@ -236,6 +236,7 @@ def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, e
     assert pair.num_restarts == restarts + 1
 
 
+@pytest.mark.end_to_end
 def test_who_raised_is_made_again_in_its_process_the_first_time(
     pair: RayWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,7 @@ def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> 
         assert differences(dict(one.columns), dict(other.columns)) == []
 
 
+@pytest.mark.end_to_end
 def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) -> None:
     list(remote.sample(3))
     state = clone(remote.get_state())
@@ -462,6 +463,7 @@ def test_envs_that_come_back_go_on_and_repeat_nothing() -> None:
         group.stop()
 
 
+@pytest.mark.end_to_end
 def test_generators_of_runners_that_are_no_more_wait_for_them() -> None:
     one, two = group_of(num_envs_per_env_runner=4), group_of(num_env_runners=2, num_envs_per_env_runner=2)
     seen(two, 3)
@@ -475,6 +477,7 @@ def test_generators_of_runners_that_are_no_more_wait_for_them() -> None:
         group.stop()
 
 
+@pytest.mark.end_to_end
 def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunnerGroup, local: EnvRunnerGroup) -> None:
     remote.reset()
     list(remote.sample(3))
