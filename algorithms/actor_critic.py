@@ -155,6 +155,7 @@ class ActorCriticLearner(EpisodeLearner):
         computed = self.compute_advantages(module_id, rollout)
         advantages, targets, values = (computed[name] for name in _COMPUTED)
         rows = torch.stack([advantages[valid], targets[valid], values[valid]])
+        # the statistics below are those of all learners' rows, so that several learn what one would
         if self.collective.size > 1:
             rows = torch.cat(self.collective.all_gather(rows.T)).T.contiguous()
         reported = {"vf_explained_var": float(explained_variance(rows[2], rows[1]))}

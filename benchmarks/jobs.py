@@ -189,7 +189,7 @@ class StreamJob:
     grad_clip: float = 40.0
     clip_param: float = 0.4
     num_threads: int = 1
-    num_learners: int = 0  # 1: the learner has a process of its own
+    num_learners: int = 0  # 1 puts the learner into another process
 
 
 STREAM_JOBS = {

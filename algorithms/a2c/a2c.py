@@ -46,6 +46,6 @@ class A2CLearner(ActorCriticLearner):
     """Learns a policy and a value function from one rollout per iteration, with the policy gradient."""
 
     def policy_objective(self, logp: Tensor, log_ratio: Tensor, batch: Batch) -> Tensor:
-        """Return ``A · log π(a)`` of each row ``[B]``, whose gradient is the policy gradient (Mnih et al. 2016, eq. in
-        section 4)."""
+        """Return ``A · log π(a)`` of each row ``[B]``, whose gradient is the policy gradient (Mnih et al. 2016, section
+        4)."""
         return batch[Columns.ADVANTAGES] * logp

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,9 +12,6 @@ from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.target_nets import TargetedLearner
 from rlmodule.modules.recurrent import burn_in
 from rlmodule.modules.rl_module import RLModule
-
-if TYPE_CHECKING:
-    pass
 
 
 class ReplayLearner(TargetedLearner, BatchLearner):

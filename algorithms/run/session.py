@@ -143,6 +143,7 @@ class TrainingSession:
 
     def _train(self, show: Show) -> dict[str, Any]:
         algorithm, start = self.algorithm, perf_counter()
+        workers_before = algorithm.env_runner_group.report()
         evaluation = math.nan
         evaluates = algorithm.config.evaluation_interval is not None
         while True:
@@ -155,7 +156,7 @@ class TrainingSession:
             evaluation = evaluation if evaluated is None else evaluated
             self.seconds = perf_counter() - start
             facts = self._facts(self.taken, training, evaluation if evaluates else None)
-            show(self.taken, f"{facts}{self._waiting_text(result.get('workers', {}))}")
+            show(self.taken, facts + self._waiting_text(workers_before))
             algorithm.stopped_by = "signal" if self.signal is not None else self.goal.stopped_by(algorithm)
             if algorithm.stopped_by is not None:
                 return result | {"stopped_by": algorithm.stopped_by}
@@ -169,15 +170,17 @@ class TrainingSession:
             facts.append(f"evaluation {return_text(evaluation)}")
         return "  ".join([*facts, f"{duration_text(left)} left"])
 
-    def _waiting_text(self, workers: Mapping[str, Any]) -> str:
-        """Return who waits for whom, for the share of this session's time, if env runners are in other processes and
-        do not wait for updates by design. ``workers`` is the section of a result."""
-        config = self.algorithm.config
-        if not config.num_env_runners or "env_runners_waited_s" not in workers:
+    def _waiting_text(self, before: Mapping[str, Any]) -> str:
+        """Return who waits for whom, as the share of this session's time, if env runners are in other processes.
+        ``before`` is what they reported when the session began."""
+        num_runners, workers = self.algorithm.config.num_env_runners, self.algorithm.env_runner_group.report()
+        if not num_runners:
             return ""
-        seconds = max(self.algorithm.metrics.seconds, 1e-9)
-        driver = workers["waited_for_env_runners_s"] / seconds
-        runners = workers["env_runners_waited_s"] / seconds / config.num_env_runners
+        driver, runners = (
+            (workers[name] - before[name]) / self.seconds
+            for name in ("waited_for_env_runners_s", "env_runners_waited_s")
+        )
+        runners /= num_runners
         return f"  learner waits {driver:.0%}" if driver > runners else f"  runners wait {runners:.0%}"
 
     def _no_step(self) -> RuntimeError:

@@ -1,6 +1,7 @@
 """IMPALA and APPO: what they learn from, that nothing is dropped, and how old the weights are that act."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,15 @@ def test_no_runner_and_no_learner_drops_a_step(config_class: Any) -> None:
         assert algorithm.env_steps == sum(learned)
         assert result["workers"]["num_env_steps_lost_lifetime"] == 0
         assert 0 <= result["stream"]["policy_lag_min"] <= result["stream"]["policy_lag_max"] <= 6
+
+
+@pytest.mark.usefixtures("ray_started")
+def test_the_progress_line_says_who_waits_in_this_session(capsys: pytest.CaptureFixture[str]) -> None:
+    with IMPALAConfig(**QUICK | REMOTE).build() as algorithm:
+        for _ in range(2):
+            algorithm.learn(64, progress=True)
+            (share,) = re.findall(r"(?:learner waits|runners wait) (\d+)%\n", capsys.readouterr().err)
+            assert 0 <= int(share) <= 100
 
 
 @pytest.mark.end_to_end
