@@ -62,6 +62,7 @@ class Algorithm(ABC):
         metrics: Counters of the run; log your own numbers with ``metrics.log_value``.
         stopped_by: What ended the last :meth:`learn`, also if it raised: ``"steps"``, ``"target"``, ``"callback"`` or
             ``"signal"``. None before and during it, and if another exception ended it.
+        budget: What the last :meth:`learn` counts or counted: ``"num_env_steps"`` or ``"num_updates"``.
         policies: All policies by id. In a multi-agent run, this dict is a :class:`MultiAgentPolicy`, which can also act
             for all agents at once.
     """
@@ -79,6 +80,7 @@ class Algorithm(ABC):
         self.lost_run_dir = ""  # warning before training, for a checkpoint that was in no run folder
         self.is_stopped = False
         self.stopped_by: StoppedBy | None = None
+        self.budget: Budget = "num_env_steps"
         if config.num_env_runners or config.num_learners:
             from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
 
@@ -90,8 +92,7 @@ class Algorithm(ABC):
             )
         with ExitStack() as opened:
             with building(self.run_seed):
-                on_env = self._callbacks.on_env(in_evaluation=False)
-                self.env_runner_group = runners = EnvRunnerGroup.create(config, run_seed=self.run_seed, on_env=on_env)
+                self.env_runner_group = runners = self._make_runners()
             opened.callback(runners.stop)
             with building(self.run_seed):  # seeded again: envs and callbacks may have drawn
                 self.module_spec = config.get_module_spec(runners.observation_space, runners.action_space)
@@ -113,6 +114,11 @@ class Algorithm(ABC):
             league.take_snapshot(self)
         threads = Threads(config, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
+
+    def _make_runners(self) -> EnvRunnerGroup:
+        """Create the env runners, whose spaces are those of the nets."""
+        on_env = self._callbacks.on_env(in_evaluation=False)
+        return EnvRunnerGroup.create(self.config, run_seed=self.run_seed, on_env=on_env)
 
     def build_modules_of(self, runners: EnvRunnerGroup) -> None:
         """Build the modules of new ``runners``, so that they act with the learners' weights."""

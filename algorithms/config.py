@@ -116,6 +116,14 @@ class AlgorithmConfig(
             )
         return cls(env=env_id, **preset.settings)
 
+    can_sample: ClassVar[bool] = True
+    """Whether the algorithm can sample env steps to learn from."""
+
+    @property
+    def needs_env(self) -> bool:
+        """Whether :meth:`build` needs an env."""
+        return True
+
     @property
     def records_episode_infos(self) -> bool:
         """Whether rollouts hold the last ``info`` of every finished episode: True if a callback handles
@@ -242,7 +250,7 @@ class AlgorithmConfig(
         Raises:
             ValueError, TypeError: If no env is set, or the settings are invalid (see :meth:`validate`).
         """
-        if self.env is None:
+        if self.env is None and self.needs_env:
             raise self._without_env()
         config = self.copy()
         config.validate()
@@ -402,7 +410,7 @@ class AlgorithmConfig(
         return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], /, *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
         given, saved = objects.get("rl_module_spec"), data.get("rl_module_spec")
         if isinstance(given, RLModuleSpec) and isinstance(saved, dict) and isinstance(saved.get("fields"), dict):
             # The given spec replaces the saved one. Decode only the fields that it leaves open: the others may name

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "A2C": "algorithms.a2c.a2c:A2CConfig",
     "APPO": "algorithms.appo.appo:APPOConfig",
+    "BC": "algorithms.bc.bc:BCConfig",
     "DDPG": "algorithms.ddpg.ddpg:DDPGConfig",
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "IMPALA": "algorithms.impala.impala:IMPALAConfig",
+    "MARWIL": "algorithms.marwil.marwil:MARWILConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
     "SAC": "algorithms.sac.sac:SACConfig",
     "TD3": "algorithms.td3.td3:TD3Config",

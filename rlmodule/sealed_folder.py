@@ -39,7 +39,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 Result = TypeVar("Result")
 
 MANIFEST = "manifest.json"
-FORMATS = {"checkpoint": 2, "policy": 1}
+FORMATS = {"checkpoint": 2, "policy": 1, "dataset": 1}
 """The format of each kind of folder that is written and read."""
 MOST_BYTES_OF_MANIFEST = 1_000_000
 

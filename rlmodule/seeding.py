@@ -17,6 +17,7 @@ _ROLES = (
     "video",
     "mended_env",
     "league",
+    "data",
 )
 
 

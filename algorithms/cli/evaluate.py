@@ -31,7 +31,7 @@ _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_
 class EvaluateFlags(CommandFlags):
     """Play episodes with the policy of CKPT, and print their returns. CKPT is a checkpoint, or a run folder, which
     stands for its best checkpoint, or for its last checkpoint if no best one exists. With --env, CKPT may be a folder
-    that policy.save() wrote."""
+    that policy.save() wrote, or a run that learned from data alone."""
 
     episodes: int = setting(20, "Episodes to play.", ge=1)
     video: str | None = setting(None, "Folder for videos, which show additional episodes.")
@@ -41,7 +41,9 @@ class EvaluateFlags(CommandFlags):
     seed: int | None = setting(None, "Seed of the episodes; None takes the seed of the run.", ge=0)
     num_envs: int | None = setting(None, "Environments to step together; None takes the setting of the run.", ge=1)
     env_config: dict[str, Any] | None = setting(None, "The env_config; None takes that of the run.")
-    env: str | None = setting(None, "The env to play, for a saved policy; None takes that of the run.")
+    env: str | None = setting(
+        None, "The env to play, for a saved policy, or for a run that has none; None takes that of the run."
+    )
     allow: list[str] | None = setting(None, ALLOW)
     json: bool = setting(False, "Print the result as JSON.")
 
@@ -57,10 +59,6 @@ def evaluate(args: Sequence[str]) -> int:
             "one environment, and is not recorded."
         )
     is_policy = (Path(path) / SPEC).exists()
-    if flags.env is not None and not is_policy:
-        raise UsageError(
-            f"--env: expected a folder of policy.save() with it, got {path!r}. Leave it out: a run plays its own env."
-        )
     if is_policy:
         result = {"policy": path, **_evaluate_policy(path, flags)}
     else:
@@ -77,8 +75,17 @@ def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, An
     """Play episodes with the policy of a checkpoint in the env of its run, and return the result of
     :meth:`Algorithm.evaluate`."""
     allow = modules_in(flags.allow)
-    known = settings_of(saved_config_class(read_checkpoint(checkpoint), allow))
+    content = read_checkpoint(checkpoint)
+    known = settings_of(saved_config_class(content, allow))
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
+    objects |= {name: item.default for name, item in known.items() if item.section == "offline"}  # no data is read
+    has_env = content["config"].get("env") is not None
+    if has_env != (flags.env is None):
+        expected, got = ("no --env", flags.env) if has_env else ("--env, since the run learned from data alone", "none")
+        remedy = "Leave it out: a run plays its own env." if has_env else "Type --env CartPole-v1, for example."
+        raise UsageError(f"{checkpoint}: expected {expected}, got {got}. {remedy}")
+    if flags.env is not None:
+        objects["env"] = environment(flags.env)
     typed = {"seed": flags.seed, "evaluation_num_envs": flags.num_envs, "evaluation_env_config": flags.env_config}
     objects |= {name: value for name, value in typed.items() if value is not None}
     video_dir = None if flags.video is None else Path(flags.video).absolute()  # before envs are made

@@ -17,7 +17,7 @@ from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
-from algorithms.run.goal import Goal
+from algorithms.run.goal import Budget, Goal, spent
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
@@ -26,18 +26,26 @@ from catalog_rl import PACKAGES
 
 DEFAULT_STEPS = 200_000
 """Env steps to sample in a run without a preset."""
+DEFAULT_UPDATES = 20_000
+"""Gradient steps to take in a run that learns from data alone."""
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
 """Default of ``--run-dir``, which means a new folder with such a name."""
 
 
 class TrainFlags(CommandFlags):
     """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or your class or
-    factory as my_module:name."""
+    factory as my_module:name. A run that learns from --data alone needs none, except to evaluate in."""
 
     num_env_steps: int | None = setting(
         None,
         "Steps to sample from now on, over all environments; for a run that goes on, None takes what is left of its "
         f"goal. Else None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
+        ge=1,
+    )
+    num_updates: int | None = setting(
+        None,
+        "Gradient steps to take from --data from now on, instead of --num-env-steps. None takes "
+        f"{DEFAULT_UPDATES:,} where there is nothing but data to learn from.",
         ge=1,
     )
     target_return: float | None = setting(
@@ -81,7 +89,8 @@ class TrainPlan:
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
         flags: The command's own flags.
-        num_env_steps: Env steps to sample: from now on, or with ``--resume`` in all.
+        budget: What to count: env steps, or updates from data.
+        amount: How many to take: from now on, or with ``--resume`` in all.
         kept: The goal in the folder of the run that goes on, unless the command line has another.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
@@ -93,7 +102,8 @@ class TrainPlan:
 
     config: AlgorithmConfig
     flags: TrainFlags
-    num_env_steps: int
+    budget: Budget
+    amount: int
     kept: Goal | None
     begun_with: str
     checkpoint: Path | None
@@ -120,7 +130,8 @@ class TrainPlan:
         resumes = self.flags.resume is not None
         if self.kept is not None and (resumes or self.kept.stopped_by(algorithm) not in ("steps", "target")):
             return self.kept
-        return Goal(self.num_env_steps + (0 if resumes else algorithm.env_steps), self.flags.target_return)
+        before = 0 if resumes else spent(self.budget, algorithm.metrics)
+        return Goal(self.amount + before, self.flags.target_return, self.budget)
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,8 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
     step = "" if plan.checkpoint is None else f", at step {algorithm.clock:,}"
     say(run_name(algorithm))
     say(f"  begun with  {plan.begun_with}{step}")
-    say(f"  steps       {_steps_text(plan, algorithm)}")
+    unit = "updates" if plan.goal(algorithm).budget == "num_updates" else "steps"
+    say(f"  {unit:<11} {_steps_text(plan, algorithm)}")
     say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
     say(f"  parameters  {parameters:,}")
     say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
@@ -224,6 +236,8 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
         episodes = session.evaluation["env_runners"]["num_episodes"]
         how = "sampled" if algorithm.config.evaluation_explore else "most likely"
         say(f"Evaluation: return {return_text(final)} over {episodes} episodes, taking {how} actions.")
+    elif algorithm.config.env is None:
+        say("Evaluate it in an env: there is none in this run.")
     elif not algorithm.metrics.episodes:
         say("No episode has ended yet, so there is no evaluation.")
     reached = target is None or session.reached or final >= target
@@ -254,7 +268,9 @@ def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     """Return a text that shows the commands and the Python code to evaluate, continue and use the run."""
     allow, run = allow_flag(algorithm.config), path_text(folder.path)
     acting = path_text(folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint)
-    shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
+    has_env = algorithm.config.env is not None
+    played = [] if has_env else ["--env", "ENV"]
+    shell = commands(["evaluate", run, *played, *allow], ["train", "--load", run, *allow])
     allowed = f", allow={allow[1:]!r}" if allow else ""
     act = "actions, state = algo.policies" if algorithm.config.is_multi_agent else "action, state = algo.policy"
     imports, config_class = "from algorithms import Algorithm", type(algorithm.config)
@@ -271,7 +287,7 @@ and in Python:
     {imports}
 
     with Algorithm.from_checkpoint({acting!r}{allowed}) as algo:
-        env = algo.config.make_env()
+        env = {"algo.config.make_env()" if has_env else "..."}
         (obs, info), state = env.reset(), None
         {act}.act(obs, state)"""
 

@@ -63,7 +63,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         algorithm, how = config.algo_class.__name__, f"{jobs} side by side" if jobs > 1 else "one by one"
         say(f"{algorithm} on {env_name(config.env)}, seeds {', '.join(map(str, plan.seeds))}, {how}")
         say(f"  begun with  {plan.begun_with}")
-        say(f"  steps       {plan.num_env_steps:,} each")
+        say(f"  steps       {plan.amount:,} each")
         say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
         runs.finish()
         for line in runs.table():

@@ -8,14 +8,14 @@ from typing import Any
 from algorithms.cli.checkpoints import allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import algorithm_config, changed_settings, parse, parse_early, settings_in
-from algorithms.cli.one_run import DEFAULT_STEPS, NEW_RUN_DIR, TrainFlags, TrainPlan, train_once
+from algorithms.cli.one_run import DEFAULT_STEPS, DEFAULT_UPDATES, NEW_RUN_DIR, TrainFlags, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folder_of
-from algorithms.run.goal import Goal, read_goal
+from algorithms.run.goal import Budget, Goal, read_goal
 from algorithms.run.run_folder import RunFolder
 from algorithms.run.saved_settings import read_about
 from catalog.errors import closest
@@ -69,6 +69,8 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif args and not args[0].startswith("-"):
         algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)
+        if "data" in settings_of(algo):
+            arguments, count = "[ENV]", range(2)
         args = args[1:]
     else:
         got = repr(args[0]) if args else "nothing"
@@ -81,7 +83,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     env: dict[str, Any] = {}
     preset, begun_with = None, str(checkpoint)
     if flags.load is None:
-        env = {"env": environment(envs[0])}
+        env = {"env": environment(envs[0]) if envs else None}
         preset, origin = _preset(algo, env["env"], flags.preset)
         if checkpoint is None:
             begun_with = origin
@@ -100,10 +102,12 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     config = config.copy().update(overrides)
     if folder is not None and checkpoint is None and not seeds:  # the run begins again, with the seed it drew
         config.seed = _drawn_seed(folder)
+    budget, amount = _budget(flags, config, preset)
     return TrainPlan(
         config=config,
         flags=flags,
-        num_env_steps=flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS),
+        budget=budget,
+        amount=amount,
         kept=None if folder is None else _kept_goal(flags, folder),
         begun_with=begun_with,
         checkpoint=checkpoint,
@@ -113,10 +117,21 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     )
 
 
+def _budget(flags: TrainFlags, config: AlgorithmConfig, preset: Preset | None) -> tuple[Budget, int]:
+    """Return what a run counts, and how much of it is to be done from now on."""
+    if flags.num_updates is not None:
+        return "num_updates", flags.num_updates
+    if flags.num_env_steps is None and not (config.can_sample and config.env is not None):
+        return "num_updates", DEFAULT_UPDATES
+    return "num_env_steps", flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+
+
 def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
     """Raise ``UsageError`` for a flag that has no effect with the others. ``seeds`` are those of ``--seed``."""
     if flags.load is not None and (flags.preset not in ("auto", "none") or len(seeds) > 1):
         raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
+    if flags.num_updates is not None and flags.num_env_steps is not None:
+        raise UsageError("--num-updates: expected no --num-env-steps with it, got both. Leave one of them out.")
     if flags.jobs > 1 and len(seeds) < 2:
         raise UsageError(
             "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
@@ -157,8 +172,9 @@ def _folder_of_run(flags: TrainFlags, checkpoint: Path | None) -> Path | None:
 
 
 def _kept_goal(flags: TrainFlags, folder: Path) -> Goal | None:
-    """Return the goal of the run in ``folder``, or None if it has none or ``--num-env-steps`` replaces it."""
-    if flags.num_env_steps is not None:
+    """Return the goal of the run in ``folder``, or None if it has none, or ``--num-env-steps`` or ``--num-updates``
+    replaces it."""
+    if flags.num_env_steps is not None or flags.num_updates is not None:
         return None
     goal = read_goal(folder)
     if goal is None or flags.target_return is None:

@@ -2,7 +2,7 @@
 
 import logging
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,9 +13,8 @@ import torch
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
-from algorithms.algorithm import Algorithm
-from algorithms.multi_agent_config import MultiAgentConfig
-from algorithms.replay.buffer import FORMAT, ReplayBuffer
+from algorithms.data_algorithm import DataAlgorithm, DataConfig, DataTraining, Offline
+from algorithms.replay.buffer import FORMAT, ReplayBuffer, ReplaySample
 from algorithms.replay.hindsight import GoalFn, HindsightReplay
 from algorithms.replay.prioritized import PrioritizedReplay, with_exponent
 from algorithms.replay.sequences import SequenceReplay
@@ -29,7 +28,7 @@ from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.seeding import seed_sequence
-from rlmodule.settings import FinalObs, Training
+from rlmodule.settings import FinalObs
 
 if TYPE_CHECKING:
     from algorithms.run.saved_settings import SavedSettings
@@ -42,13 +41,9 @@ HINDSIGHT_SETTINGS = ("her_strategy", "her_reward_fn")
 """Settings that only have an effect with ``her_ratio > 0``."""
 
 
-class ReplayTraining(Training):
+class ReplayTraining(DataTraining):
     """Settings of updates from a replay buffer, and of target nets."""
 
-    train_batch_size_per_learner = 256
-    n_step: int | tuple[int, int] = setting(
-        1, "Steps whose rewards are summed before the next value; from a pair, a number is drawn for each row.", ge=1
-    )
     normalize_rewards: bool = setting(
         False,
         "Whether rewards are divided by the running standard deviation of discounted returns, so that returns lie "
@@ -64,7 +59,6 @@ class ReplayTraining(Training):
         "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
         gt=0,
     )
-    burn_in_len: int = setting(0, "Steps before each training sequence that only warm up the recurrent state.", ge=0)
 
 
 class Replay(Settings):
@@ -108,16 +102,26 @@ class Replay(Settings):
     )
 
 
-class ReplayConfig(ReplayTraining, Replay, ReportingBySteps, MultiAgentConfig):
+class OfflineToOnline(Offline):
+    """Data sets to learn from, alone or besides env steps."""
+
+    num_offline_updates: int = setting(0, "Gradient steps from data alone before the first environment step.", ge=0)
+    data_share: float = setting(
+        0.5, "Share of data in each batch once environment steps are learned from, too (RLPD: 0.5).", ge=0, le=1
+    )
+
+
+class ReplayConfig(ReplayTraining, Replay, OfflineToOnline, ReportingBySteps, DataConfig):
     """Settings of a :class:`ReplayAlgorithm`."""
 
     training = Section(ReplayTraining)
     replay = Section(Replay)
+    offline = Section(OfflineToOnline)
     reporting = Section(ReportingBySteps)
 
     records_action_dist = False
     sections_of_a_policy = ("training", "replay")
-    settings_of_the_run = (*MultiAgentConfig.settings_of_the_run, "replay_in_checkpoints")
+    settings_of_the_run = (*DataConfig.settings_of_the_run, "replay_in_checkpoints")
 
     @property
     def records_final_obs(self) -> FinalObs:
@@ -126,15 +130,11 @@ class ReplayConfig(ReplayTraining, Replay, ReportingBySteps, MultiAgentConfig):
     def for_learners(self) -> Self:
         return super().for_learners().copy().update({"her_reward_fn": None}).freeze()
 
-    def get_rollout_fragment_length(self) -> int:
-        """Return the number of steps per env in each rollout: the setting ``rollout_fragment_length``. If that is None,
-        return 1, or 4 with remote runners, so that they send fewer messages."""
-        return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
-
     def validate(self) -> None:
         super().validate()
         self._validate_replay()
         self._validate_batches()
+        self._validate_data()
         for policy_id, changed in self.policy_overrides.items():
             try:
                 self.copy().update({**changed, "policy_overrides": {}}).validate()
@@ -165,6 +165,16 @@ class ReplayConfig(ReplayTraining, Replay, ReportingBySteps, MultiAgentConfig):
         ):
             if self.replay_capacity < needed:
                 raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
+
+    def _validate_data(self) -> None:
+        """Raise ValueError if settings contradict that there is a data set, or that there is none."""
+        if self.data is None:
+            for name in settings_of(OfflineToOnline):
+                if vars(self)[name] != settings_of(type(self))[name].default:
+                    raise self._invalid(name, "its default without data", "Set .offline(data=...), or leave this out.")
+        elif self.normalize_rewards:
+            expected = "False with data, since its returns differ from those of env steps"
+            raise self._invalid("normalize_rewards", expected, "Leave one of the two out.")
 
     def _batch_text(self) -> str:
         """Return the setting that makes batches as large as they are, for errors."""
@@ -200,30 +210,23 @@ class ReplayConfig(ReplayTraining, Replay, ReportingBySteps, MultiAgentConfig):
             )
 
 
-class ReplayAlgorithm(Algorithm):
-    """Samples env steps, stores them in a replay buffer, and learns from batches drawn from the buffer.
+class ReplayAlgorithm(DataAlgorithm):
+    """Samples env steps, stores them in a replay buffer, and learns from batches drawn from the buffer. May learn from
+    data sets before, and besides.
 
     Attributes:
         replays: The replay buffer of each trained module, by module id. In a multi-agent run, a buffer has a column for
-            each pair of env and agent that may act with the module, and a module has no buffer if no agent may.
-        configs: The settings for each module in ``replays``, which include its ``policy_overrides``, by module id.
+            each pair of env and agent that may act with the module, and a module has no buffer if no agent may. A run
+            without an env has none.
     """
-
-    config: Any
 
     def __init__(self, config: ReplayConfig) -> None:
         self.replays: dict[str, ReplayBuffer] = {}
-        self.configs: dict[str, Any] = {}
         # Module id → steps that it still has to train on to reach `training_intensity`, less than one batch.
         self._steps_owed: dict[str, float] = {}
         # Module id → column of each env and agent in its replay buffer `[envs, agents]`; -1 for none.
         self._columns: dict[str, np.ndarray] = {}
         super().__init__(config)
-        try:
-            self.policies_changed([*filter(config.is_trained, self.learner_group.module)])
-        except BaseException:
-            self.stop()
-            raise
 
     @property
     def replay(self) -> ReplayBuffer:
@@ -239,15 +242,27 @@ class ReplayAlgorithm(Algorithm):
             )
         return next(iter(self.replays.values()))
 
-    def policies_changed(self, trained: Collection[str]) -> None:
-        for module_id in self.configs.keys() - set(trained):
-            for by_id in (self.replays, self.configs, self._steps_owed, self._columns):
-                by_id.pop(module_id, None)
-        for module_id in trained:
-            if module_id not in self.configs:
-                self._make_replay(module_id)
+    def _remove_module(self, module_id: str) -> None:
+        super()._remove_module(module_id)
+        for by_id in (self.replays, self._steps_owed, self._columns):
+            by_id.pop(module_id, None)
+
+    @property
+    def _learns_from_data(self) -> bool:
+        """Whether this iteration takes updates from data alone."""
+        if self.config.data is None:
+            return False
+        is_asked = self.config.env is None or self.budget == "num_updates"
+        return is_asked or self.metrics.updates < self.config.num_offline_updates
+
+    def _num_updates_now(self) -> int:
+        most, left = super()._num_updates_now(), self.config.num_offline_updates - self.metrics.updates
+        return min(most, left) if left > 0 else most
 
     def training_step(self) -> dict[str, dict[str, Any]]:
+        return super().training_step() if self._learns_from_data else self._learn_from_env_steps()
+
+    def _learn_from_env_steps(self) -> dict[str, dict[str, Any]]:
         history, seconds, replays = [], {"replay": 0.0, "update": 0.0}, self.replays
         goal = self.env_steps + self.config.num_env_steps_per_iteration
         while self.env_steps < goal:
@@ -297,26 +312,17 @@ class ReplayAlgorithm(Algorithm):
         return rollouts[0].concat(rollouts)
 
     def _update(self, module_id: str, seconds: dict[str, float]) -> Mapping[str, Metrics]:
-        """Draw a batch for a module, learn from it, and update the priorities of its rows if replay is prioritized.
-        Return the learners' metrics by module id. Add the learning time to ``seconds["update"]``."""
-        config, replay = self.configs[module_id], self.replays[module_id]
-        beta = value_at(config.prioritized_replay_beta, self.clock)
-        sample = replay.sample(config.train_batch_size, beta=beta)
-        start = perf_counter()
-        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.clock, module_id=module_id)
-        seconds["update"] += perf_counter() - start
-        if config.prioritized_replay:
-            metrics = learned[module_id]
-            if "td_error" not in metrics:
-                raise ValueError(
-                    "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
-                    f"prioritized_replay=True, got {', '.join(metrics)}. Report it, or turn "
-                    "prioritized_replay off."
-                )
-            errors = metrics["td_error"].cpu()
-            if errors.isfinite().all():  # else the learner skipped the update, and the priorities stay as they are
-                replay.update_priorities(sample, errors)
-        return learned
+        """Learn from a batch of replayed steps and, if the module has data, of steps from that; see :meth:`_learn`."""
+        config, size = self.configs[module_id], self.configs[module_id].train_batch_size
+        sources = [(self.replays[module_id], size)]
+        if module_id in self.data:
+            of_data = round(config.data_share * size)
+            sources = [(self.data[module_id], of_data), (self.replays[module_id], size - of_data)]
+            sources = [(buffer, count) for buffer, count in sources if count]
+        return self._learn(module_id, sources, seconds)
+
+    def _draw(self, module_id: str, buffer: ReplayBuffer, size: int) -> ReplaySample:
+        return buffer.sample(size, beta=value_at(self.configs[module_id].prioritized_replay_beta, self.clock))
 
     def _updates_due(self, module_id: str, sampled: int) -> int:
         """Return the number of batches that a module has to learn from now, after ``sampled`` new steps, as counted by
@@ -335,46 +341,43 @@ class ReplayAlgorithm(Algorithm):
         self._steps_owed[module_id] = owed - batches * config.train_batch_size
         return batches
 
-    def _make_replay(self, module_id: str) -> None:
-        """Create the replay buffer of a module, unless no agent can act with the module."""
-        config, module, columns = self.config.for_module(module_id), self.get_module(module_id), self.config.num_envs
+    def _add_module(self, module_id: str, config: Any, module: RLModule) -> None:
+        """Create the replay buffer of a module, unless no agent can act with the module, and store its data."""
         if config.is_multi_agent:
             from algorithms.run.policies import columns_of  # imports much that only several agents need
 
             self._columns[module_id] = columns_of(self, module_id)
-            columns = int(self._columns[module_id].max()) + 1
-            self._check_agents(config, module_id, columns)
-            if not columns:
+            num_columns = int(self._columns[module_id].max()) + 1
+            self._check_agents(config, module_id, num_columns)
+            if not num_columns:
                 return
-        prioritized = sequences = None
+        super()._add_module(module_id, config, module)
+
+    def _make_buffers(self, module_id: str, config: Any, settings: dict[str, Any]) -> None:
+        super()._make_buffers(module_id, config, settings)
+        if config.env is None:
+            return
+        columns = self.config.num_envs
+        if config.is_multi_agent:
+            columns = int(self._columns[module_id].max()) + 1
+        number = [zlib.crc32(module_id.encode())] if self.replays else []
+        seed = seed_sequence(self.run_seed, "replay", *number)
+        replay = ReplayBuffer(**settings, capacity=config.replay_capacity, num_envs=columns, seed=seed)
+        if settings["sequences"] is not None and not config.is_multi_agent:
+            self._check_sequences(settings["sequences"], replay.max_steps)
+        self.replays[module_id], self._steps_owed[module_id] = replay, 0.0
+
+    def _buffer_settings(self, config: Any, module: RLModule) -> dict[str, Any]:
+        prioritized = None
         if config.prioritized_replay:
             alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
             prioritized = PrioritizedReplay(alpha=alpha, eps=eps)
-        hindsight = self._hindsight_of(config, module) if config.her_ratio else None
-        if module.is_stateful():
-            length, state = module.max_seq_len, module.get_initial_state()
-            sequences = SequenceReplay(length=length, burn_in=config.burn_in_len, initial_state=state)
-        elif config.burn_in_len:
-            remedy = "Leave it out, or set use_lstm, use_gru or use_attention in model_config."
-            raise config._invalid("burn_in_len", "0, since the module has no recurrent state", remedy)
-        number = [zlib.crc32(module_id.encode())] if self.replays else []
-        replay = ReplayBuffer(
-            module.input_space,
-            module.action_space,
-            capacity=config.replay_capacity,
-            num_envs=columns,
-            gamma=config.gamma,
-            n_step=config.n_step,
-            prioritized=prioritized,
-            sequences=sequences,
-            hindsight=hindsight,
-            normalize_rewards=config.normalize_rewards,
-            frame_stack_axis=config.frame_stack_axis,
-            seed=seed_sequence(self.run_seed, "replay", *number),
-        )
-        if sequences is not None and not config.is_multi_agent:
-            self._check_sequences(sequences, replay.max_steps)
-        self.replays[module_id], self.configs[module_id], self._steps_owed[module_id] = replay, config, 0.0
+        return super()._buffer_settings(config, module) | {
+            "prioritized": prioritized,
+            "hindsight": self._hindsight_of(config, module) if config.her_ratio else None,
+            "normalize_rewards": config.normalize_rewards,
+            "frame_stack_axis": config.frame_stack_axis,
+        }
 
     def _hindsight_of(self, config: Any, module: RLModule) -> HindsightReplay:
         """Return the settings of hindsight for ``module``, which is trained with the settings ``config``. Raise
@@ -397,7 +400,8 @@ class ReplayAlgorithm(Algorithm):
         """Return ``compute_reward`` of an env made for this, and its ``compute_terminated`` or None. The outermost
         wrapper that has the method counts."""
         env: Any = None
-        if not (config.is_multi_agent or (isinstance(config.env, type) and issubclass(config.env, VectorEnv))):
+        is_vector = isinstance(config.env, type) and issubclass(config.env, VectorEnv)
+        if config.env is not None and not config.is_multi_agent and not is_vector:
             with building(self.run_seed):
                 env = config.make_env()
             self._opened.callback(env.close)
@@ -437,7 +441,10 @@ class ReplayAlgorithm(Algorithm):
             )
 
     def get_state(self) -> dict[str, Any]:
-        state = super().get_state() | {"steps_owed": self._by_id(self._steps_owed.copy())}
+        state = super().get_state()
+        if not self.replays:
+            return state
+        state["steps_owed"] = self._by_id(self._steps_owed.copy())
         if self.config.replay_in_checkpoints:
             state["replay"] = self._by_id({name: replay.get_state() for name, replay in self.replays.items()})
         return state
@@ -457,6 +464,8 @@ class ReplayAlgorithm(Algorithm):
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
+        if not self.replays or "steps_owed" not in state:  # one of the two runs has no env
+            return
         several, saved = self.config.is_multi_agent, state.get("replay")
         self._steps_owed |= state["steps_owed"] if several else {DEFAULT_MODULE_ID: state["steps_owed"]}
         if saved is None or not self.config.replay_in_checkpoints:

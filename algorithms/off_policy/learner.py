@@ -1,4 +1,5 @@
-"""ReplayLearner: the base learner of algorithms with a replay buffer and target nets."""
+"""BootstrappingLearner and ReplayLearner: the base learners of algorithms with a replay buffer, with or without target
+nets."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -14,11 +15,11 @@ from rlmodule.modules.recurrent import burn_in
 from rlmodule.modules.rl_module import RLModule
 
 
-class ReplayLearner(TargetedLearner, BatchLearner):
-    """Takes a gradient step on each replayed batch, and moves the target nets after it.
+class BootstrappingLearner(BatchLearner):
+    """Takes a gradient step on each batch of stored steps, whose targets contain values of the steps after them.
 
-    Override points, in addition to those of :class:`BatchLearner` and :class:`TargetedLearner`:
-        ``compute_targets`` (required): returns the targets of action values.
+    Override points, in addition to those of :class:`BatchLearner`:
+        ``compute_targets`` (required): returns the targets of values.
         ``target_shape``: the shape of one row's target, if it is not a single number.
     """
 
@@ -29,7 +30,7 @@ class ReplayLearner(TargetedLearner, BatchLearner):
 
     @abstractmethod
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the targets of the rows' action values. Called under ``no_grad``.
+        """Return the targets of the rows' values. Called under ``no_grad``.
 
         Args:
             module_id: The module that learns.
@@ -63,9 +64,6 @@ class ReplayLearner(TargetedLearner, BatchLearner):
             targets = places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
-    def after_gradient_step(self, module_id: str) -> None:
-        self.move_target(module_id)
-
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest, results = dict(metrics), dict[str, float]()
         if (td_error := rest.pop("td_error", None)) is not None:
@@ -74,6 +72,16 @@ class ReplayLearner(TargetedLearner, BatchLearner):
             low, high = values.aminmax()
             results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
         return super().summarize(module_id, rest) | results
+
+
+class ReplayLearner(TargetedLearner, BootstrappingLearner):
+    """Takes a gradient step on each replayed batch, and moves the target nets after it.
+
+    Override points: those of :class:`BootstrappingLearner` and :class:`TargetedLearner`.
+    """
+
+    def after_gradient_step(self, module_id: str) -> None:
+        self.move_target(module_id)
 
 
 def check_return_head(head: ReturnHead, settings: ReturnSettings, module_id: str) -> None:

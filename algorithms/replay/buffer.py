@@ -42,6 +42,11 @@ class ReplaySample:
     indices: np.ndarray
     owners: np.ndarray | None = None
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that are trained on."""
+        return len(self.indices if self.owners is None else self.owners)
+
 
 class ReplayBuffer:
     """Keeps the newest ``capacity`` transitions of ``num_envs`` envs, and draws batches of rows or sequences.
@@ -289,14 +294,25 @@ class ReplayBuffer:
     def get_state(self) -> dict[str, Any]:
         """Return everything that later samples depend on, as tensors and JSON values. The tensors share the buffer's
         memory."""
-        state = {"layout": self._describe(), **self.ring.get_state(), "rng": self._rng.bit_generator.state}
+        state = {"layout": self._describe(), **self.ring.get_state(), **self.get_draws()}
         if self._anchors is not None:
             state["sequences"] = self._anchors.get_state()
-        if self.priorities is not None:
-            state["priorities"] = self.priorities.get_state()
         if self._reward_scale is not None:
             state["reward_scale"] = dict(self._reward_scale.state_dict())
         return state
+
+    def get_draws(self) -> dict[str, Any]:
+        """Return the part of :meth:`get_state` that changes when nothing is added: what later draws depend on."""
+        state: dict[str, Any] = {"rng": self._rng.bit_generator.state}
+        if self.priorities is not None:
+            state["priorities"] = self.priorities.get_state()
+        return state
+
+    def set_draws(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from :meth:`get_draws` of a buffer with the same steps."""
+        self._rng.bit_generator.state = state["rng"]
+        if self.priorities is not None:
+            self.priorities.set_state(state["priorities"])
 
     def _describe(self) -> dict[str, Any]:
         """Return the properties that two buffers must share before one can load the state of the other."""
@@ -334,13 +350,11 @@ class ReplayBuffer:
                 "from_checkpoint(..., replay_in_checkpoints=False)."
             )
         self.ring.set_state(state)
-        self._rng.bit_generator.state = state["rng"]
         self._begin_draws()
         if self._hindsight is not None:
             self._hindsight.ends.forget()
         if self._anchors is not None:
             self._anchors.set_state(state["sequences"])
-        if self.priorities is not None:
-            self.priorities.set_state(state["priorities"])
+        self.set_draws(state)
         if self._reward_scale is not None:
             self._reward_scale.load_state_dict(state["reward_scale"])

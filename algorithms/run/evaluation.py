@@ -98,6 +98,11 @@ class Evaluation:
     def _group(self) -> EnvRunnerGroup:
         if self.made is None:
             algorithm = self._algorithm
+            if algorithm.config.env is None:
+                raise ValueError(
+                    "evaluate(): expected a run with an env, got one that learns from data alone. Name it: "
+                    ".environment('CartPole-v1'), or from_checkpoint(path, env='CartPole-v1')."
+                )
             with torch.random.fork_rng(devices=[]), ExitStack() as undo:
                 made = EnvRunnerGroup.create(
                     algorithm.config.for_evaluation(),

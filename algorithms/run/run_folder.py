@@ -358,14 +358,17 @@ def best_return_in(checkpoint: Path) -> float:
 
 
 def run_name(algorithm: Algorithm) -> str:
-    """Return the algorithm and env as text: ``PPO on CartPole-v1``."""
+    """Return the algorithm and env as text: ``PPO on CartPole-v1``, or ``BC on data`` without an env."""
     return printable(f"{type(algorithm).__name__} on {env_name(algorithm.config.env)}")
 
 
 def env_name(env: Any) -> str:
-    """Return the name of an env: its id, the name of its class or function, or the class name of any other factory."""
+    """Return the name of an env: its id, the name of its class or function, or the class name of any other factory.
+    None is ``data``, from which a run without an env learns."""
     if isinstance(env, str):
         return env
+    if env is None:
+        return "data"
     return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
 
 

@@ -21,7 +21,7 @@ from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.text import duration_text, return_text
-from algorithms.run.wrong_calls import already_stopped
+from algorithms.run.wrong_calls import already_stopped, check_budget
 from catalog.checks import Bounds, check_value
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class TrainingSession:
     budget: Budget = "num_env_steps"
 
     def __post_init__(self) -> None:
+        check_budget(self.algorithm, {self.budget: self.amount})
         meanings = {
             "num_env_steps": "Steps to sample from now on, over all envs.",
             "num_updates": "Gradient steps to take from data from now on.",
@@ -95,6 +96,7 @@ class TrainingSession:
             raise already_stopped(algorithm, "learn")
         report = algorithm.report  # opened before the first step, as it may raise
         report.keep_goal(self.goal)
+        algorithm.budget = self.budget
         algorithm.stopped_by = self.goal.stopped_by(algorithm) if self.resumes else None
         result: dict[str, Any] = {}
         with stop_requests(self._on_signal), report.writing_in_background():
@@ -162,6 +164,9 @@ class TrainingSession:
                 return result | {"stopped_by": algorithm.stopped_by}
 
     def _facts(self, done: int, training: float, evaluation: float | None) -> str:
+        metrics = self.algorithm.metrics
+        if not done and metrics.updates:  # a run of env steps begins with updates from data
+            return f"{metrics.updates:,} updates from data"
         rate = done / max(self.seconds, 1e-9)
         left = max(0, self.amount - done) / max(rate, 1e-9)
         unit = "updates" if self.budget == "num_updates" else "steps"
@@ -229,7 +234,7 @@ class TrainingSession:
         metrics = self.algorithm.metrics
         is_evaluated = metrics.evaluated_at == metrics.iterations
         # Without an episode that ended, an evaluation might never end. A run from data can see none.
-        may_end = metrics.episodes > 0 or metrics.updates > 0
+        may_end = metrics.episodes > 0 or (metrics.updates > 0 and self.algorithm.config.env is not None)
         return self.evaluate_at_end and not is_evaluated and may_end
 
     # --- signals ------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class SettingsBase(Settings):
         return {name: encode(getattr(self, name)) for name in settings_of(type(self))}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], /, *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
         """Return the config that :meth:`to_dict` converted. A setting that is missing from ``data`` keeps its default.
 
         Args:

@@ -34,6 +34,17 @@ class ActionConverter(nn.Module):
     def forward(self, actions: Tree) -> Tree:
         """Convert samples to actions for the env, in the dtype of the space."""
 
+    def inverse(self, actions: Tree) -> Tree:
+        """Convert actions of the env to the samples that :meth:`forward` converts to them. Needed to learn from data.
+
+        Raises:
+            NotImplementedError: If a subclass does not override it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__}.inverse(): expected a converter that can learn from data, got one without inverse. "
+            "Write inverse(actions), which undoes forward(samples)."
+        )
+
 
 class Offset(ActionConverter):
     """Adds the smallest number of the space to sampled choices, which count from 0, and casts to the dtype of the
@@ -56,6 +67,9 @@ class Offset(ActionConverter):
 
     def forward(self, actions: Tree) -> Tree:
         return ((actions + self.start) if self.moves else actions).to(self.dtype)
+
+    def inverse(self, actions: Tree) -> Tree:
+        return actions.to(torch.int64) - self.start
 
 
 class FitBox(ActionConverter):
@@ -95,6 +109,12 @@ class FitBox(ActionConverter):
             actions = torch.addcmul(self.centre, actions, self.radius)
         return (torch.clamp(actions, self.low, self.high) if self.clips else actions).to(self.dtype)
 
+    def inverse(self, actions: Tree) -> Tree:
+        samples = (actions.to(self.low.dtype) - self.centre) / self.radius
+        # rounding must not lead out of what is stretched to the bounds
+        is_stretched = torch.isfinite(self.low) & torch.isfinite(self.high) & self.stretches
+        return torch.where(is_stretched, samples.clamp(-1, 1), samples).to(torch.float32)
+
 
 class Nested(ActionConverter):
     """Converts each part of a Dict or Tuple action with the converter of that part.
@@ -113,6 +133,11 @@ class Nested(ActionConverter):
     def forward(self, actions: Tree) -> Tree:
         fitted = [part(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)]
         return tuple(fitted) if self.as_tuple else dict(zip(self.keys, fitted, strict=True))
+
+    def inverse(self, actions: Tree) -> Tree:
+        parts: Any = self.parts
+        samples = [part.inverse(actions[key]) for key, part in zip(self.keys, parts, strict=True)]
+        return tuple(samples) if self.as_tuple else dict(zip(self.keys, samples, strict=True))
 
 
 def check_reach(dist_cls: type[Distribution], space: Space, model_config: DefaultModelConfig) -> None:

@@ -30,7 +30,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
-from catalog.spaces import ArraySpace, space_parts
+from catalog.spaces import ArraySpace, bounds_of, space_parts
 from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -441,7 +441,7 @@ def _check_array(space: ArraySpace, value: Any, where: Where, path: str, steps: 
     is_storable = array.dtype == space.dtype or np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind")
     if array.shape != space.shape or not is_storable:
         raise wrong(describe(value))
-    low, high = _bounds_of(space)
+    low, high = bounds_of(space)
     if np.count_nonzero((array < low) | (array > high)):  # rare; to allow for rounding takes longer
         _check_rounded(space, array, where, path, steps)
 
@@ -453,7 +453,7 @@ def _check_rounded(space: ArraySpace, array: np.ndarray, where: Where, path: str
     But if ``space`` has floats, and the env has made more than 20 ``steps``, log it instead, once for each leaf, which
     is known by its ``space`` and ``path``.
     """
-    low, high = least, most = _bounds_of(space)
+    low, high = least, most = bounds_of(space)
     has_floats = np.dtype(space.dtype).kind == "f"
     if has_floats:
         least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
@@ -477,16 +477,6 @@ def _check_rounded(space: ArraySpace, array: np.ndarray, where: Where, path: str
             f"{where(index)}, {path}: {value} is outside of [{least}, {most}], the bounds that the env gives. The run "
             "continues and uses such values as they are. There is nothing to do, unless they are a mistake of your env."
         )
-
-
-def _bounds_of(space: ArraySpace) -> tuple[Any, Any]:
-    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
-    return space.start, space.start + counts - 1
 
 
 def check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.settings import settings_of
 from tests.metrics_recounted.books import Books, Glide, Walk
-from tests.metrics_recounted.test_results_equal_the_books import acts_in, config_of
+from tests.metrics_recounted.test_results_equal_the_books import SAMPLING, acts_in, config_of
 
 FROM_REPLAY = [name for name in ALGORITHMS if "training_intensity" in settings_of(config_class(name))]
 BATCH = 32
@@ -29,7 +29,7 @@ def run(algorithm: str, folder: Path, **settings: Any) -> Any:
         return results, learner.num_gradient_steps["default_policy"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SAMPLING)
 def test_learning_rates_follow_the_steps(algorithm: str, tmp_path: Path) -> None:
     results, _ = run(algorithm, tmp_path, lr=[[0, 1e-3], [1000, 1e-4]], training_intensity=None)
     for result in results:

@@ -16,6 +16,8 @@ from tests.nothing_leaks.cases import env_of
 from tests.settings_act.footprint import SMALL, Track
 
 ITERATIONS = 3
+SAMPLING = [name for name in ALGORITHMS if config_class(name).can_sample]
+"""Algorithms that sample env steps."""
 
 
 def config_of(algorithm: str, env: Any, folder: Path, **more: Any) -> AlgorithmConfig:
@@ -57,7 +59,7 @@ def check_agents(result: Any, books: Books, policy_of: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["same step", "next step"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SAMPLING)
 def test_results_of_one_agent_equal_the_books(algorithm: str, mode: str, tmp_path: Path) -> None:
     env = acts_in(algorithm, Walk, Glide)
     played = tmp_path / "evaluation"
@@ -82,7 +84,7 @@ def test_results_of_one_agent_equal_the_books(algorithm: str, mode: str, tmp_pat
 
 
 @pytest.mark.parametrize("policies", ["shared", "own"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SAMPLING)
 def test_results_of_several_agents_equal_the_books(algorithm: str, policies: str, tmp_path: Path) -> None:
     config = config_of(algorithm, acts_in(algorithm, Crowd, Flock), tmp_path, policies=policies)
     with config.build() as algo:

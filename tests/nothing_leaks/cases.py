@@ -20,8 +20,8 @@ import tree
 from torch import Tensor, nn
 
 from algorithms import AlgorithmConfig
-from algorithms.off_policy import ReplayConfig
 from algorithms.registry import ALGORITHMS, config_class
+from algorithms.replay.buffer import ReplayBuffer
 from catalog.base import as_encoder
 from catalog.settings import settings_of
 from rlmodule import Columns, MultiRLModuleSpec, RLModule, RLModuleSpec, Rollout
@@ -29,6 +29,7 @@ from rlmodule.data.rollout import random_observations
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.learner import Learner
 from rlmodule.learning.target_nets import TargetedLearner
+from rlmodule.seeding import seed_sequence
 from rlmodule.testing.data import random_rollout
 from tests.settings_act.footprint import SMALL, Slope, Track
 
@@ -121,7 +122,10 @@ class Case:
         chosen = config_class(self.algorithm)
         known, scene = settings_of(chosen), dict(SCENES[self.scene])
         normed = scene.pop("normed", False)
-        values = {name: value for name, value in SMALL.items() if name in known} | scene | dict(self.settings)
+        few_steps = {"n_step": 3} if "beta" in known and chosen().beta else {}
+        values = (
+            {name: value for name, value in SMALL.items() if name in known} | few_steps | scene | dict(self.settings)
+        )
         nets = {"fcnet_hiddens": [6], **scene.get("model_config", {}), **self.settings.get("model_config", {})}
         config = chosen(**values | {"env": env_of(self.algorithm), "model_config": nets})
         if normed:
@@ -141,6 +145,7 @@ class Case:
         """Whether the algorithm refuses the scene."""
         spec: Any = self.spec(self.config)
         try:
+            self.config.validate()
             spec.catalog_class(spec.observation_space, spec.action_space, spec.model_config)
         except ValueError:
             return True
@@ -191,12 +196,10 @@ class Case:
 
     def drawn(self, rollouts: Sequence[Rollout], num: int, size: int) -> list[Any]:
         """Return ``num`` batches of ``size`` steps that the algorithm draws from its replay of ``rollouts``."""
-        config = self.config
-        assert isinstance(config, ReplayConfig)
-        config.update({"num_envs_per_env_runner": SLOTS, "replay_capacity": 400})
-        config.update({"num_steps_sampled_before_learning_starts": 64})
-        with config.build() as algorithm:
-            replay: Any = algorithm.replay  # type: ignore[attr-defined]
+        config: Any = self.config
+        algorithm: Any = object.__new__(config.algo_class)  # only its settings of buffers are needed
+        settings = algorithm._buffer_settings(config, self.module())
+        replay = ReplayBuffer(**settings, capacity=400, num_envs=SLOTS, seed=seed_sequence(1, "replay"))
         for rollout in rollouts:
             replay.add(rollout)
         return [in_float64(replay.sample(size).batch) for _ in range(num)]

@@ -11,13 +11,12 @@ from gymnasium import spaces
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from algorithms.registry import ALGORITHMS
 from rlmodule import Columns
 from rlmodule.agents.multi_agent_env import ALL, MultiAgentEnv
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.recurrent import with_states
 from tests.metrics_recounted.books import OBS, Crowd, Flock
-from tests.metrics_recounted.test_results_equal_the_books import acts_in, config_of
+from tests.metrics_recounted.test_results_equal_the_books import SAMPLING, acts_in, config_of
 from tests.nothing_leaks.cases import ID, Case, cases, float64, in_float64
 from tests.nothing_leaks.test_rows_that_do_not_count import padded
 from tests.settings_act.footprint import Track
@@ -78,7 +77,7 @@ def test_ray_59860_the_return_of_a_shared_policy_is_that_of_all_its_agents() -> 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=() if name in ("PPO", "DQN") else pytest.mark.end_to_end) for name in ALGORITHMS],
+    [pytest.param(name, marks=() if name in ("PPO", "DQN") else pytest.mark.end_to_end) for name in SAMPLING],
 )
 def test_ray_60205_memories_of_agents_on_different_clocks(algorithm: str) -> None:
     """An LSTM and agents that act at different times ended in an IndexError."""

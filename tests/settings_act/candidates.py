@@ -13,10 +13,11 @@ from algorithms import AlgorithmConfig, Callbacks
 from algorithms.loggers.base import Logger
 from catalog import Catalog
 from catalog.settings import Setting
+from rlmodule.data.dataset import Dataset
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
-from tests.settings_act.footprint import CALLS, Slope, Track
+from tests.settings_act.footprint import CALLS, Slope, Track, recorded
 
 
 def called(*args: Any, **kwargs: Any) -> None:
@@ -107,6 +108,8 @@ def _values(hint: Any, default: Any, item: Setting, config: type[AlgorithmConfig
         yield {"nets": "encoder"}
     elif origin is dict or hint is dict:
         yield from ({"length": 1}, {"fcnet_hiddens": [5]}, {"default_policy": {"lr": 0.1}}, {"every": 1})
+    elif hint is Dataset:
+        yield from (recorded(Track), recorded(Slope))
     elif hint is RLModuleSpec:
         yield RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 

@@ -17,6 +17,8 @@ import torch
 import tree
 
 from algorithms import Algorithm
+from rlmodule.data.dataset import Dataset
+from rlmodule.data.episode import Episode
 from rlmodule.distributed.ray_workers import RayWorkers
 from tests.settings_act.steady import steady_draws
 
@@ -65,6 +67,21 @@ class Slope(Track):
     """The same with continuous actions."""
 
     action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def recorded(env_class: type[Track]) -> Dataset:
+    """Return a data set of random steps in an env."""
+    env, rng = env_class(), np.random.default_rng(1)
+    episodes = []
+    for seed in range(20):
+        episode = Episode()
+        episode.add_reset(env.reset(seed=seed)[0])
+        while not episode.is_finished:
+            action = rng.integers(3) if env_class is Track else rng.uniform(-1, 1, 2).astype(np.float32)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            episode.add_step(action, obs, reward, terminated, truncated)
+        episodes.append(episode)
+    return Dataset.from_episodes(episodes, observation_space=env.observation_space, action_space=env.action_space)
 
 
 class Goals(Slope):

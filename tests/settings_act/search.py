@@ -19,8 +19,9 @@ from algorithms import Algorithm, AlgorithmConfig
 from catalog.settings import settings_of
 from rlmodule.agents.cartpoles import CartPoles
 from tests.settings_act.candidates import candidates
-from tests.settings_act.footprint import SMALL, Goals, Slope, Track, footprint
+from tests.settings_act.footprint import SMALL, Goals, Slope, Track, footprint, recorded
 
+DATA = recorded(Track)
 SCENES: dict[str, dict[str, Any]] = {
     "plain": {},
     "a run folder": {"run_dir": "run", "evaluation_interval": 1, "checkpoint_interval": 1},
@@ -29,6 +30,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "memory": {"model_config": {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4], "max_seq_len": 4}},
     "goals": {"env": Goals, "her_ratio": 0.5, "n_step": 1},
     "goals alone": {"env": Goals},
+    "data": {"data": DATA, "num_offline_updates": 4, "num_updates_per_iteration": 3},
     "atoms": {"num_atoms": 3, "v_min": -9.0, "v_max": 9.0},
     "env runners on Ray": {"num_env_runners": 1},
     "learners on Ray": {"num_learners": 2},
@@ -94,6 +96,8 @@ class Search:
         errors = []
         for env in (Track, Slope):
             base = {**small, "env": env, "model_config": {"fcnet_hiddens": [6]}}
+            if not self.config.can_sample:
+                base |= {"data": DATA if env is Track else recorded(env), "num_updates_per_iteration": 3}
             error = self.run(base).get("error")
             if error is None:
                 return base

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[3]
 class FromDataTraining(DQNTraining):
     """Settings of :class:`FromData`."""
 
-    num_offline_updates: int = setting(1_000_000, "Updates from data before the first env step.", ge=0)
+    updates_before_steps: int = setting(1_000_000, "Updates from data before the first env step.", ge=0)
 
 
 class FromDataConfig(FromDataTraining, DQNConfig):
@@ -55,7 +55,7 @@ class FromDataConfig(FromDataTraining, DQNConfig):
 
 
 class FromData(DQN):
-    """Learns from steps that are in the replay buffer before the run begins. After ``num_offline_updates``, it samples
+    """Learns from steps that are in the replay buffer before the run begins. After ``updates_before_steps``, it samples
     env steps as DQN does."""
 
     config: Any
@@ -70,7 +70,7 @@ class FromData(DQN):
         return ("num_updates", "num_env_steps")
 
     def training_step(self) -> dict[str, dict[str, Any]]:
-        if self.metrics.updates >= self.config.num_offline_updates:
+        if self.metrics.updates >= self.config.updates_before_steps:
             return super().training_step()
         history, seconds = [], {"update": 0.0}
         for _ in range(UPDATES):
@@ -242,7 +242,7 @@ def test_plots_are_against_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_clock_goes_on_with_env_steps_without_a_jump() -> None:
-    with config(run_dir="run", num_offline_updates=10).build() as algorithm:
+    with config(run_dir="run", updates_before_steps=10).build() as algorithm:
         algorithm.learn(num_updates=10)
         algorithm.learn(num_env_steps=80)
         assert (algorithm.env_steps, algorithm.metrics.updates, algorithm.clock) == (80, 10, 90)
@@ -252,7 +252,7 @@ def test_the_clock_goes_on_with_env_steps_without_a_jump() -> None:
 
 
 def test_env_steps_are_counted_alone_while_data_come_first() -> None:
-    with config(num_offline_updates=10).build() as algorithm:
+    with config(updates_before_steps=10).build() as algorithm:
         algorithm.learn(num_env_steps=40)
         assert (algorithm.env_steps, algorithm.metrics.updates) == (40, 10)
 
@@ -297,7 +297,7 @@ def test_an_algorithm_that_learns_from_env_steps_takes_no_updates(kind: type[Any
 
 
 def test_an_iteration_without_an_update_is_refused() -> None:
-    with config(num_offline_updates=10).build() as algorithm, pytest.raises(RuntimeError, match=r"takes updates from"):
+    with config(updates_before_steps=10).build() as algorithm, pytest.raises(RuntimeError, match=r"takes updates from"):
         algorithm.learn(num_updates=15)
 
 

@@ -1,0 +1,103 @@
+"""MARWIL: its settings, and the algorithm, which learns from a data set alone."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from algorithms.data_algorithm import DataAlgorithm, DataConfig, DataTraining
+from algorithms.marwil.learner import MARWILLearner
+from algorithms.ppo.module import PPOCatalog, PPOModule
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.distributions.nested import at, leaf_classes
+from catalog.settings import Section, setting, settings_of
+from rlmodule.data.columns import Columns
+from rlmodule.data.dataset import Dataset
+from rlmodule.data.rollout import Rollout
+from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.spec import RLModuleSpec
+
+logger = logging.getLogger(__name__)
+
+EPS = 1e-3
+"""Distance from the bounds that actions of data keep where the policy cannot reach the bounds."""
+
+
+REWARD_SETTINGS = ("gamma", "n_step", "clip_rewards", "vf_loss_coeff", "norm_rate")
+"""Settings that only have an effect with ``beta > 0``."""
+
+
+class MARWILTraining(DataTraining):
+    """Settings of MARWIL's loss and advantages."""
+
+    n_step = 100
+    beta: float = setting(
+        1.0, "How much better actions count for more: 0 clones all alike, 1 weighs by exp(advantage).", ge=0
+    )
+    vf_loss_coeff: float = setting(0.5, "Weight of the value loss.", ge=0)
+    norm_rate: float = setting(
+        0.01, "Rate of the moving average of squared advantages, by whose root advantages are divided.", gt=0, le=1
+    )
+
+
+class MARWILConfig(MARWILTraining, DataConfig):
+    """Settings of :class:`MARWIL`."""
+
+    training = Section(MARWILTraining)
+    can_sample = False
+
+    @property
+    def algo_class(self) -> type[MARWIL]:
+        return MARWIL
+
+    def default_learner_class(self) -> type[MARWILLearner]:
+        return MARWILLearner
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)
+
+    def validate(self) -> None:
+        super().validate()
+        known = settings_of(type(self))
+        for settings in (vars(self), *self.policy_overrides.values()):
+            for name in REWARD_SETTINGS:
+                if (
+                    not settings.get("beta", self.beta)
+                    and settings.get(name, known[name].default) != known[name].default
+                ):
+                    expected = "its default with beta=0, which reads no rewards"
+                    raise self._invalid(name, expected, "Leave it out, or set beta.")
+        for name in ("num_env_runners", "sample_ahead", "rollout_fragment_length"):
+            if vars(self)[name] != known[name].default:
+                expected = f"{known[name].default}, since {self.algo_class.__name__} samples no env steps"
+                raise self._invalid(name, expected, "Leave it out.")
+
+
+class MARWIL(DataAlgorithm):
+    """Monotonic advantage re-weighted imitation learning: clones the actions of a data set, the better ones more (Wang
+    et al. 2018)."""
+
+    config: MARWILConfig
+
+    def _buffer_settings(self, config: Any, module: RLModule) -> dict[str, Any]:
+        settings = super()._buffer_settings(config, module)
+        return settings if config.beta else settings | {"n_step": 1}  # no reward is read
+
+    def _rollout_of(self, dataset: Dataset, module: RLModule) -> Rollout:
+        rollout = super()._rollout_of(dataset, module)
+        dist_cls, actions = module.action_dist_cls, rollout[Columns.ACTIONS]
+        if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
+            dist_cls = dist_cls.independent
+        for keys, leaf_cls in leaf_classes(dist_cls):
+            leaf = at(actions, keys)
+            num_outside = int((leaf.abs() > 1 - EPS).sum()) if leaf_cls.bounded else 0
+            if num_outside:
+                leaf.clamp_(-1 + EPS, 1 - EPS)
+                logger.warning(
+                    "data: %s numbers of actions lie on the bounds, which %s cannot reach: they are moved inside by %g "
+                    "of the range [-1, 1]. A DiagGaussian, the default, takes them as they are.",
+                    f"{num_outside:,}",
+                    leaf_cls.__name__,
+                    EPS,
+                )
+        return rollout

@@ -1,0 +1,84 @@
+"""Turn a data set into a rollout, which a replay buffer can store."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import tree
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.past import OBS, PREV_ACTION, PREV_OBS, PREV_REWARD
+from catalog.spaces import kept_dtype
+from rlmodule.data.columns import Columns
+from rlmodule.data.dataset import Dataset
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.modules.rl_module import RLModule
+
+
+def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
+    """Return all ``S`` steps of ``dataset`` as a rollout ``[S, 1]``, one episode after another, with everything that
+    ``module`` sees and with actions as its distribution samples them.
+
+    The rollout has the final observations of all episodes. An episode that the data cut off counts as truncated.
+    """
+    first, end = dataset.offsets[:-1], dataset.offsets[1:]
+    num_steps = dataset.num_steps
+    with torch.no_grad():
+        actions = module.action_converter.inverse(map_leaves(_as_tensor, dataset.actions))
+    rewards = _as_tensor(dataset.rewards)
+    steps = np.arange(num_steps)
+    begins = np.repeat(first, end - first)
+    earlier = {PREV_OBS: map_leaves(_as_tensor, dataset.observations), PREV_ACTION: actions, PREV_REWARD: rewards}
+    obs, final_obs = map_leaves(_as_tensor, dataset.observations), map_leaves(_as_tensor, dataset.final_observations)
+    if past := module.past_view.steps:
+        obs, final_obs = {OBS: obs}, {OBS: final_obs}
+        for name, count in past.items():
+            obs[name] = _entries_before(earlier[name], steps, begins, count)
+            final_obs[name] = _entries_before(earlier[name], end, first, count)
+    starts = np.zeros(num_steps, bool)
+    starts[first] = True
+    terminateds = np.zeros(num_steps, bool)
+    terminateds[end - 1] = dataset.terminated
+    truncateds = np.zeros(num_steps, bool)
+    truncateds[end - 1] = ~dataset.terminated
+    columns = {
+        Columns.OBS: obs,
+        Columns.ACTIONS: actions,
+        Columns.REWARDS: rewards,
+        Columns.TERMINATEDS: torch.from_numpy(terminateds),
+        Columns.TRUNCATEDS: torch.from_numpy(truncateds),
+        Columns.STARTS: torch.from_numpy(starts),
+        Columns.VALID: torch.ones(num_steps, dtype=torch.bool),
+    }
+    last = torch.from_numpy(end - 1)
+    return Rollout(
+        columns={name: map_leaves(lambda x: x.unsqueeze(1), column) for name, column in columns.items()},
+        last_obs=map_leaves(lambda x: x[-1:], final_obs),
+        final_index=torch.stack([last, torch.zeros_like(last)], 1),
+        final_obs=final_obs,
+    )
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    """Return ``array`` as a tensor in the dtype in which rollouts store it."""
+    return torch.from_numpy(array.astype(kept_dtype(array.dtype), copy=False))
+
+
+def _entries_before(column: Tree, steps: np.ndarray, begins: np.ndarray, count: int) -> Tree:
+    """Return the entries of ``column`` ``[S, ...]`` that belong to the ``count`` steps before each of ``steps``
+    ``[K]``, zeros before the first step of the episode, which is in ``begins`` ``[K]``.
+
+    Returns:
+        A tree of tensors ``[K, ...]`` for one step, or ``[K, count, ...]`` for several, the oldest first.
+    """
+    index = steps[:, None] - np.arange(count, 0, -1)
+    is_known = torch.from_numpy(index >= begins[:, None])
+    where = torch.from_numpy(np.maximum(index, 0))
+
+    def take(leaf: Tensor) -> Tensor:
+        entries = leaf[where]
+        entries[~is_known] = 0
+        return entries[:, 0] if count == 1 else entries
+
+    return tree.map_structure(take, column)
