@@ -193,7 +193,11 @@ class DataAlgorithm(Algorithm):
         dataset = dataset.with_spaces(module.observation_space, module.action_space)
         number = zlib.crc32(module_id.encode())
         seed = seed_sequence(self.run_seed, "data", number)
-        buffer = ReplayBuffer(**settings, capacity=dataset.num_steps, num_envs=1, seed=seed)
+        num_steps, n_step = dataset.num_steps, settings["n_step"]
+        # no window is longer than the data
+        within = tuple(min(steps, num_steps) for steps in n_step) if isinstance(n_step, tuple) else min(n_step, num_steps)
+        settings = settings | {"n_step": within}
+        buffer = ReplayBuffer(**settings, capacity=num_steps, num_envs=1, seed=seed)
         clip, rollout = self.config.clip_rewards, self._rollout_of(dataset, module)
         buffer.add(rollout if clip is None else clipped_rewards(rollout, clip=clip))
         return buffer

@@ -11,6 +11,7 @@ import catalog  # noqa: F401
 
 if TYPE_CHECKING:
     from rlmodule.data.columns import Batch, Columns
+    from rlmodule.data.dataset import Dataset
     from rlmodule.data.episode import Episode
     from rlmodule.data.rollout import Rollout
     from rlmodule.distributed.failures import WorkerFailed
@@ -57,6 +58,7 @@ __all__ = [
     "Coefficient",
     "Columns",
     "DEFAULT_MODULE_ID",
+    "Dataset",
     "EnvError",
     "EnvRunner",
     "EnvRunnerGroup",

@@ -94,8 +94,7 @@ def write_folder(
         OSError: If the folder cannot be written; the earlier one is then unchanged.
     """
     target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _staged(target) as staged:
+    with staged_folder(target) as staged:
         listed = {name: _write(staged / name, _chunks(content)) for name, content in files.items()}
         libraries = ("catalog-rl", "torch", "numpy", "gymnasium", "safetensors")
         versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
@@ -112,8 +111,10 @@ def write_folder(
 
 
 @contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """Create a folder next to ``target`` and lock it within the block; delete it at the end if it still exists."""
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Create a folder next to ``target``, with the folders above it, and lock it within the block. Delete it at the end
+    if it still exists; to keep it, give it the name ``target``."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     while True:
         staged = target.with_name(f".{target.name}-{uuid4().hex}")
         staged.mkdir()  # unlike a folder of tempfile, it follows the umask

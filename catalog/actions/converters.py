@@ -35,14 +35,15 @@ class ActionConverter(nn.Module):
         """Convert samples to actions for the env, in the dtype of the space."""
 
     def inverse(self, actions: Tree) -> Tree:
-        """Convert actions of the env to the samples that :meth:`forward` converts to them. Needed to learn from data.
+        """Convert actions of the env to the samples that :meth:`forward` makes them of: int64 choices counted from 0,
+        or float32 numbers. Learning from recorded actions needs it.
 
         Raises:
-            NotImplementedError: If a subclass does not override it.
+            NotImplementedError: If a custom converter has none.
         """
+        name = type(self).__name__
         raise NotImplementedError(
-            f"{type(self).__name__}.inverse(): expected a converter that can learn from data, got one without inverse. "
-            "Write inverse(actions), which undoes forward(samples)."
+            f"{name}.inverse(): expected the way from env actions back to samples, got none. Define it in {name}."
         )
 
 
@@ -84,6 +85,7 @@ class FitBox(ActionConverter):
     high: Tensor
     centre: Tensor
     radius: Tensor
+    is_stretched: Tensor
 
     def __init__(self, space: spaces.Box, stretch: bool) -> None:
         super().__init__()
@@ -100,6 +102,7 @@ class FitBox(ActionConverter):
         dtype = torch.float64 if self.dtype is torch.float64 else torch.float32
         for name, value in {"low": low, "high": high, "centre": centre, "radius": radius}.items():
             self.register_buffer(name, torch.as_tensor(value, dtype=dtype), persistent=False)
+        self.register_buffer("is_stretched", torch.from_numpy(np.asarray(both)), persistent=False)
         self.stretches = bool(np.any(centre != 0) or np.any(radius != 1))
         self.clips = bool(np.isfinite(low).any() or np.isfinite(high).any())
 
@@ -110,10 +113,13 @@ class FitBox(ActionConverter):
         return (torch.clamp(actions, self.low, self.high) if self.clips else actions).to(self.dtype)
 
     def inverse(self, actions: Tree) -> Tree:
-        samples = (actions.to(self.low.dtype) - self.centre) / self.radius
-        # rounding must not lead out of what is stretched to the bounds
-        is_stretched = torch.isfinite(self.low) & torch.isfinite(self.high) & self.stretches
-        return torch.where(is_stretched, samples.clamp(-1, 1), samples).to(torch.float32)
+        actions = actions.to(self.low.dtype)
+        radius = self.radius + (self.radius == 0)  # an action with one possible value is the centre, which gives 0
+        samples = (actions - self.centre) / radius
+        # 1 at the upper bound and -1 at the lower one, which the quotient may miss by a rounding error
+        edges = (actions >= self.high).to(actions.dtype) - (actions <= self.low).to(actions.dtype)
+        within = torch.where(edges == 0, samples.clamp(-1, 1), edges)
+        return torch.where(self.is_stretched, within, samples).float()
 
 
 class Nested(ActionConverter):
@@ -132,12 +138,13 @@ class Nested(ActionConverter):
 
     def forward(self, actions: Tree) -> Tree:
         fitted = [part(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)]
-        return tuple(fitted) if self.as_tuple else dict(zip(self.keys, fitted, strict=True))
+        return self._nested(fitted)
 
     def inverse(self, actions: Tree) -> Tree:
-        parts: Any = self.parts
-        samples = [part.inverse(actions[key]) for key, part in zip(self.keys, parts, strict=True)]
-        return tuple(samples) if self.as_tuple else dict(zip(self.keys, samples, strict=True))
+        return self._nested([part.inverse(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)])
+
+    def _nested(self, parts: list[Tree]) -> Tree:
+        return tuple(parts) if self.as_tuple else dict(zip(self.keys, parts, strict=True))
 
 
 def check_reach(dist_cls: type[Distribution], space: Space, model_config: DefaultModelConfig) -> None:

@@ -7,18 +7,19 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import tree
 from gymnasium import Space
 from numpy.typing import ArrayLike
 
 from catalog.base import Tree
-from catalog.explain.explain import short_space
-from rlmodule.data import dataset_files, minari
+from catalog.spaces import map_spaces
+from rlmodule.data import dataset_files, hdf5, minari
+from rlmodule.data.columns import Columns
 from rlmodule.data.dataset_checks import (
     REWARD_SPACE,
     Rows,
@@ -32,7 +33,7 @@ from rlmodule.data.dataset_checks import (
     space_for,
 )
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import map_leaves
+from rlmodule.data.rollout import entry_of, map_leaves
 from rlmodule.encoding import encode
 from rlmodule.sealed_folder import StrPath
 
@@ -186,9 +187,9 @@ class Dataset:
             remedy = "Pass next_observations."
             raise misfit(where, "observations", "an episode of two steps or more", "none", remedy)
         return cls(
-            map_leaves(lambda x: x[keep], observations),
-            map_leaves(lambda x: x[ends[whole]], following),
-            map_leaves(lambda x: x[keep], actions),
+            entry_of(observations, keep),
+            entry_of(following, ends[whole]),
+            entry_of(actions, keep),
             rewards[keep],
             np.append(0, np.cumsum(lengths[whole])),
             terminated[whole],
@@ -215,145 +216,131 @@ class Dataset:
         Raises:
             ValueError: As for :class:`Dataset`; also if an episode has no steps.
         """
+        spaces = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
+        expected = {name: map_spaces(lambda leaf: leaf.shape, space) for name, space in spaces.items()}
         for index, episode in enumerate(episodes):
             if not len(episode):
                 raise misfit(where, f"episode {index}", "at least one step", "none", "Leave it out.")
+            for name, shapes in expected.items():
+                got = map_leaves(lambda x: x.shape[1:], episode.get_columns(name))
+                if got != shapes:
+                    remedy = f"Give arrays in the structure and shapes of {spaces[name]}."
+                    raise misfit(where, f"{name}, episode {index}", f"entries of shape {shapes}", got, remedy)
         if not episodes:
-            raise misfit(where, "episodes", "at least one", "none", "Pass episodes that env.step() has filled.")
-        observations = [episode.get_observations() for episode in episodes]
-        terminated = np.array([episode.terminated for episode in episodes], bool)
+            raise misfit(where, "episodes", "at least one", "none", "Record some first.")
+        terminated = np.array([episode.terminated for episode in episodes])
         return cls(
-            tree.map_structure(lambda *parts: np.concatenate([part[:-1] for part in parts]), *observations),
-            tree.map_structure(lambda *parts: np.stack([part[-1] for part in parts]), *observations),
-            tree.map_structure(lambda *parts: np.concatenate(parts), *[episode.get_actions() for episode in episodes]),
-            np.concatenate([episode.get_rewards() for episode in episodes]),
+            _joined(episode.get_observations(slice(-1)) for episode in episodes),
+            _joined(episode.get_observations(slice(-1, None)) for episode in episodes),
+            _joined(episode.get_actions() for episode in episodes),
+            _joined(episode.get_rewards() for episode in episodes),
             np.cumsum([0, *map(len, episodes)]),
             terminated,
-            ~terminated,
+            ~terminated | [episode.truncated for episode in episodes],
             observation_space=observation_space,
             action_space=action_space,
             env=env,
             where=where,
         )
 
-    # --- files --------------------------------------------------------------------------------------------------------
-
     @classmethod
     def load(cls, path: StrPath) -> Dataset:
-        """Read the data set in the folder ``path``: one that :meth:`save` wrote, or one of Minari.
+        """Return the data set in a folder that :meth:`save` or Minari wrote. Loading runs no code of the folder.
 
         Raises:
-            FileNotFoundError: If neither is there.
-            ValueError: If a file is damaged, or the data do not fit their spaces.
+            FileNotFoundError: If ``path`` has no data set.
+            ValueError: If the folder is damaged, or its content is no data set.
         """
-        if minari.is_minari(path):
+        if minari.data_folder(path) is not None:
             return cls.from_minari(path)
         where = f"Dataset.load({str(path)!r})"
         return cls(**dataset_files.read(where, path), where=where)
 
-    def save(self, path: StrPath) -> Path:
-        """Write the data set to the folder ``path``, and return its absolute path. A data set that is there already is
-        replaced in one step.
-
-        Raises:
-            FileExistsError: If something else is there.
-            OSError: If the folder cannot be written.
-        """
-        return dataset_files.write(f"Dataset.save({str(path)!r})", path, self._fields())
-
     @classmethod
     def from_minari(cls, path: StrPath) -> Dataset:
-        """Read a data set of Minari: its folder, such as ``~/.minari/datasets/D4RL/pen/human-v2``.
+        """Return the data set in a folder of Minari, or in the folder of an id in Minari's own store, such as
+        ``"D4RL/pen/human-v2"``. Needs h5py, and not Minari.
 
         Raises:
-            FileNotFoundError: If no such data set is there.
-            ImportError: If the package ``h5py`` is missing.
-            ValueError: If a file is damaged, or the data do not fit their spaces.
+            FileNotFoundError: If ``path`` is neither.
+            ImportError: If h5py is not installed.
+            ValueError: If a file is damaged, or its content is no data set.
         """
         where = f"Dataset.from_minari({str(path)!r})"
-        return cls(**minari.read(where, path), where=where)
-
-    def to_minari(self, path: StrPath, *, dataset_id: str) -> Path:
-        """Write the data set to a new folder ``path``, as Minari does, and return the absolute path.
-
-        ``minari.load_dataset(dataset_id)`` opens it if ``path`` is ``<MINARI_DATASETS_PATH>/<dataset_id>``.
-
-        Args:
-            path: The folder, which must not exist or be empty.
-            dataset_id: Id of the data set, such as ``"cartpole/expert-v0"``.
-
-        Raises:
-            FileExistsError: If something is there.
-            ImportError: If the package ``h5py`` is missing.
-        """
-        return minari.write(f"Dataset.to_minari({str(path)!r})", path, dataset_id, self._fields(), self.episodes())
+        return cls.from_episodes(**minari.read(where, path), where=where)
 
     @classmethod
-    def from_hdf5(
-        cls,
-        path: StrPath,
-        *,
-        timeouts: str | Literal["ask"] | None = "ask",
-        observation_space: Space | None = None,
-        action_space: Space | None = None,
-        env: str | None = None,
-    ) -> Dataset:
-        """Read an HDF5 file with the arrays ``observations``, ``actions``, ``rewards`` and ``terminals`` of
-        :meth:`from_arrays`, and ``next_observations`` if it has them, as those of D4RL.
+    def from_hdf5(cls, path: StrPath, *, timeouts: Literal["ask"] | None = "ask", **spaces: Any) -> Dataset:
+        """Return the data set in an HDF5 file with one array per column, as D4RL has them.
+
+        Args:
+            path: The file. Its arrays ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and
+                ``next_observations`` (may be missing) are those of :meth:`from_arrays`. A nested column is a group.
+            timeouts: None if the file has no ``timeouts`` and every end is terminal.
+            **spaces: ``observation_space``, ``action_space`` and ``env`` of :meth:`from_arrays`.
+
+        Raises:
+            ImportError: If h5py is not installed.
+            OSError: If the file cannot be read.
+            ValueError: As for :meth:`from_arrays`; also if a column is missing.
+        """
+        where = f"Dataset.from_hdf5({str(path)!r})"
+        columns = {"timeouts": timeouts, **hdf5.read(where, path), **spaces}
+        return cls.from_arrays(**columns, where=where)
+
+    @classmethod
+    def from_table(cls, path: StrPath, columns: Mapping[str, Any], **spaces: Any) -> Dataset:
+        """Return the data set in a table with one row per step, ``.csv`` or ``.parquet``.
 
         Args:
             path: The file.
-            timeouts: Name of the array of time-outs, usually ``"timeouts"``, or None if every end is terminal.
-            observation_space, action_space, env: See :meth:`from_arrays`.
+            columns: Columns of the table by argument of :meth:`from_arrays`: the name of one column, a list of names
+                for the numbers of a vector, or a dict or tuple of these for a nested space. ``"timeouts"`` may be None.
+            **spaces: ``observation_space``, ``action_space`` and ``env`` of :meth:`from_arrays`.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ImportError: If the package ``h5py`` is missing.
-            ValueError: As for :meth:`from_arrays`; also if an array is missing or the file is damaged.
-        """
-        where = f"Dataset.from_hdf5({str(path)!r})"
-        columns = dataset_files.read_hdf5(where, path, timeouts)
-        spaces = {"observation_space": observation_space, "action_space": action_space}
-        return cls.from_arrays(**columns, **spaces, env=env, where=where)
-
-    @classmethod
-    def from_table(
-        cls,
-        path: StrPath,
-        columns: Mapping[str, str | Sequence[str] | None],
-        *,
-        observation_space: Space | None = None,
-        action_space: Space | None = None,
-        env: str | None = None,
-    ) -> Dataset:
-        """Read a CSV or Parquet file with one step per row, one episode after another.
-
-        Args:
-            path: The file, whose name ends in ``.csv`` or ``.parquet``.
-            columns: Names of the file's columns: of ``observations`` and ``actions`` one name, or a list of names of
-                numbers; of ``rewards`` and ``terminals`` one name; of ``timeouts`` one, or None if every end is
-                terminal. ``next_observations`` may be left out. ``episodes`` may name a column that numbers the
-                episodes: where its value changes, an episode that is not terminal has timed out.
-            observation_space, action_space, env: See :meth:`from_arrays`.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ImportError: If the package ``pyarrow`` is missing.
-            ValueError: As for :meth:`from_arrays`; also if a column is missing, or the file is damaged.
+            ImportError: If pyarrow is not installed.
+            OSError: If the file cannot be read.
+            ValueError: As for :meth:`from_arrays`; also if a column is missing.
         """
         where = f"Dataset.from_table({str(path)!r})"
-        arrays = dataset_files.read_table(where, path, columns)
-        spaces = {"observation_space": observation_space, "action_space": action_space}
-        return cls.from_arrays(**arrays, **spaces, env=env, where=where)
+        return cls.from_arrays(**dataset_files.read_table(where, path, columns), **spaces, where=where)
 
-    # --- parts --------------------------------------------------------------------------------------------------------
+    def save(self, path: StrPath) -> Path:
+        """Write the data set as the folder ``path``, in place of an earlier one, and return the absolute path.
+
+        Raises:
+            FileExistsError: If ``path`` exists and is not a data set.
+            OSError: If the folder cannot be written; an earlier one is then unchanged.
+            TypeError: If a space is of a class that files cannot hold.
+        """
+        return dataset_files.write(self, path)
+
+    def to_minari(self, path: StrPath, dataset_id: str | None = None) -> Path:
+        """Write the data set as the new folder ``path`` of Minari, and return the absolute path. Needs h5py.
+
+        ``minari.load_dataset(dataset_id)`` finds it if ``path`` is the folder ``dataset_id`` of Minari's own store. Its
+        ``recover_environment()`` works if :attr:`env` is registered.
+
+        Args:
+            path: The folder, new or empty.
+            dataset_id: Id in Minari, ``"[namespace/]name-v0"``; None for the name of the folder.
+
+        Raises:
+            FileExistsError: If ``path`` is not new or empty.
+            ImportError: If h5py is not installed.
+            ValueError: If the id has another form.
+        """
+        return minari.write(self, path, dataset_id)
 
     @property
     def num_steps(self) -> int:
-        return int(self.offsets[-1])
+        """Number ``S`` of steps."""
+        return len(self.rewards)
 
     @property
     def num_episodes(self) -> int:
+        """Number ``E`` of episodes."""
         return len(self.offsets) - 1
 
     @property
@@ -368,64 +355,68 @@ class Dataset:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that learning depends on: steps, ends and spaces."""
-        fields = self._fields()
-        spaces = [encode(fields.pop(name)) for name in ("observation_space", "action_space")]
-        fields.pop("env")
-        result = hashlib.sha256(json.dumps(spaces).encode())
-        for leaf in tree.flatten([fields[name] for name in sorted(fields)]):
-            result.update(np.ascontiguousarray(leaf).data)
-        return result.hexdigest()
+        """SHA-256 of all that learning depends on: the arrays and the spaces."""
+        found = hashlib.sha256(json.dumps([encode(self.observation_space), encode(self.action_space)]).encode())
+        for name, array in self.arrays().items():
+            found.update(f"{name} {array.dtype} {array.shape}".encode())
+            found.update(array.reshape(-1).view(np.uint8))
+        return found.hexdigest()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays, contiguous, by name. The leaves of a tree are numbered in the order of its space."""
+        named: dict[str, np.ndarray] = {}
+        for name in ("rewards", "offsets", "terminated", "truncated"):
+            named[name] = getattr(self, name)
+        for name in ("observations", "final_observations", "actions"):
+            space = self.action_space if name == "actions" else self.observation_space
+            for index, leaf in enumerate(leaves_of(space, getattr(self, name))):
+                named[f"{name}/{index}"] = leaf
+        return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes. Their actions and rewards are views, and their actions are those of the env."""
-        for index, (begin, end) in enumerate(itertools.pairwise(self.offsets.tolist())):
-            observations = map_leaves(
-                lambda steps, final, begin=begin, end=end, index=index: np.append(
-                    steps[begin:end], final[index][None], axis=0
-                ),
-                self.observations,
-                self.final_observations,
-            )
+        """Yield each episode, with its number as its id. Observations are copies, other columns are views."""
+        for index, (begin, end) in enumerate(itertools.pairwise(self.offsets)):
+            steps = slice(begin, end)
+            last = entry_of(self.final_observations, slice(index, index + 1))
             yield Episode(
-                observations,
-                map_leaves(lambda steps, begin=begin, end=end: steps[begin:end], self.actions),
-                self.rewards[begin:end],
+                _joined([entry_of(self.observations, steps), last]),
+                entry_of(self.actions, steps),
+                self.rewards[steps],
                 terminated=self.terminated[index],
                 truncated=self.truncated[index],
                 id=str(index),
             )
 
-    def filter(self, function: Callable[[Episode], bool]) -> Dataset:
-        """Return the data set of the episodes for which ``function(episode)`` is true.
+    def filter(self, keeps: Callable[[Episode], bool]) -> Dataset:
+        """Return the data set of the episodes for which ``keeps(episode)`` is True.
 
         Raises:
-            ValueError: If it is true for none.
+            ValueError: If none is left.
         """
-        return self._of("Dataset.filter()", np.array([bool(function(episode)) for episode in self.episodes()]))
+        return self._with(np.array([bool(keeps(episode)) for episode in self.episodes()]))
 
     def best(self, share: float = 0.1) -> Dataset:
-        """Return the data set of the episodes with the greatest returns, a ``share`` of them, but at least one. They
-        keep their order.
+        """Return the data set of the episodes with the highest returns, ``share`` of all episodes, rounded up.
 
         Raises:
-            ValueError: If ``share`` is not above 0 and at most 1.
+            ValueError: If ``share`` is not in (0, 1].
         """
         if not 0 < share <= 1:
-            raise misfit("Dataset.best()", "share", "a number above 0 and at most 1", share, "0.1 is usual.")
+            raise misfit("Dataset.best()", "share", "a number in (0, 1]", share, "Pass 0.1 for the best tenth.")
+        num = math.ceil(share * self.num_episodes)
         keep = np.zeros(self.num_episodes, bool)
-        keep[np.argsort(-self.returns, kind="stable")[: max(1, round(share * self.num_episodes))]] = True
-        return self._of("Dataset.best()", keep)
+        keep[np.argsort(-self.returns, kind="stable")[:num]] = True
+        return self._with(keep)
 
-    def _of(self, where: str, keep: np.ndarray) -> Dataset:
+    def _with(self, keep: np.ndarray) -> Dataset:
         """Return the data set of the episodes that ``keep`` ``[E]`` marks."""
         if not keep.any():
-            raise misfit(where, "episodes", "at least one to keep", "none", "Look at describe().")
+            raise misfit("Dataset.filter()", "episodes", "at least one that is kept", "none", "Look at describe().")
         steps = np.repeat(keep, self.lengths)
         return Dataset(
-            map_leaves(lambda x: x[steps], self.observations),
-            map_leaves(lambda x: x[keep], self.final_observations),
-            map_leaves(lambda x: x[steps], self.actions),
+            entry_of(self.observations, steps),
+            entry_of(self.final_observations, keep),
+            entry_of(self.actions, steps),
             self.rewards[steps],
             np.append(0, np.cumsum(self.lengths[keep])),
             self.terminated[keep],
@@ -433,66 +424,78 @@ class Dataset:
             observation_space=self.observation_space,
             action_space=self.action_space,
             env=self.env,
-            where=where,
         )
 
     def with_spaces(self, observation_space: Space, action_space: Space) -> Dataset:
-        """Return the same steps as those of other spaces, such as those of the env to act in.
+        """Return the same steps as members of other spaces, such as those of the env to act in.
 
         Raises:
             ValueError: If a step does not fit them.
         """
-        fields = self._fields() | {"observation_space": observation_space, "action_space": action_space}
-        return Dataset(**fields, where="Dataset.with_spaces()")
+        return Dataset(
+            self.observations,
+            self.final_observations,
+            self.actions,
+            self.rewards,
+            self.offsets,
+            self.terminated,
+            self.truncated,
+            observation_space=observation_space,
+            action_space=action_space,
+            env=self.env,
+            where="Dataset.with_spaces()",
+        )
 
     def describe(self, picture: StrPath | None = None) -> str:
-        """Return a text about the steps, returns, lengths and ends of the episodes.
+        """Return a few lines about the data set, and draw how its returns and lengths are spread.
 
         Args:
-            picture: Path of a picture to write, of the returns and lengths; None writes none.
+            picture: File to draw to, ``.png``, ``.pdf`` or ``.svg``; None for no picture.
         """
-        returns, lengths = self.returns, self.lengths
-        if picture is not None:
-            dataset_files.draw(picture, returns, lengths)
+        ended = f"{np.count_nonzero(self.terminated):,} terminated"
         lines = [
-            f"{self.num_steps:,} steps in {self.num_episodes:,} episodes" + (f" of {self.env}" if self.env else ""),
-            f"  returns       {returns.min():g} to {returns.max():g}, mean {returns.mean():g}",
-            f"  lengths       {lengths.min():,} to {lengths.max():,}, mean {lengths.mean():,.1f}",
-            f"  ends          {self.terminated.sum():,} terminated, {(~self.terminated).sum():,} truncated",
-            f"  observations  {short_space(self.observation_space)}",
-            f"  actions       {short_space(self.action_space)}",
-            f"  digest        {self.digest[:12]}",
+            f"{self.env or 'unknown env'}: {self.num_steps:,} steps in {self.num_episodes:,} episodes, {ended}",
+            f"observations: {self.observation_space}",
+            f"actions: {self.action_space}",
         ]
+        spread = {"return": self.returns, "length": self.lengths}
+        for name, values in spread.items():
+            least, middle, most = np.quantile(values, (0, 0.5, 1))
+            lines.append(f"{name}: mean {values.mean():,.2f}, from {least:,g} to {most:,g}, median {middle:,g}")
+        if picture is not None:
+            from matplotlib.figure import Figure  # not pyplot, which would set the backend of the user's figures
+
+            figure = Figure((8, 3), layout="constrained")
+            for axes, (name, values) in zip(figure.subplots(1, 2), spread.items(), strict=True):
+                axes.hist(values, bins=40, color="#0072B2")
+                axes.set(xlabel=f"episode {name}", ylabel="episodes")
+            figure.suptitle(lines[0])
+            figure.savefig(picture)
         return "\n".join(lines)
 
-    def _fields(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        names = ("observations", "final_observations", "actions", "rewards", "offsets", "terminated", "truncated")
-        return {name: vars(self)[name] for name in (*names, "observation_space", "action_space", "env")}
-
     def __repr__(self) -> str:
-        return f"Dataset({self.num_steps:,} steps, {self.num_episodes:,} episodes, {self.digest[:12]})"
+        return f"Dataset({self.env}, {self.num_steps} steps, {self.num_episodes} episodes)"
 
 
 def _num_steps(where: str, rewards: ArrayLike) -> int:
-    """Return the number of rewards, with which the lengths of all other columns must agree.
-
-    Raises:
-        ValueError: If there is none, or ``rewards`` have another number of dimensions than 1.
-    """
+    """Return the number of rewards, with which all other columns must agree."""
     array = as_array(where, "rewards", rewards)
-    if array.ndim != 1 or not len(array):
-        raise misfit(where, "rewards", "shape [S], for one step or more", array.shape, "Give one number per step.")
-    return len(array)
+    if not array.size:
+        raise misfit(where, "rewards", "at least one step", "none", "Record some first.")
+    return len(array) if array.ndim else 1
 
 
 def _check_order(space: Space, observations: Tree, following: Tree, rows: Rows) -> None:
-    """Raise ValueError with the first row, within an episode, whose next observation is not that of the next row."""
-    differs = np.zeros(rows.num - 1, bool)
-    for now, after in zip(leaves_of(space, observations), leaves_of(space, following), strict=True):
-        differs |= (now[1:] != after[:-1]).reshape(rows.num - 1, -1).any(1)
-    differs[rows.offsets[1:-1] - 1] = False
-    if (wrong := np.flatnonzero(differs)).size:
-        remedy = "Sort the rows by episode and step, and say where episodes end."
-        expected = "the observation of the next row"
-        raise rows.wrong("next_observations", int(wrong[0]), expected, "another", remedy)
+    """Raise ValueError with the first row within an episode that is not followed by its next observation."""
+    within = np.ones(rows.num, bool)
+    within[rows.offsets[1:] - 1] = False
+    for before, after in zip(leaves_of(space, observations), leaves_of(space, following), strict=True):
+        differs = (after[:-1] != before[1:]).reshape(rows.num - 1, -1).any(axis=1) & within[:-1]
+        if differs.any():
+            row = int(np.argmax(differs))
+            remedy = "Put the rows in order of time, and mark every end of an episode."
+            raise rows.wrong("next_observations", row, "the observation of the next row", "another one", remedy)
+
+
+def _joined(columns: Iterable[Tree]) -> Tree:
+    return map_leaves(lambda *arrays: np.concatenate(arrays), *columns)

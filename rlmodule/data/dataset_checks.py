@@ -18,7 +18,6 @@ MASK = "action_mask"
 REWARD_SPACE = spaces.Box(-np.inf, np.inf, (), np.float32)
 
 _ROUNDING = 1e-5  # of a bound and of 1, as for the observations of an env
-_NESTED = spaces.Dict | spaces.Tuple
 
 
 class Rows(NamedTuple):
@@ -135,7 +134,7 @@ def fitted(space: Space, value: Tree, rows: Rows, name: str) -> Tree:
         ValueError: If the column has another structure, length, shape or kind of dtype, or a number that is NaN,
             infinite or outside the space.
     """
-    if not isinstance(space, _NESTED):
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _fitted_array(space, value, rows, name)
     parts = space_parts(space)
     if isinstance(space, spaces.Dict):
@@ -152,7 +151,7 @@ def fitted(space: Space, value: Tree, rows: Rows, name: str) -> Tree:
 
 
 def _fitted_array(space: Space, value: Any, rows: Rows, name: str) -> np.ndarray:
-    if not isinstance(space, ArraySpace):
+    if not isinstance(space, ArraySpace) or np.dtype(space.dtype).kind not in "fiub":
         raise misfit(rows.where, name, "a space of arrays", space, "Turn it into arrays with an environment wrapper.")
     array = as_array(rows.where, name, value)
     dtype = np.dtype(space.dtype)
@@ -191,7 +190,7 @@ def check_mask(observation_space: Space, action_space: Space, observations: Tree
 
 
 def _check_part(field: Space, space: Space, mask: Tree, actions: Tree, rows: Rows, name: str) -> None:
-    if isinstance(field, _NESTED) and type(field) is type(space):
+    if isinstance(field, spaces.Dict | spaces.Tuple) and type(field) is type(space):
         for key, part in space_parts(field).items():
             if key in (parts := space_parts(space)):
                 _check_part(part, parts[key], mask[key], actions[key], rows, f"{name}[{key!r}]")
@@ -210,14 +209,14 @@ def _check_part(field: Space, space: Space, mask: Tree, actions: Tree, rows: Row
     allowed = np.take_along_axis(mask.reshape(rows.num, -1), entries, axis=1) != 0
     if (forbidden := np.flatnonzero(~allowed.all(axis=1))).size:
         row = int(forbidden[0])
-        got = ", ".join(str(part[row].tolist()) for part in choices)
+        got = f"{np.concatenate([part[row] for part in choices]).tolist()}, counted from 0"
         remedy = "Look whether masks and actions are of the same step."
-        raise rows.wrong(name, row, f"choices that observations[{MASK!r}] allows", f"{got} (counted from 0)", remedy)
+        raise rows.wrong(name, row, f"choices that observations[{MASK!r}] allows", got, remedy)
 
 
 def leaves_of(space: Space, value: Tree) -> list[Any]:
     """Return the leaves of ``value``, in the order of ``space``; if it is None, the spaces of the leaves."""
-    if not isinstance(space, _NESTED):
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
         return [space if value is None else value]
     parts = space_parts(space).items()
     return [leaf for key, part in parts for leaf in leaves_of(part, None if value is None else value[key])]

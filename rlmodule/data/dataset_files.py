@@ -1,198 +1,145 @@
-"""Files of data sets: this library's own folders, HDF5 files, and tables in CSV or Parquet."""
+"""Files of data sets: this library's own folders, and tables.
+
+Layout of a folder::
+
+    data.json              the spaces and the id of the env
+    data.safetensors       the arrays
+    manifest.json          see rlmodule.sealed_folder
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from catalog.base import Tree
-from catalog.spaces import space_parts
+from catalog.errors import listed, printable, unknown
+from catalog.spaces import map_spaces
 from rlmodule.checkpoint import save_folder
-from rlmodule.data.dataset_checks import leaves_of, misfit
+from rlmodule.data.dataset_checks import misfit
 from rlmodule.encoding import Decoder, encode
-from rlmodule.sealed_folder import DamagedFolder, StrPath, parse_json, parse_tensors, read_folder
+from rlmodule.sealed_folder import DamagedFolder, StrPath, parse_json, parse_tensors, read_folder, standing_in
 
-KIND, ABOUT, STEPS = "dataset", "dataset.json", "steps.safetensors"
-NESTED = {"observations": "observation_space", "final_observations": "observation_space", "actions": "action_space"}
-"""Columns that may be nested, with the names of their spaces."""
-FLAT = ("rewards", "offsets", "terminated", "truncated")
+if TYPE_CHECKING:
+    from rlmodule.data.dataset import Dataset
+
+KIND, PLAIN, ARRAYS = "dataset", "data.json", "data.safetensors"
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+OPTIONAL = ("timeouts", "next_observations")
+"""Names of columns in files with one array per column: arguments of :meth:`Dataset.from_arrays`."""
 
 
-def write(where: str, path: StrPath, fields: Mapping[str, Any]) -> Path:
-    """Write a data set to the folder ``path``. ``fields`` are the arguments of :class:`Dataset`."""
-    about = {name: encode(fields[name]) for name in ("observation_space", "action_space", "env")}
-    tensors = {name: torch.from_numpy(fields[name]) for name in FLAT}
-    for name, space in NESTED.items():
-        for number, leaf in enumerate(leaves_of(fields[space], fields[name])):
-            tensors[f"{name}/{number}"] = torch.from_numpy(np.ascontiguousarray(leaf))
-    files = {ABOUT: json.dumps(about, indent=1).encode(), STEPS: tensors}
-    return save_folder(where, path, KIND, files, lambda folder: (folder / ABOUT).exists())
+def write(dataset: Dataset, path: StrPath) -> Path:
+    """Write ``dataset`` as the folder ``path``; see :meth:`Dataset.save`."""
+    where = f"Dataset.save({str(path)!r})"
+    content = {name: encode(getattr(dataset, name)) for name in ("observation_space", "action_space", "env")}
+    text = json.dumps(content, indent=1)
+    if "__pass_again__" in text:
+        remedy = "Copy them to plain Gymnasium spaces."
+        raise TypeError(str(misfit(where, "spaces", "spaces of Gymnasium's own classes", text, remedy)))
+    arrays = {name: torch.from_numpy(array) for name, array in dataset.arrays().items()}
+    files = {PLAIN: text.encode(), ARRAYS: arrays}
+    return save_folder(where, path, KIND, files, lambda folder: (folder / PLAIN).exists())
 
 
 def read(where: str, path: StrPath) -> dict[str, Any]:
-    """Return the arguments of :class:`Dataset` from the folder ``path`` that :func:`write` wrote.
-
-    Raises:
-        FileNotFoundError: If there is no such folder.
-        ValueError: If it is damaged, or names code.
-    """
-    if not Path(path, ABOUT).exists():
+    """Return the arguments of :class:`Dataset` that the folder ``path`` holds; see :meth:`Dataset.load`."""
+    if not (standing_in(path) / PLAIN).exists():
         raise FileNotFoundError(
-            f"{where}: expected a folder that dataset.save(path) wrote, or one of Minari, got none. Pass such a folder."
+            f"{where}: expected a folder that Dataset.save(path) or Minari wrote, got none. Pass such a folder."
         )
-    decoder = Decoder(where, ())
     try:
         files = read_folder(path, KIND)
-        about, tensors = parse_json(files[ABOUT], ABOUT), parse_tensors(files[STEPS], STEPS)
-        fields: dict[str, Any] = {name: tensors[name].numpy() for name in FLAT}
-        for name in ("observation_space", "action_space"):
-            fields[name] = decoder.read(about[name], name, Space)
-        decoder.refuse_missing()
-        for name, space in NESTED.items():
-            leaves = (tensors[f"{name}/{number}"].numpy() for number in range(len(tensors)))
-            fields[name] = _nested(fields[space], leaves)
-        fields["env"] = decoder.read(about["env"], "env", str | None)
-    except (DamagedFolder, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{where}: expected a folder that dataset.save(path) wrote, got one that cannot be read ({error}). Copy "
-            "it again, or save it again."
-        ) from error
-    return fields
+        plain, tensors = parse_json(files[PLAIN], PLAIN), parse_tensors(files[ARRAYS], ARRAYS)
+        env = plain["env"] and printable(plain["env"])
+        decoder = Decoder(where, allow=())
+        spaces = {name: decoder.read(plain[name], name) for name in ("observation_space", "action_space")}
+        # A class that is not allowed has been read as None.
+        if not all(isinstance(space, Space) for space in spaces.values()):
+            raise DamagedFolder(f"{PLAIN}: its spaces are no spaces of Gymnasium")
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        plain_names = ("rewards", "offsets", "terminated", "truncated")
+        columns = {name: arrays[name] for name in plain_names}
+        for name in ("observations", "final_observations", "actions"):
+            leaves = iter(range(len(arrays)))
+            space = spaces["action_space" if name == "actions" else "observation_space"]
+            columns[name] = map_spaces(lambda _, name=name, leaves=leaves: arrays[f"{name}/{next(leaves)}"], space)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise unreadable(where, "a folder of Dataset.save(path)", error) from error
+    return {**columns, **spaces, "env": env}
 
 
-def _nested(space: Space, leaves: Iterator[np.ndarray]) -> Tree:
-    """Return a tree with the structure of ``space``, whose leaves are the next of ``leaves``."""
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return next(leaves)
-    parts = {key: _nested(part, leaves) for key, part in space_parts(space).items()}
-    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
-
-
-# --- files of others --------------------------------------------------------------------------------------------------
-
-
-def needed(where: str, package: str) -> ImportError:
-    """Return the error for a missing package."""
-    return ImportError(f"{where}: expected the package {package}, got none. Run: pip install 'catalog-rl[data]'.")
-
-
-def read_hdf5(where: str, path: StrPath, timeouts: str | None) -> dict[str, Any]:
-    """Return the arrays of an HDF5 file as arguments of :meth:`Dataset.from_arrays`. See :meth:`Dataset.from_hdf5`."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise needed(where, "h5py") from error
-    _check_exists(where, path)
-    names = {name: name for name in ("observations", "actions", "rewards", "terminals", "next_observations")}
-    if timeouts not in ("ask", None):
-        names["timeouts"] = timeouts
-    try:
-        with h5py.File(path, "r") as file:
-            known = [*file.keys()]
-            _check_names(where, known, names)
-            found: dict[str, Any] = {argument: _read(file[name]) for argument, name in names.items() if name in known}
-    except OSError as error:
-        raise _damaged(where, error) from error
-    return {"timeouts": timeouts} | found
-
-
-def _read(entry: Any) -> Any:
-    """Return a group of an HDF5 file as a dict of arrays, or a data set as an array."""
-    return {name: _read(part) for name, part in entry.items()} if hasattr(entry, "items") else entry[()]
-
-
-def read_table(where: str, path: StrPath, columns: Mapping[str, str | Sequence[str] | None]) -> dict[str, Any]:
-    """Return the columns of a table as arguments of :meth:`Dataset.from_arrays`. See :meth:`Dataset.from_table`."""
-    arguments = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "episodes")
-    if unknown := [name for name in columns if name not in arguments]:
-        raise misfit(where, "columns", f"some of {', '.join(arguments)}", repr(unknown[0]), "Name what it is.")
-    try:
-        from pyarrow import ArrowException, csv, parquet
-    except ImportError as error:
-        raise needed(where, "pyarrow") from error
-    _check_exists(where, path)
-    kind = Path(path).suffix
-    if kind not in (".csv", ".parquet"):
-        raise misfit(where, "file", "a name that ends in .csv or .parquet", repr(kind), "Convert it to one of them.")
-    try:
-        table = csv.read_csv(path) if kind == ".csv" else parquet.read_table(path)
-    except (ArrowException, OSError) as error:
-        raise _damaged(where, error) from error
-    names = {argument: name for argument, name in columns.items() if name is not None}
-    flat = {name: name for given in names.values() for name in ([given] if isinstance(given, str) else given)}
-    _check_names(where, table.column_names, {**dict.fromkeys(REQUIRED, ""), **names}, flat)
-
-    def array(name: str) -> np.ndarray:
-        column = table[name]
-        if column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise misfit(where, f"column {name!r}, row {row}", "a number", "nothing", "Fill it, or leave out the row.")
-        values = column.to_numpy()
-        return np.stack(values) if values.dtype == object and isinstance(values[0], np.ndarray) else values
-
-    found: dict[str, Any] = {}
-    for argument, name in names.items():
-        found[argument] = array(name) if isinstance(name, str) else np.stack([array(part) for part in name], 1)
-    if "timeouts" in columns:
-        found.setdefault("timeouts", None)
-    if "episodes" in found:
-        found = _with_episodes(where, found)
-    return found
-
-
-REQUIRED = ("observations", "actions", "rewards", "terminals")
-
-
-def _with_episodes(where: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of :meth:`Dataset.from_arrays` in which episodes also end where their number changes."""
-    numbers = found.pop("episodes")
-    begins = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-    _, first = np.unique(numbers[begins], return_index=True)
-    if len(first) < len(begins):
-        again = int(np.setdiff1d(np.arange(len(begins)), first)[0])
-        remedy = "Sort the rows by episode and step."
-        got = f"episode {numbers[begins[again]]} once more"
-        raise misfit(where, f"episodes, row {begins[again]}", "all steps of an episode together", got, remedy)
-    ends = np.zeros(len(numbers), bool)
-    ends[np.append(begins[1:], len(numbers)) - 1] = True
-    timeouts = found.get("timeouts")
-    before = (
-        np.zeros(len(numbers), bool) if timeouts is None or isinstance(timeouts, str) else np.asarray(timeouts) != 0
+def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of :meth:`Dataset.from_arrays` that a table holds; see :meth:`Dataset.from_table`."""
+    missing = [name for name in REQUIRED if name not in columns]
+    strange = [name for name in columns if name not in REQUIRED + OPTIONAL]
+    if missing or strange:
+        expected = f"the names of columns for {listed(REQUIRED)}, and if they exist {listed(OPTIONAL)}"
+        got = f"no {missing[0]}" if missing else repr(strange[0])
+        raise misfit(where, "columns", expected, got, "Name the columns of the table for each of them.")
+    module, function = {".csv": ("pyarrow.csv", "read_csv"), ".parquet": ("pyarrow.parquet", "read_table")}.get(
+        suffix := Path(path).suffix, ("", "")
     )
-    return found | {"timeouts": before | (ends & ~(np.asarray(found["terminals"]) != 0))}
+    if not module:
+        raise misfit(where, "path", "a name that ends with .csv or .parquet", suffix or "none", "Rename the file.")
+    check_exists(where, path)
+    pyarrow, reader = package(where, "pyarrow"), package(where, module)
+    try:
+        table = getattr(reader, function)(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise unreadable(where, f"a {suffix} file", error) from error
+
+    def read_columns(names: Any) -> Tree:
+        if isinstance(names, Mapping):
+            return {key: read_columns(part) for key, part in names.items()}
+        if isinstance(names, tuple):
+            return tuple(map(read_columns, names))
+        if isinstance(names, list):
+            return np.stack([*map(read_column, names)], axis=-1)
+        return None if names is None else read_column(names)
+
+    def read_column(name: str) -> Any:
+        if table.column_names.count(name) != 1:
+            raise unknown(where, "columns", table.column_names, name, "Each name must be in the table, and once.")
+        column = table.column(name)
+        if column.null_count:
+            row = int(np.argmax(column.is_null()))
+            raise misfit(where, f"{name}, row {row}", "a number", "an empty field", "Leave out such episodes.")
+        values = column.to_numpy()
+        return [*values] if values.dtype == object else values  # a list in each field, or what is no number
+
+    return {name: read_columns(names) for name, names in columns.items()}
 
 
-def _check_exists(where: str, path: StrPath) -> None:
+def check_exists(where: str, path: StrPath) -> None:
+    """Raise FileNotFoundError unless ``path`` is a file."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{where}: expected a file, got none. Look at the path.")
+        raise FileNotFoundError(f"{where}: expected a file, got none of that name. Look at the path.")
 
 
-def _check_names(where: str, known: Sequence[str], named: Mapping[str, Any], asked: Mapping[str, str] = {}) -> None:
-    """Raise ValueError if a file with the columns ``known`` lacks one that is asked for, or if one is not named."""
-    if missing := [name for name in REQUIRED if not named.get(name)]:
-        raise misfit(where, "columns", f"a name for each of {', '.join(REQUIRED)}", f"none for {missing[0]}", "Add it.")
-    required = asked or {name: named[name] for name in (*REQUIRED, *({"timeouts"} & named.keys()))}
-    for name in required.values():
-        if name not in known:
-            raise misfit(where, "columns", f"one named {name!r}", ", ".join(known), "Name the column of the file.")
+def unreadable(where: str, expected: str, error: Exception) -> ValueError:
+    """Return the error for a file that a library cannot read."""
+    got = printable(str(error) or type(error).__name__)
+    return ValueError(f"{where}: expected {expected} that can be read, got an error ({got}). Copy or write it again.")
 
 
-def _damaged(where: str, error: Exception) -> ValueError:
-    return ValueError(f"{where}: expected a file that can be read, got a damaged one ({error}). Copy it again.")
+def package(where: str, name: str) -> Any:
+    """Return the module ``name`` of a package of the extra ``data``.
 
-
-def draw(path: StrPath, returns: np.ndarray, lengths: np.ndarray) -> None:
-    """Write a picture of the distributions of returns and lengths to ``path``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    for axes, values, name in zip(figure.subplots(1, 2), (returns, lengths), ("return", "length"), strict=True):
-        axes.hist(values, bins=min(40, max(5, len(values) // 2)), color="#4477aa")
-        axes.set(xlabel=name, ylabel="episodes")
-    figure.savefig(path, dpi=150)
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        missing = name.partition(".")[0]
+        raise ImportError(
+            f"{where}: expected the package {missing}, got none. Run: pip install 'catalog-rl[data]'."
+        ) from error

@@ -1,216 +1,215 @@
-"""Data sets of Minari: one group per episode in an HDF5 file, and metadata in JSON."""
+"""Read and write folders of Minari (https://minari.farama.org) without Minari.
+
+Layout of a folder::
+
+    data/metadata.json     spaces, env and numbers of episodes and steps
+    data/main_data.hdf5    a group ``episode_0``, … per episode, with one more observation than actions
+"""
 
 from __future__ import annotations
 
-import itertools
+import io
 import json
-from collections.abc import Iterator, Mapping
+import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import Space, spaces
 
 from catalog.base import Tree
+from catalog.errors import printable
 from catalog.spaces import space_parts
-from rlmodule.data.dataset_files import needed
+from rlmodule.data.dataset_checks import as_flags, misfit
+from rlmodule.data.dataset_files import package, unreadable
 from rlmodule.data.episode import Episode
-from rlmodule.sealed_folder import StrPath
+from rlmodule.data.hdf5 import TUPLE_ITEM, column, opened
+from rlmodule.sealed_folder import StrPath, parse_json, staged_folder
 
-METADATA, STEPS = "metadata.json", "main_data.hdf5"
+if TYPE_CHECKING:
+    from rlmodule.data.dataset import Dataset
+
+METADATA, ARRAYS = "metadata.json", "main_data.hdf5"
+# The version of Minari whose format is written.
 VERSION = "0.5.4"
-"""The version of Minari whose layout is written."""
+
+_ID = re.compile(r"([-\w][-\w/]*[-\w]/)?[-\w]+-v\d+")
 
 
-def is_minari(path: StrPath) -> bool:
-    """Return whether the folder ``path`` holds a data set of Minari."""
-    return (_data(path) / METADATA).exists()
-
-
-def _data(path: StrPath) -> Path:
-    """Return the folder with the files: ``path`` or ``path/data``."""
-    inner = Path(path, "data")
-    return inner if inner.is_dir() else Path(path)
+def data_folder(path: StrPath) -> Path | None:
+    """Return the folder with the files of the data set of Minari at ``path``; None if there is no such data set."""
+    return next((folder for folder in (Path(path), Path(path, "data")) if (folder / METADATA).is_file()), None)
 
 
 def read(where: str, path: StrPath) -> dict[str, Any]:
-    """Return the arguments of :class:`Dataset`. See :meth:`Dataset.from_minari`."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise needed(where, "h5py") from error
-    if not is_minari(path):
-        raise FileNotFoundError(f"{where}: expected the folder of a data set of Minari, got none. Look at the path.")
-    folder = _data(path)
-    try:
-        metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-        if metadata["data_format"] != "hdf5":
-            raise ValueError(f"its data_format is {metadata['data_format']!r}, not 'hdf5'")
-        spec = json.loads(metadata["env_spec"]) if metadata.get("env_spec") else {}
-        observation_space, action_space = (
-            _decoded(json.loads(metadata[name])) for name in ("observation_space", "action_space")
+    """Return the arguments of :meth:`Dataset.from_episodes` that a folder holds; see :meth:`Dataset.from_minari`."""
+    store = os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets")
+    folder = data_folder(path) or data_folder(Path(store, path))
+    if folder is None:
+        raise FileNotFoundError(
+            f"{where}: expected a folder with data/{METADATA}, or an id of a data set in {str(store)!r}, got neither. "
+            "Look at the path, or download the data set with minari download."
         )
-        if metadata.get("jpeg_encoding", False) and any(map(_is_image, _leaves(observation_space))):
-            raise ValueError("its images are JPEG files, which have lost what training would see")
-        columns: dict[str, list[Any]] = {"obs": [], "final": [], "actions": [], "rewards": [], "terminated": []}
-        with h5py.File(folder / STEPS, "r") as file:
-            for number in range(len(file)):
-                episode: Any = file[f"episode_{number}"]
-                observations = _read(episode["observations"], observation_space)
-                columns["obs"].append(_sliced(observations, slice(-1)))
-                columns["final"].append(_sliced(observations, slice(-1, None)))
-                columns["actions"].append(_read(episode["actions"], action_space))
-                columns["rewards"].append(episode["rewards"][()])
-                columns["terminated"].append(bool(episode["terminations"][-1]))
-    except (KeyError, TypeError, IndexError, AttributeError, OSError, ValueError) as error:
-        raise ValueError(
-            f"{where}: expected a data set of Minari with HDF5 files, got one that cannot be read ({error}). Copy it "
-            "again, or write it with Minari's current version."
-        ) from error
-    terminated = np.array(columns["terminated"], bool)
+    try:
+        metadata = parse_json((folder / METADATA).read_bytes(), METADATA)
+        observation_space, action_space = (
+            _decode_space(parse_json(metadata[f"{name}_space"].encode(), METADATA))
+            for name in ("observation", "action")
+        )
+        spec = parse_json(metadata.get("env_spec", "null").encode(), METADATA)
+        env = spec and printable(spec["id"])
+        num_episodes = int(metadata["total_episodes"])
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        raise unreadable(where, METADATA, error) from error
+    if (format := metadata.get("data_format", "hdf5")) != "hdf5":
+        raise misfit(where, "data_format", "'hdf5'", repr(format), "Let Minari write it in that format.")
+    has_jpegs = metadata.get("jpeg_encoding", True)
+    episodes = []
+    with opened(where, folder / ARRAYS) as file:
+        if len(file) != num_episodes:
+            raise misfit(where, ARRAYS, f"{num_episodes} episodes, as {METADATA} says", len(file), "Copy it again.")
+        for index in range(num_episodes):
+            names = ("observations", "actions", "rewards", "terminations", "truncations")
+            group = file[f"episode_{index}"]
+            columns = {name: column(where, group, name) for name in names}
+            if has_jpegs:
+                columns["observations"] = _decode_images(where, observation_space, columns["observations"])
+                columns["actions"] = _decode_images(where, action_space, columns["actions"])
+            episodes.append(_episode(f"{where}: episode_{index}", **columns))
     return {
-        "observations": _joined(columns["obs"]),
-        "final_observations": _joined(columns["final"]),
-        "actions": _joined(columns["actions"]),
-        "rewards": np.concatenate(columns["rewards"]),
-        "offsets": np.array([0, *itertools.accumulate(map(len, columns["rewards"]))]),
-        "terminated": terminated,
-        "truncated": ~terminated,
+        "episodes": episodes,
         "observation_space": observation_space,
         "action_space": action_space,
-        "env": spec.get("id"),
+        "env": env,
     }
 
 
-def write(where: str, path: StrPath, dataset_id: str, fields: Mapping[str, Any], episodes: Iterator[Episode]) -> Path:
-    """Write ``episodes`` to a new folder. ``fields`` are the arguments of :class:`Dataset`. See
-    :meth:`Dataset.to_minari`."""
+def _episode(
+    where: str, observations: Tree, actions: Tree, rewards: Any, terminations: Any, truncations: Any
+) -> Episode:
+    num = len(rewards)
+    ends = {"terminations": terminations, "truncations": truncations}
+    flags = {name: as_flags(where, name, value, num) for name, value in ends.items()}
+    for name, values in flags.items():
+        if (early := np.flatnonzero(values[:-1])).size:
+            raise misfit(where, f"{name}, step {early[0]}", "False before the last step", "True", "Split the episode.")
+    terminated, truncated = (bool(values[-1:].any()) for values in flags.values())
     try:
-        import h5py
-    except ImportError as error:
-        raise needed(where, "h5py") from error
-    folder = Path(path).absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{where}: expected no folder, or an empty one, got one with files. Choose another.")
-    data = folder / "data"
-    data.mkdir(parents=True)
-    lengths = np.diff(fields["offsets"])
-    metadata = {
+        return Episode(observations, actions, rewards, terminated=terminated, truncated=truncated)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def write(dataset: Dataset, path: StrPath, dataset_id: str | None) -> Path:
+    """Write ``dataset`` as a folder of Minari; see :meth:`Dataset.to_minari`."""
+    where = f"Dataset.to_minari({str(path)!r})"
+    target = Path(path).absolute()
+    dataset_id = target.name if dataset_id is None else dataset_id
+    if not _ID.fullmatch(dataset_id):
+        raise misfit(where, "dataset_id", "an id such as 'pendulum/expert-v0'", repr(dataset_id), "Pass dataset_id=.")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(str(misfit(where, "path", "a new folder or an empty one", "another", "Choose another.")))
+    h5py = package(where, "h5py")
+    metadata: dict[str, Any] = {
         "dataset_id": dataset_id,
         "minari_version": VERSION,
         "data_format": "hdf5",
         "jpeg_encoding": False,
-        "total_episodes": len(lengths),
-        "total_steps": int(lengths.sum()),
-        "observation_space": json.dumps(_encoded(fields["observation_space"])),
-        "action_space": json.dumps(_encoded(fields["action_space"])),
+        "total_episodes": dataset.num_episodes,
+        "total_steps": dataset.num_steps,
+        "observation_space": json.dumps(_encode_space(dataset.observation_space)),
+        "action_space": json.dumps(_encode_space(dataset.action_space)),
     }
-    if fields["env"] in gym.registry:
-        metadata["env_spec"] = gym.spec(fields["env"]).to_json()
-    with h5py.File(data / STEPS, "w", track_order=True) as file:
-        for number, episode in enumerate(episodes):
-            length = len(episode)
-            group = file.create_group(f"episode_{number}")
-            group.attrs.update({"id": number, "total_steps": length})
-            _write(group, "observations", episode.get_observations())
-            _write(group, "actions", episode.get_actions())
-            _write(group, "rewards", episode.get_rewards())
-            for name, flag in {"terminations": episode.terminated, "truncations": episode.truncated}.items():
-                _write(group, name, (np.arange(length) == length - 1) & flag)
-    metadata["dataset_size"] = round((data / STEPS).stat().st_size / 1e6, 1)  # in MB
-    (data / METADATA).write_text(json.dumps(metadata), encoding="utf-8")
-    return folder
+    if dataset.env in gym.registry:
+        metadata["env_spec"] = gym.registry[dataset.env].to_json()
+    with staged_folder(target) as staged:
+        folder = staged / "data"
+        folder.mkdir()
+        with h5py.File(folder / ARRAYS, "w", track_order=True) as file:
+            for index, episode in enumerate(dataset.episodes()):
+                group = file.create_group(f"episode_{index}")
+                group.attrs.update({"id": index, "total_steps": len(episode)})
+                is_last = np.arange(len(episode)) == len(episode) - 1
+                _write_column(group, "observations", episode.get_observations())
+                _write_column(group, "actions", episode.get_actions())
+                _write_column(group, "rewards", episode.get_rewards())
+                _write_column(group, "terminations", is_last & episode.terminated)
+                _write_column(group, "truncations", is_last & episode.truncated)
+        metadata["dataset_size"] = round((folder / ARRAYS).stat().st_size / 1e6, 1)
+        (folder / METADATA).write_text(json.dumps(metadata), encoding="utf-8")
+        os.rename(staged, target)
+    return target
 
 
-# --- nested columns ---------------------------------------------------------------------------------------------------
-
-
-def _write(group: Any, name: str, value: Tree) -> None:
-    if not isinstance(value, dict | tuple):
+def _write_column(group: Any, name: str, value: Tree) -> None:
+    if isinstance(value, tuple):
+        value = {TUPLE_ITEM.format(index): part for index, part in enumerate(value)}
+    if not isinstance(value, dict):
         group.create_dataset(name, data=value)
         return
     inner = group.create_group(name)
-    parts = value if isinstance(value, dict) else {f"_index_{index}": part for index, part in enumerate(value)}
-    for key, part in parts.items():
-        _write(inner, str(key), part)
+    for key, part in value.items():
+        _write_column(inner, key, part)
 
 
-def _read(entry: Any, space: Space) -> Tree:
-    if isinstance(space, spaces.Dict):
-        return {key: _read(entry[str(key)], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_read(entry[f"_index_{index}"], part) for index, part in enumerate(space.spaces))
-    return entry[()]
-
-
-def _sliced(column: Tree, rows: slice) -> Tree:
-    if isinstance(column, dict):
-        return {key: _sliced(part, rows) for key, part in column.items()}
-    return tuple(_sliced(part, rows) for part in column) if isinstance(column, tuple) else column[rows]
-
-
-def _joined(parts: list[Any]) -> Tree:
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: _joined([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_joined(list(same)) for same in zip(*parts, strict=True))
-    return np.concatenate(parts)
-
-
-# --- spaces -----------------------------------------------------------------------------------------------------------
-
-
-def _leaves(space: Space) -> Iterator[Space]:
+def _decode_images(where: str, space: Space, value: Tree) -> Tree:
+    """Return a column whose images are decoded, which Minari stores as JPEGs: the Boxes of bytes from 0 to 255 with two
+    or three dims, of which the first two are 32 or more."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        for part in space_parts(space).values():
-            yield from _leaves(part)
-    else:
-        yield space
+        parts = {key: _decode_images(where, part, value[key]) for key, part in space_parts(space).items()}
+        return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        return value
+    if min(space.shape[:2]) < 32 or space.low.any() or (space.high != 255).any():
+        return value
+    from PIL import Image
+
+    decoded = []
+    for encoded in value:
+        image = Image.open(io.BytesIO(encoded.tobytes()), formats=["JPEG"])
+        if (size := image.size[::-1]) != space.shape[:2]:  # before it takes memory
+            raise misfit(where, "images", f"{space.shape[:2]}", size, "Look at the observation_space.")
+        decoded.append(np.asarray(image))
+    return np.stack(decoded)
 
 
-def _is_image(space: Space) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
-
-
-def _encoded(space: Any) -> dict[str, Any]:
-    """Return a space as Minari writes it."""
+def _encode_space(space: Space) -> dict[str, Any]:
+    """Return a space in the form of Minari."""
+    kind = type(space).__name__
     if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "subspaces": {key: _encoded(part) for key, part in space.spaces.items()}}
+        return {"type": kind, "subspaces": {key: _encode_space(part) for key, part in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "subspaces": [_encoded(part) for part in space.spaces]}
-    about: dict[str, Any] = {"type": type(space).__name__}
-    if isinstance(space, spaces.MultiBinary):
-        return about | {"n": space.n}
-    about["dtype"] = str(space.dtype)
-    if isinstance(space, spaces.Box):
-        return about | {"shape": list(space.shape), "low": space.low.tolist(), "high": space.high.tolist()}
-    if isinstance(space, spaces.MultiDiscrete):
-        return about | {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-    return about | {"start": int(space.start), "n": int(space.n)}
+        return {"type": kind, "subspaces": [_encode_space(part) for part in space.spaces]}
+    encoded: dict[str, Any] = {"type": kind, "dtype": str(space.dtype)}
+    for name in ("shape", "low", "high", "nvec", "n", "start"):
+        if name in _ARGUMENTS[kind]:
+            encoded[name] = np.asarray(getattr(space, name)).tolist()
+    return encoded
 
 
-def _decoded(about: Mapping[str, Any]) -> Space:
-    """Return the space that :func:`_encoded` describes.
+_ARGUMENTS = {
+    "Box": ("low", "high", "shape"),
+    "Discrete": ("n", "start"),
+    "MultiDiscrete": ("nvec", "start"),
+    "MultiBinary": ("n",),
+}
 
-    Raises:
-        ValueError: If there is no such space of arrays.
-    """
-    match about["type"]:
-        case "Dict":
-            return spaces.Dict([(key, _decoded(part)) for key, part in about["subspaces"].items()])
-        case "Tuple":
-            return spaces.Tuple([_decoded(part) for part in about["subspaces"]])
-        case "Box":
-            dtype: Any = np.dtype(about["dtype"]).type
-            low, high = (np.array(about[name], dtype) for name in ("low", "high"))
-            return spaces.Box(low, high, tuple(about["shape"]), dtype)
-        case "Discrete":
-            return spaces.Discrete(about["n"], start=about["start"])
-        case "MultiDiscrete":
-            nvec = np.array(about["nvec"])
-            return spaces.MultiDiscrete(nvec, dtype=np.dtype(about["dtype"]).type, start=np.array(about["start"]))
-        case "MultiBinary":
-            return spaces.MultiBinary(about["n"])
-    raise ValueError(f"its space {about['type']!r} is none of arrays")
+
+def _decode_space(plain: Any) -> Space:
+    """Return the space of which ``plain`` is Minari's form."""
+    match plain:
+        case {"type": "Dict", "subspaces": dict(parts)}:
+            return spaces.Dict([(key, _decode_space(part)) for key, part in parts.items()])
+        case {"type": "Tuple", "subspaces": list(parts)}:
+            return spaces.Tuple([*map(_decode_space, parts)])
+        case {"type": "Box", "low": low, "high": high, "dtype": dtype}:
+            return spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
+        case {"type": "Discrete", "n": n, "start": start}:
+            return spaces.Discrete(n, start=start)
+        case {"type": "MultiDiscrete", "nvec": nvec, "dtype": dtype, "start": start}:
+            return spaces.MultiDiscrete(np.array(nvec), dtype=np.dtype(dtype).type, start=np.array(start))
+        case {"type": "MultiBinary", "n": n}:
+            return spaces.MultiBinary(n)
+    raise ValueError(f"no space of arrays: {plain}")

@@ -109,7 +109,7 @@ def _values(hint: Any, default: Any, item: Setting, config: type[AlgorithmConfig
     elif origin is dict or hint is dict:
         yield from ({"length": 1}, {"fcnet_hiddens": [5]}, {"default_policy": {"lr": 0.1}}, {"every": 1})
     elif hint is Dataset:
-        yield from (recorded(Track), recorded(Slope))
+        yield from (recorded(Track).best(0.5), recorded(Slope).best(0.5))
     elif hint is RLModuleSpec:
         yield RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 

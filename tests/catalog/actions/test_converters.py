@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,6 +98,30 @@ def test_numbers_beyond_int64_are_reached() -> None:
 def test_no_action_of_a_float16_box_is_infinite() -> None:
     fitted = converter(spaces.Box(-np.inf, np.inf, (2,), np.float16))(torch.tensor([1e9, -1e9]))
     assert fitted.tolist() == [65504, -65504]
+
+
+def test_actions_at_the_bounds_are_samples_at_the_bounds() -> None:
+    space = spaces.Box(np.float32([0.1, -np.inf, 3, -7]), np.float32([0.7, 2, 3, 1e-3]))
+    ends = torch.from_numpy(np.stack([space.high, space.low]))
+    ends[1, 1] = -5
+    samples = converter(space).inverse(ends)
+    assert samples.tolist() == [[1, 2, 0, 1], [-1, -5, 0, -1]]
+    beyond = torch.tensor([[0.70001, 1, 3, -7.0001]])
+    assert converter(space).inverse(beyond).tolist() == [[1, 1, 0, -1]]
+
+
+def test_without_normalize_actions_the_inverse_leaves_them_alone() -> None:
+    convert = converter(spaces.Box(0, 10, (2,)), normalize_actions=False)
+    assert convert.inverse(torch.tensor([10.0, 0.5])).tolist() == [10, 0.5]
+
+
+def test_a_converter_without_an_inverse_says_so() -> None:
+    class Half(ActionConverter):
+        def forward(self, actions: Any) -> Any:
+            return actions / 2
+
+    with pytest.raises(NotImplementedError, match=r"Half.inverse\(\): expected the way .* Define it in Half"):
+        Half().inverse(torch.ones(2))
 
 
 def test_parts_of_dicts_and_tuples_are_converted_one_by_one() -> None:
@@ -233,6 +258,25 @@ def some_logits(dist_cls: type[Distribution], space: spaces.Space, scale: float,
     log_stds = list(dist_cls.log_std_indices(space))
     logits[:, log_stds] = logits[:, log_stds].clamp(-20, 20)  # as heads do
     return logits
+
+
+@settings(max_examples=100, deadline=None)
+@given(space=DEEP, normalize_actions=st.booleans(), seed=st.integers(0, 9))
+def test_the_inverse_leads_back_to_the_same_action(space: spaces.Space, normalize_actions: bool, seed: int) -> None:
+    dist_cls, convert = chosen(space), converter(space, normalize_actions=normalize_actions)
+    dist = dist_cls.from_logits(some_logits(dist_cls, space, 1.0, seed))
+    actions = convert(dist.sample(torch.Generator().manual_seed(seed)))
+    samples = convert.inverse(actions)
+    for sample in tree.flatten(samples):
+        assert sample.dtype in (torch.int64, torch.float32)
+    again = tree.flatten(arrays(convert(samples)))
+    for after, before in zip(again, tree.flatten(arrays(actions)), strict=True):
+        if before.dtype.kind == "f":
+            size = np.maximum(1, np.abs(before.astype(np.float64)).max(initial=0))
+            precision = 2e-3 if before.dtype == np.float16 else 1e-6
+            assert np.abs(after.astype(np.float64) - before).max() <= precision * size
+        else:
+            np.testing.assert_array_equal(after, before)
 
 
 @settings(max_examples=50, deadline=None)
