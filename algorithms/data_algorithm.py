@@ -195,7 +195,9 @@ class DataAlgorithm(Algorithm):
         seed = seed_sequence(self.run_seed, "data", number)
         num_steps, n_step = dataset.num_steps, settings["n_step"]
         # no window is longer than the data
-        within = tuple(min(steps, num_steps) for steps in n_step) if isinstance(n_step, tuple) else min(n_step, num_steps)
+        within = (
+            tuple(min(steps, num_steps) for steps in n_step) if isinstance(n_step, tuple) else min(n_step, num_steps)
+        )
         settings = settings | {"n_step": within}
         buffer = ReplayBuffer(**settings, capacity=num_steps, num_envs=1, seed=seed)
         clip, rollout = self.config.clip_rewards, self._rollout_of(dataset, module)

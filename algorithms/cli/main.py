@@ -19,6 +19,7 @@ from algorithms.cli.inspect import inspect
 from algorithms.cli.listing import list_known
 from algorithms.cli.plot import plot
 from algorithms.cli.push import push
+from algorithms.cli.record import record
 from algorithms.cli.train import train
 from algorithms.registry import ALGORITHMS
 from catalog.errors import closest
@@ -27,6 +28,7 @@ from catalog.migration import remedy_for
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
     "evaluate": ("CKPT [flags]", evaluate),
+    "record": ("CKPT DIR [flags]", record),
     "export": ("CKPT FILE [flags]", export),
     "push": ("CKPT REPO [flags]", push),
     "plot": ("RUN ... [flags]", plot),

@@ -27,6 +27,20 @@ REWARD_SETTINGS = ("gamma", "n_step", "clip_rewards", "vf_loss_coeff", "norm_rat
 """Settings that only have an effect with ``beta > 0``."""
 
 
+SAMPLING_SETTINGS = (
+    "num_env_runners",
+    "rollout_fragment_length",
+    "sample_ahead",
+    "num_cpus_per_env_runner",
+    "env_step_timeout_s",
+    "metrics_num_episodes_for_smoothing",
+    "restart_failed_env_runners",
+    "ignore_env_runner_failures",
+    "on_sample_end",
+)
+"""Settings that only have an effect on env steps to learn from."""
+
+
 class MARWILTraining(DataTraining):
     """Settings of MARWIL's loss and advantages."""
 
@@ -67,7 +81,7 @@ class MARWILConfig(MARWILTraining, DataConfig):
                 ):
                     expected = "its default with beta=0, which reads no rewards"
                     raise self._invalid(name, expected, "Leave it out, or set beta.")
-        for name in ("num_env_runners", "sample_ahead", "rollout_fragment_length"):
+        for name in SAMPLING_SETTINGS:
             if vars(self)[name] != known[name].default:
                 expected = f"{known[name].default}, since {self.algo_class.__name__} samples no env steps"
                 raise self._invalid(name, expected, "Leave it out.")

@@ -17,6 +17,7 @@ from gymnasium import Space
 from numpy.typing import ArrayLike
 
 from catalog.base import Tree
+from catalog.explain.explain import short_space
 from catalog.spaces import map_spaces
 from rlmodule.data import dataset_files, hdf5, minari
 from rlmodule.data.columns import Columns
@@ -455,8 +456,8 @@ class Dataset:
         ended = f"{np.count_nonzero(self.terminated):,} terminated"
         lines = [
             f"{self.env or 'unknown env'}: {self.num_steps:,} steps in {self.num_episodes:,} episodes, {ended}",
-            f"observations: {self.observation_space}",
-            f"actions: {self.action_space}",
+            f"observations: {short_space(self.observation_space)}",
+            f"actions: {short_space(self.action_space)}",
         ]
         spread = {"return": self.returns, "length": self.lengths}
         for name, values in spread.items():
