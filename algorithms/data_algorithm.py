@@ -74,12 +74,10 @@ class DataConfig(DataTraining, Offline, MultiAgentConfig):
 
     def build(self) -> Any:
         config = self.copy()
-        absolute = {
-            module_id: str(Path(data).absolute()) if isinstance(data, str) else data
-            for module_id, data in config.data_by_module.items()
-        }
-        if absolute:  # a run that resumes may have another working directory
-            config.data = absolute if config.is_multi_agent else absolute[DEFAULT_MODULE_ID]
+        # a run that resumes may have another working directory
+        absolute = {name: _absolute(data) for name, data in config.data_by_module.items()}
+        if config.data is not None:
+            config.data = absolute if isinstance(config.data, Mapping) else absolute[DEFAULT_MODULE_ID]
         return super(DataConfig, config).build()
 
     def for_learners(self) -> Self:
@@ -275,6 +273,10 @@ class DataAlgorithm(Algorithm):
                     f"{expected:.12}…, got one with {got:.12}…. Pass it again: from_checkpoint(path, data=...)."
                 )
             self.data[module_id].set_draws(saved["draws"])
+
+
+def _absolute(data: str | Dataset) -> str | Dataset:
+    return str(Path(data).absolute()) if isinstance(data, str) else data
 
 
 def _update_priorities(buffers: Sequence[ReplayBuffer], samples: Sequence[ReplaySample], metrics: Metrics) -> None:
