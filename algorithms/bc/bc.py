@@ -15,4 +15,4 @@ class BCConfig(MARWILConfig):
 
 
 class BC(MARWIL):
-    """Behaviour cloning: makes the actions of a data set as likely as they can be."""
+    """Behaviour cloning: makes the actions of a data set likely."""

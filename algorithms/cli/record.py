@@ -10,9 +10,9 @@ from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules
 from algorithms.cli.evaluate import objects_without_training
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import CommandFlags, parse
+from algorithms.recording import record as record_played
+from algorithms.recording import record_replay
 from algorithms.run.progress import display
-from algorithms.run.recording import record as record_played
-from algorithms.run.recording import record_replay
 from algorithms.run.run_folder import run_name
 from catalog.settings import setting
 

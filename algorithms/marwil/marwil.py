@@ -88,8 +88,10 @@ class MARWILConfig(MARWILTraining, DataConfig):
 
 
 class MARWIL(DataAlgorithm):
-    """Monotonic advantage re-weighted imitation learning: clones the actions of a data set, the better ones more (Wang
-    et al. 2018)."""
+    """Clones the actions of a data set, and the better ones more (Wang et al. 2018).
+
+    The name stands for monotonic advantage re-weighted imitation learning.
+    """
 
     config: MARWILConfig
 

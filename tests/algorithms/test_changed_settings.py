@@ -15,12 +15,14 @@ from algorithms.appo import APPOConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.dqn import DQNConfig
 from algorithms.impala import IMPALAConfig
+from algorithms.marwil import MARWILConfig
 from algorithms.ppo import PPOConfig
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay, with_exponent
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from catalog.settings import settings_of
 from rlmodule.testing.data import clone, differences
+from tests.algorithms.offline.data import cartpole
 from tests.algorithms.replay.test_hindsight import Line
 from tests.rlmodule.agents.envs import CartPoles
 
@@ -50,7 +52,11 @@ RUNS: dict[str, AlgorithmConfig] = {
     "SAC": SACConfig(**REPLAY).environment("Pendulum-v1"),
     "TD3": TD3Config(**REPLAY, num_quantiles=3).environment("Pendulum-v1"),
     "hindsight": DQNConfig(**REPLAY, n_step=1, her_ratio=0.5).environment(Line),
+    "data": DQNConfig(**REPLAY, num_offline_updates=5, num_updates_per_iteration=5).environment("CartPole-v1"),
+    "MARWIL": MARWILConfig(**SMALL, num_updates_per_iteration=5).environment("CartPole-v1"),
 }
+FROM_DATA = ("data", "MARWIL")
+"""Runs that learn from a data set, which the fixture names."""
 CLASSES = {"DDPG": DDPGConfig} | {name: type(config) for name, config in RUNS.items()}
 
 
@@ -113,6 +119,8 @@ ACTS: dict[str, dict[str, Any]] = {
     | {"target_critics": 1, "policy_value": "mean"},
     "TD3": {"policy_delay": 1, "target_noise": 0.9, "target_noise_clip": 0.01, "exploration_noise": 0.9}
     | {"drop_quantiles": 1},
+    "data": {"num_offline_updates": 10, "data_share": 0.1},
+    "MARWIL": {"beta": 0.5, "vf_loss_coeff": 0.1, "norm_rate": 0.5, "n_step": 3} | {"num_updates_per_iteration": 3},
     "hindsight": {"her_ratio": 1.0, "her_strategy": "final", "her_reward_fn": opposite_reward},
 }
 """By algorithm: a value of each setting with which the run continues in another way."""
@@ -122,6 +130,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     | {"frame_stack_axis": 0, "replay_capacity": 40},
     "SAC": {"num_critics": 1, "num_quantiles": 3, "burn_in_len": 2, "normalize_rewards": True},
     "novelty": {"rnd_coeff": 0.0, "rnd_dim": 3},
+    "data": {"data": cartpole(3)},
 }
 """By algorithm: a value of each setting that does not fit what was saved, so that the error names it or the state."""
 
@@ -158,7 +167,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for name, config in RUNS.items():
         paths[name] = tmp_path_factory.mktemp("changed") / name
-        with config.copy().build() as algorithm:
+        config = config.copy()
+        if name in FROM_DATA:
+            config.data = str(cartpole(2).save(tmp_path_factory.mktemp("data") / "data"))
+        with config.build() as algorithm:
             algorithm.train()
             algorithm.save(paths[name])
     return paths

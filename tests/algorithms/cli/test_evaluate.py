@@ -306,7 +306,7 @@ def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
     for wrong, printed in (
         ([policy], "expected --env, and neither"),
         ([policy, "--env", "Acrobot-v1"], "expected an env with the spaces of the policy"),
-        ([str(trained), "--env", "CartPole-v1"], "--env: expected a folder of policy.save"),
+        ([str(trained), "--env", "CartPole-v1"], "expected no --env, got CartPole-v1"),
     ):
         assert main(["evaluate", *wrong]) in (1, 2)
         assert printed in capsys.readouterr().err

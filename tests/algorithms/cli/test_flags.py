@@ -281,7 +281,7 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
 def test_without_flags_the_config_is_the_default() -> None:
     plan = train_plan(["PPO", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == PPOConfig().environment("MountainCar-v0")
-    assert (plan.num_env_steps, plan.flags.target_return, plan.seeds) == (200_000, None, ())
+    assert (plan.amount, plan.flags.target_return, plan.seeds) == (200_000, None, ())
     assert plan.begun_with == "the defaults of PPO"
 
 
@@ -289,18 +289,18 @@ def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
     preset = DQNConfig.presets["MountainCar-v0"]
     plan = train_plan(["dqn", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0")
-    assert plan.num_env_steps == preset.num_env_steps == 150_000
+    assert plan.amount == preset.num_env_steps == 150_000
     assert plan.begun_with.startswith("the preset of MountainCar-v0: 10 settings of its own reached -99")
     # 3 is the default of n_step, and still wins over the preset's 1 where it is typed
     plan = train_plan(["dqn", "--n-step", "3", "--num-env-steps", "9_000", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0").training(n_step=3)
-    assert plan.num_env_steps == 9000
+    assert plan.amount == 9000
 
 
 def test_a_preset_can_be_chosen_or_left_out() -> None:
     plan = train_plan(["dqn", "MountainCar-v0", "--preset", "none"])
     assert plan.config.update({"run_dir": None}) == DQNConfig().environment("MountainCar-v0")
-    assert (plan.num_env_steps, plan.begun_with) == (200_000, "the defaults of DQN")
+    assert (plan.amount, plan.begun_with) == (200_000, "the defaults of DQN")
     plan = train_plan(["dqn", "Acrobot-v1", "--preset", "MountainCar-v0"])
     expected = DQNConfig.preset("MountainCar-v0").environment("Acrobot-v1")
     assert plan.config.update({"run_dir": None}) == expected
@@ -399,7 +399,7 @@ def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.
         assert f"  rlmodule {name} " in text
         assert command.__doc__ is not None
         assert f"      {command.__doc__}\n" in text
-    assert "dqn, impala, ppo" in text
+    assert "impala, marwil, ppo" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

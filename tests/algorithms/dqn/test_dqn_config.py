@@ -48,6 +48,10 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "her_reward_fn": ([None, print], [], ["0", 1]),
     "replay_in_checkpoints": ([True, False], [], [1, None]),
     "num_env_steps_per_iteration": ([1, 1000], [0], ["1", None]),
+    "data": ([None, "folder", {"a": "folder"}], [], [1, b"folder"]),
+    "num_updates_per_iteration": ([1, 1000], [0], ["1", None]),
+    "num_offline_updates": ([0, 1000], [-1], ["1", None]),
+    "data_share": ([0, 0.5, 1], [-0.1, 1.1, NAN], ["1", None]),
 }
 
 

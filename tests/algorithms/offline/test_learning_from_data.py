@@ -20,8 +20,8 @@ from algorithms.bc import BCConfig
 from algorithms.dqn import DQNConfig
 from algorithms.marwil import MARWILConfig
 from algorithms.ppo import PPOConfig
+from algorithms.recording import record, record_replay
 from algorithms.replay.join import join_batches
-from algorithms.run.recording import record, record_replay
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
 from rlmodule import Dataset

@@ -314,7 +314,7 @@ def test_the_goal_of_a_run_is_kept_and_gone_on_to(capsys: pytest.CaptureFixture[
     assert (goal.amount, goal.budget) == (20, "num_updates")
     assert main(["train", "--load", "run"]) == 0
     shown = capsys.readouterr()
-    assert "at step 10\n  steps       10 more, what is left of the run's goal of 20\n" in shown.out
+    assert "at step 10\n  updates     10 more, what is left of the run's goal of 20\n" in shown.out
     assert "\nTook 10 updates in " in shown.out
     assert "Evaluation: return " in shown.out
     assert [row[CLOCK] for row in read_rows(Path("run/progress.jsonl"))] == [5, 10, 15, 20, 20]
