@@ -491,7 +491,7 @@ def _check_order(space: Space, observations: Tree, following: Tree, rows: Rows) 
     within = np.ones(rows.num, bool)
     within[rows.offsets[1:] - 1] = False
     for before, after in zip(leaves_of(space, observations), leaves_of(space, following), strict=True):
-        differs = (after[:-1] != before[1:]).reshape(rows.num - 1, -1).any(axis=1) & within[:-1]
+        differs = (after[:-1] != before[1:]).any(axis=tuple(range(1, before.ndim))) & within[:-1]
         if differs.any():
             row = int(np.argmax(differs))
             remedy = "Put the rows in order of time, and mark every end of an episode."

@@ -40,12 +40,12 @@ def write(dataset: Dataset, path: StrPath) -> Path:
     """Write ``dataset`` as the folder ``path``; see :meth:`Dataset.save`."""
     where = f"Dataset.save({str(path)!r})"
     content = {name: encode(getattr(dataset, name)) for name in ("observation_space", "action_space", "env")}
-    text = json.dumps(content, indent=1)
-    if "__pass_again__" in text:
-        remedy = "Copy them to plain Gymnasium spaces."
-        raise TypeError(str(misfit(where, "spaces", "spaces of Gymnasium's own classes", text, remedy)))
+    for name, value in content.items():
+        if "__pass_again__" in json.dumps(value):
+            remedy = "Copy it to a space of Gymnasium's own class."
+            raise TypeError(str(misfit(where, name, "a space that a file can hold", getattr(dataset, name), remedy)))
     arrays = {name: torch.from_numpy(array) for name, array in dataset.arrays().items()}
-    files = {PLAIN: text.encode(), ARRAYS: arrays}
+    files = {PLAIN: json.dumps(content, indent=1).encode(), ARRAYS: arrays}
     return save_folder(where, path, KIND, files, lambda folder: (folder / PLAIN).exists())
 
 
@@ -126,7 +126,7 @@ def check_exists(where: str, path: StrPath) -> None:
 
 def unreadable(where: str, expected: str, error: Exception) -> ValueError:
     """Return the error for a file that a library cannot read."""
-    got = printable(str(error) or type(error).__name__)
+    got = printable(f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__)
     return ValueError(f"{where}: expected {expected} that can be read, got an error ({got}). Copy or write it again.")
 
 

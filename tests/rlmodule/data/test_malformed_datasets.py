@@ -336,7 +336,7 @@ TABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a huge space": (resealed(HUGE), r"expected at most 33,554,432 numbers"),
     "an array lost": (
         resealed(rewards=None),
-        r"expected a folder of Dataset.save\(path\) that can be read, got .*rewards",
+        r"expected a folder of Dataset.save\(path\) that can be read, got .*no 'rewards'",
     ),
     "offsets that lie": (resealed(offsets=torch.tensor([0, 11])), r"load\(.*offsets: expected 0 first and 10 last"),
     "another dtype": (resealed(**{"actions/0": torch.ones(S)}), r"actions: expected int64 .*, got float32"),
