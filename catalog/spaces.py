@@ -56,16 +56,6 @@ def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
     return {**space.spaces} if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
 
 
-def bounds_of(space: ArraySpace) -> tuple[Any, Any]:
-    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
-    return space.start, space.start + counts - 1
-
-
 def map_spaces(function: Callable[[Any], Any], space: Space) -> Tree:
     """Return a tree with the structure of ``space``, in which each leaf is the result of ``function`` for its space."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):

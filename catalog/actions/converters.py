@@ -141,7 +141,8 @@ class Nested(ActionConverter):
         return self._nested(fitted)
 
     def inverse(self, actions: Tree) -> Tree:
-        return self._nested([part.inverse(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)])
+        parts: Any = zip(self.keys, self.parts, strict=True)
+        return self._nested([part.inverse(actions[key]) for key, part in parts])
 
     def _nested(self, parts: list[Tree]) -> Tree:
         return tuple(parts) if self.as_tuple else dict(zip(self.keys, parts, strict=True))

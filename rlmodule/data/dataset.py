@@ -169,7 +169,7 @@ class Dataset:
         observations = fitted(observation_space, observations, rows, "observations")
         actions = fitted(action_space, actions, rows, "actions")
         check_mask(observation_space, action_space, observations, actions, rows)
-        rewards = fitted(REWARD_SPACE, rewards, rows, "rewards")
+        kept_rewards: np.ndarray = fitted(REWARD_SPACE, rewards, rows, "rewards")
 
         keep = np.ones(num_steps, bool)
         following = observations
@@ -191,7 +191,7 @@ class Dataset:
             entry_of(observations, keep),
             entry_of(following, ends[whole]),
             entry_of(actions, keep),
-            rewards[keep],
+            kept_rewards[keep],
             np.append(0, np.cumsum(lengths[whole])),
             terminated[whole],
             (timeout_rows[ends] | ~terminated)[whole],
@@ -360,7 +360,7 @@ class Dataset:
         found = hashlib.sha256(json.dumps([encode(self.observation_space), encode(self.action_space)]).encode())
         for name, array in self.arrays().items():
             found.update(f"{name} {array.dtype} {array.shape}".encode())
-            found.update(array.reshape(-1).view(np.uint8))
+            found.update(array.reshape(-1).view(np.uint8).data)
         return found.hexdigest()
 
     def arrays(self) -> dict[str, np.ndarray]:

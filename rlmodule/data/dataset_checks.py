@@ -11,7 +11,8 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.distributions.categorical import choice_counts
-from catalog.spaces import ArraySpace, bounds_of, space_parts
+from catalog.spaces import ArraySpace, space_parts
+from rlmodule.data.rollout import bounds_of
 
 MASK = "action_mask"
 """The field of a Dict observation that says which choices are allowed."""
@@ -176,7 +177,7 @@ def _fitted_array(space: Space, value: Any, rows: Rows, name: str) -> np.ndarray
         got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
         expected, remedy = "finite numbers", "Look for a broken step, and leave out its episode."
         if np.isfinite(number):
-            low, high = (np.broadcast_to(bound, space.shape)[tuple(inner)] for bound in (low, high))
+            low, high = (np.broadcast_to(bound, shape[1:])[tuple(inner)] for bound in (low, high))
             expected, remedy = f"numbers in [{low}, {high}]", "Pass the space that they come from, or clip them."
         raise rows.wrong(name, row, expected, got, remedy)
     return array.astype(dtype, copy=False)
@@ -191,8 +192,9 @@ def check_mask(observation_space: Space, action_space: Space, observations: Tree
 
 def _check_part(field: Space, space: Space, mask: Tree, actions: Tree, rows: Rows, name: str) -> None:
     if isinstance(field, spaces.Dict | spaces.Tuple) and type(field) is type(space):
+        parts = space_parts(space)  # type: ignore[arg-type]
         for key, part in space_parts(field).items():
-            if key in (parts := space_parts(space)):
+            if key in parts:
                 _check_part(part, parts[key], mask[key], actions[key], rows, f"{name}[{key!r}]")
         return
     counts: list[int] = []

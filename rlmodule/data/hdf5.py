@@ -60,7 +60,7 @@ def column(where: str, group: Any, name: str) -> Tree:
     if isinstance(item, h5py.Group):
         if TUPLE_ITEM.format(0) in item:
             return tuple(column(where, item, TUPLE_ITEM.format(index)) for index in range(len(item)))
-        return {key: column(where, item, key) for key in item}
+        return {key: column(where, item, str(key)) for key in item}
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
         raise misfit(where, path, "an array in the file", "something else", "Copy its values into the file.")
     stored = item.id.get_storage_size()

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import tree
-from gymnasium import Space
+from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.spaces import kept_dtype, map_spaces
+from catalog.spaces import ArraySpace, kept_dtype, map_spaces
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
@@ -280,6 +280,16 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     """Return a tree of new uninitialised arrays ``[*leading, ...]`` for observations of ``space``, in the dtypes that
     rollouts use."""
     return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
+
+
+def bounds_of(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return space.start, space.start + counts - 1
 
 
 def write_row(buffer: Tree, row: Any, obs: Tree) -> None:

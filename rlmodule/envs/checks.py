@@ -30,7 +30,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
-from catalog.spaces import ArraySpace, bounds_of, space_parts
+from catalog.spaces import ArraySpace, space_parts
+from rlmodule.data.rollout import bounds_of
 from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
