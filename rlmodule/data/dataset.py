@@ -93,6 +93,7 @@ class Dataset:
         where: str = "Dataset",
     ) -> None:
         self.observation_space, self.action_space, self.env = observation_space, action_space, env
+        # The offsets first: errors of all other columns name the episode.
         self.offsets = as_offsets(where, offsets, _num_steps(where, rewards))
         steps = Rows(where, self.offsets)
         self.rewards: np.ndarray = fitted(REWARD_SPACE, rewards, steps, "rewards")
@@ -219,6 +220,7 @@ class Dataset:
         """
         spaces = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
         expected = {name: map_spaces(lambda leaf: leaf.shape, space) for name, space in spaces.items()}
+        # Episodes are compared one by one before they are joined, so that an error names the one that differs.
         for index, episode in enumerate(episodes):
             if not len(episode):
                 raise misfit(where, f"episode {index}", "at least one step", "none", "Leave it out.")

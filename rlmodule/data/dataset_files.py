@@ -84,11 +84,11 @@ def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[st
         expected = f"the names of columns for {listed(REQUIRED)}, and if they exist {listed(OPTIONAL)}"
         got = f"no {missing[0]}" if missing else repr(strange[0])
         raise misfit(where, "columns", expected, got, "Name the columns of the table for each of them.")
-    module, function = {".csv": ("pyarrow.csv", "read_csv"), ".parquet": ("pyarrow.parquet", "read_table")}.get(
-        suffix := Path(path).suffix, ("", "")
-    )
-    if not module:
-        raise misfit(where, "path", "a name that ends with .csv or .parquet", suffix or "none", "Rename the file.")
+    readers = {".csv": ("pyarrow.csv", "read_csv"), ".parquet": ("pyarrow.parquet", "read_table")}
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        raise misfit(where, "path", f"a name that ends with {' or '.join(readers)}", suffix or "none", "Rename it.")
+    module, function = readers[suffix]
     check_exists(where, path)
     pyarrow, reader = package(where, "pyarrow"), package(where, module)
     try:
@@ -96,6 +96,7 @@ def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[st
     except (pyarrow.ArrowException, OSError) as error:
         raise unreadable(where, f"a {suffix} file", error) from error
 
+    # Names may be nested as the space is: a list of names stands for a vector, a tuple for a Tuple.
     def read_columns(names: Any) -> Tree:
         if isinstance(names, Mapping):
             return {key: read_columns(part) for key, part in names.items()}

@@ -33,7 +33,8 @@ def opened(where: str, path: StrPath) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    except (OSError, KeyError, RuntimeError) as error:  # RuntimeError: also groups that contain themselves
+    # groups that contain themselves raise RecursionError, a RuntimeError; other kinds of items than expected, the rest
+    except (OSError, LookupError, RuntimeError, AttributeError, TypeError) as error:
         raise unreadable(where, "an HDF5 file", error) from error
 
 
@@ -51,19 +52,31 @@ def column(where: str, group: Any, name: str) -> Tree:
     """
     import h5py
 
-    path = f"{group.name.rstrip('/')}/{name}"
-    if name not in group:
-        raise misfit(where, path, "this column", f"only {listed(group)}", "Add it, or read the file yourself.")
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise misfit(where, path, "an array in the file", "a link", "Copy what it refers to into the file.")
-    item = group[name]
+    item = item_of(where, group, name)
     if isinstance(item, h5py.Group):
         if TUPLE_ITEM.format(0) in item:
             return tuple(column(where, item, TUPLE_ITEM.format(index)) for index in range(len(item)))
         return {key: column(where, item, str(key)) for key in item}
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
-        raise misfit(where, path, "an array in the file", "something else", "Copy its values into the file.")
+        raise misfit(where, str(item.name), "an array in the file", "something else", "Copy its values into the file.")
     stored = item.id.get_storage_size()
     if item.nbytes > _MOST_COMPRESSED * stored + _FREE:
-        raise misfit(where, path, "an array", f"one of {item.nbytes:,} bytes, stored in {stored:,}", "Write it again.")
+        got = f"one of {item.nbytes:,} bytes, stored in {stored:,}"
+        raise misfit(where, str(item.name), "an array", got, "Write the file again.")
     return item[()]
+
+
+def item_of(where: str, group: Any, name: str) -> Any:
+    """Return the array or group ``name`` of ``group``.
+
+    Raises:
+        ValueError: If it is missing, or a link, which could lead to another file.
+    """
+    import h5py
+
+    path = f"{group.name.rstrip('/')}/{name}"
+    if name not in group:
+        raise misfit(where, path, "this column", f"only {listed(group)}", "Add it, or read the file yourself.")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise misfit(where, path, "an array in the file", "a link", "Copy what it refers to into the file.")
+    return group[name]

@@ -25,13 +25,14 @@ from catalog.spaces import space_parts
 from rlmodule.data.dataset_checks import as_flags, misfit
 from rlmodule.data.dataset_files import package, unreadable
 from rlmodule.data.episode import Episode
-from rlmodule.data.hdf5 import TUPLE_ITEM, column, opened
+from rlmodule.data.hdf5 import TUPLE_ITEM, column, item_of, opened
 from rlmodule.sealed_folder import StrPath, parse_json, staged_folder
 
 if TYPE_CHECKING:
     from rlmodule.data.dataset import Dataset
 
 METADATA, ARRAYS = "metadata.json", "main_data.hdf5"
+COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations")
 # The version of Minari whose format is written.
 VERSION = "0.5.4"
 
@@ -71,27 +72,22 @@ def read(where: str, path: StrPath) -> dict[str, Any]:
         if len(file) != num_episodes:
             raise misfit(where, ARRAYS, f"{num_episodes} episodes, as {METADATA} says", len(file), "Copy it again.")
         for index in range(num_episodes):
-            names = ("observations", "actions", "rewards", "terminations", "truncations")
-            group = file[f"episode_{index}"]
-            columns = {name: column(where, group, name) for name in names}
+            # Group by group: what else Minari stores in it, such as infos, is not read.
+            group = item_of(where, file, f"episode_{index}")
+            columns = {name: column(where, group, name) for name in COLUMNS}
             if has_jpegs:
                 columns["observations"] = _decode_images(where, observation_space, columns["observations"])
                 columns["actions"] = _decode_images(where, action_space, columns["actions"])
             episodes.append(_episode(f"{where}: episode_{index}", **columns))
-    return {
-        "episodes": episodes,
-        "observation_space": observation_space,
-        "action_space": action_space,
-        "env": env,
-    }
+    result = {"episodes": episodes, "env": env}
+    return result | {"observation_space": observation_space, "action_space": action_space}
 
 
 def _episode(
     where: str, observations: Tree, actions: Tree, rewards: Any, terminations: Any, truncations: Any
 ) -> Episode:
-    num = len(rewards)
     ends = {"terminations": terminations, "truncations": truncations}
-    flags = {name: as_flags(where, name, value, num) for name, value in ends.items()}
+    flags = {name: as_flags(where, name, value, np.size(rewards)) for name, value in ends.items()}
     for name, values in flags.items():
         if (early := np.flatnonzero(values[:-1])).size:
             raise misfit(where, f"{name}, step {early[0]}", "False before the last step", "True", "Split the episode.")
@@ -122,21 +118,23 @@ def write(dataset: Dataset, path: StrPath, dataset_id: str | None) -> Path:
         "observation_space": json.dumps(_encode_space(dataset.observation_space)),
         "action_space": json.dumps(_encode_space(dataset.action_space)),
     }
-    if dataset.env in gym.registry:
+    if dataset.env in gym.registry:  # an id that is not there could import what it names
         metadata["env_spec"] = gym.registry[dataset.env].to_json()
     with staged_folder(target) as staged:
         folder = staged / "data"
         folder.mkdir()
         with h5py.File(folder / ARRAYS, "w", track_order=True) as file:
             for index, episode in enumerate(dataset.episodes()):
-                group = file.create_group(f"episode_{index}")
-                group.attrs.update({"id": index, "total_steps": len(episode)})
                 is_last = np.arange(len(episode)) == len(episode) - 1
-                _write_column(group, "observations", episode.get_observations())
-                _write_column(group, "actions", episode.get_actions())
-                _write_column(group, "rewards", episode.get_rewards())
-                _write_column(group, "terminations", is_last & episode.terminated)
-                _write_column(group, "truncations", is_last & episode.truncated)
+                columns = (
+                    episode.get_observations(),
+                    episode.get_actions(),
+                    episode.get_rewards(),
+                    is_last & episode.terminated,
+                    is_last & episode.truncated,
+                )
+                _write_column(file, f"episode_{index}", dict(zip(COLUMNS, columns, strict=True)))
+                file[f"episode_{index}"].attrs.update({"id": index, "total_steps": len(episode)})
         metadata["dataset_size"] = round((folder / ARRAYS).stat().st_size / 1e6, 1)
         (folder / METADATA).write_text(json.dumps(metadata), encoding="utf-8")
         os.rename(staged, target)
@@ -183,9 +181,8 @@ def _encode_space(space: Space) -> dict[str, Any]:
     if isinstance(space, spaces.Tuple):
         return {"type": kind, "subspaces": [_encode_space(part) for part in space.spaces]}
     encoded: dict[str, Any] = {"type": kind, "dtype": str(space.dtype)}
-    for name in ("shape", "low", "high", "nvec", "n", "start"):
-        if name in _ARGUMENTS[kind]:
-            encoded[name] = np.asarray(getattr(space, name)).tolist()
+    for name in _ARGUMENTS[kind]:
+        encoded[name] = np.asarray(getattr(space, name)).tolist()
     return encoded
 
 
