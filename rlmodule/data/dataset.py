@@ -170,7 +170,7 @@ class Dataset:
         observations = fitted(observation_space, observations, rows, "observations")
         actions = fitted(action_space, actions, rows, "actions")
         check_mask(observation_space, action_space, observations, actions, rows)
-        kept_rewards: np.ndarray = fitted(REWARD_SPACE, rewards, rows, "rewards")
+        all_rewards: np.ndarray = fitted(REWARD_SPACE, rewards, rows, "rewards")
 
         keep = np.ones(num_steps, bool)
         following = observations
@@ -188,11 +188,12 @@ class Dataset:
         if not whole.any():
             remedy = "Pass next_observations."
             raise misfit(where, "observations", "an episode of two steps or more", "none", remedy)
+        kept = slice(None) if keep.all() else keep  # a slice copies nothing
         return cls(
-            entry_of(observations, keep),
+            entry_of(observations, kept),
             entry_of(following, ends[whole]),
-            entry_of(actions, keep),
-            kept_rewards[keep],
+            entry_of(actions, kept),
+            all_rewards[kept],
             np.append(0, np.cumsum(lengths[whole])),
             terminated[whole],
             (timeout_rows[ends] | ~terminated)[whole],

@@ -163,8 +163,17 @@ def test_arrays_that_fit_are_not_copied() -> None:
     names = ("observations", "final_observations", "actions", "rewards", "offsets", "terminated", "truncated")
     columns = {name: getattr(dataset, name) for name in names}
     again = Dataset(**columns, observation_space=PAIRS[0][0], action_space=PAIRS[0][1])
+    terminals = np.zeros(dataset.num_steps, bool)
+    terminals[-1] = True
+    of_rows = Dataset.from_arrays(
+        *(columns[name] for name in ("observations", "actions", "rewards")),
+        terminals=terminals,
+        timeouts=None,
+        action_space=PAIRS[0][1],
+    )
     for name in ("observations", "actions", "rewards"):
         assert np.shares_memory(getattr(again, name), columns[name])
+        assert np.shares_memory(getattr(of_rows, name), columns[name])
 
 
 def test_rounding_beyond_a_bound_is_taken_and_a_mask_of_another_size_is_no_mask() -> None:
@@ -287,6 +296,15 @@ def test_a_space_that_files_cannot_hold_is_refused(tmp_path: Path) -> None:
     ):
         dataset.save(tmp_path / "d")
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_env_of_a_file_is_a_text_that_nothing_imports(tmp_path: Path) -> None:
+    dataset = make(*PAIRS[0])
+    dataset.env = "no_such_module:Mine-v0"
+    for loaded in (Dataset.load(dataset.save(tmp_path / "d")), dataset):
+        assert loaded.env == "no_such_module:Mine-v0"
+        written = loaded.to_minari(tmp_path / f"d{id(loaded)}-v0")
+        assert Dataset.load(written).env is None
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
