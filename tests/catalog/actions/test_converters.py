@@ -101,12 +101,16 @@ def test_no_action_of_a_float16_box_is_infinite() -> None:
 
 
 def test_actions_at_the_bounds_are_samples_at_the_bounds() -> None:
-    space = spaces.Box(np.float32([0.1, -np.inf, 3, -7]), np.float32([0.7, 2, 3, 1e-3]))
+    # a quotient would miss 1 for the first, and -1 for the last
+    space = spaces.Box(
+        np.float32([9.470809936523438, -np.inf, 3, -1.2853466272354126]),
+        np.float32([13.039999961853027, 2, 3, 13.664634704589844]),
+    )
     ends = torch.from_numpy(np.stack([space.high, space.low]))
     ends[1, 1] = -5
     samples = converter(space).inverse(ends)
     assert samples.tolist() == [[1, 2, 0, 1], [-1, -5, 0, -1]]
-    beyond = torch.tensor([[0.70001, 1, 3, -7.0001]])
+    beyond = torch.tensor([[13.05, 1, 3, -1.3]])
     assert converter(space).inverse(beyond).tolist() == [[1, 1, 0, -1]]
 
 

@@ -153,9 +153,13 @@ def test_tensors_lists_and_read_only_arrays_are_taken() -> None:
     for column in arguments.values():
         if isinstance(column, np.ndarray):
             column.flags.writeable = False
-    dataset = Dataset.from_arrays(**arguments)
-    assert dataset.digest == expected
-    torch.from_numpy(dataset.actions)  # would warn of an array that is not writable
+    assert Dataset.from_arrays(**arguments).digest == expected
+    actions = np.array([0, 1])
+    actions.flags.writeable = False
+    kept = Dataset.from_arrays(
+        np.zeros((2, 1)), actions, [0, 1], terminals=[0, 1], timeouts=None, action_space=spaces.Discrete(2)
+    )
+    assert kept.actions.flags.writeable  # torch warns of arrays that are not
 
 
 def test_arrays_that_fit_are_not_copied() -> None:
