@@ -93,7 +93,8 @@ def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[st
     pyarrow, reader = package(where, "pyarrow"), package(where, module)
     try:
         table = getattr(reader, function)(path)
-    except (pyarrow.ArrowException, OSError) as error:
+        known = table.column_names
+    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
         raise unreadable(where, f"a {suffix} file", error) from error
 
     # Names may be nested as the space is: a list of names stands for a vector, a tuple for a Tuple.
@@ -107,14 +108,18 @@ def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[st
         return None if names is None else read_column(names)
 
     def read_column(name: str) -> Any:
-        if table.column_names.count(name) != 1:
-            raise unknown(where, "columns", table.column_names, name, "Each name must be in the table, and once.")
+        if known.count(name) != 1:
+            raise unknown(where, "columns", known, name, "Each name must be in the table, and once.")
         column = table.column(name)
         if column.null_count:
             row = int(np.argmax(column.is_null()))
             raise misfit(where, f"{name}, row {row}", "a number", "an empty field", "Leave out such episodes.")
         values = column.to_numpy()
-        return [*values] if values.dtype == object else values  # a list in each field, or what is no number
+        if values.dtype != object:
+            return values
+        if not isinstance(next(iter(values), None), np.ndarray):
+            raise misfit(where, name, "a column of numbers", column.type, "Convert it to numbers first.")
+        return [*values]  # a list in each field
 
     return {name: read_columns(names) for name, names in columns.items()}
 

@@ -33,8 +33,10 @@ def opened(where: str, path: StrPath) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    # groups that contain themselves raise RecursionError, a RuntimeError; other kinds of items than expected, the rest
-    except (OSError, LookupError, RuntimeError, AttributeError, TypeError) as error:
+    # h5py raises many types: RecursionError for groups that contain themselves, ValueError for unknown numbers
+    except (OSError, LookupError, RuntimeError, AttributeError, TypeError, ValueError) as error:
+        if str(error).startswith(where):
+            raise
         raise unreadable(where, "an HDF5 file", error) from error
 
 

@@ -148,6 +148,12 @@ def table(
     return build
 
 
+def broken_bytes(folder: Path) -> Dataset:
+    (folder / "d.csv").write_bytes(b"x,a,r,done\n0.1\xff,1,1,1\n")
+    columns = {"observations": ["x"], "actions": "a", "rewards": "r", "terminals": "done", "timeouts": None}
+    return Dataset.from_table(folder / "d.csv", columns)
+
+
 def minari(change: Callable[[h5py.File], Any] = lambda file: None, **metadata: Any) -> Callable[[Path], Any]:
     def build(folder: Path) -> Dataset:
         Dataset.from_arrays(**good()).to_minari(folder / "ten-v0")
@@ -305,7 +311,12 @@ TABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no column in a table": (table(actions="b"), r"expected one of the columns \['x', .*, got 'b'\. Each name"),
     "unnamed column of a table": (table(reward="r"), r"columns: expected the names of columns for .*, got 'reward'"),
     "empty field": (table(lambda data: data["r"].__setitem__(3, None)), r"r, row 3: expected a number, got an empty"),
-    "words in a table": (table(lambda data: data.update(a=["left"] * S)), r"actions: expected numbers, got dtype <U4"),
+    "words in a table": (
+        table(lambda data: data.update(a=["left"] * S)),
+        r"from_table\(.*: a: expected a column of numbers, got string",
+    ),
+    "no rows in a table": (table(lambda data: data.update({k: v[:0] for k, v in data.items()})), r"expected .*, got n"),
+    "bytes in a table": (broken_bytes, r"x: expected a column of numbers, got binary"),
     "another kind of table": (table(suffix=".txt"), r"path: expected a name that ends with .csv or .parquet, got .txt"),
     "truncated Parquet": (table(suffix=".parquet"), r"expected a .parquet file that can be read, got an error"),
     "no column in Minari": (
