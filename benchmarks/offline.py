@@ -1,0 +1,184 @@
+"""Scores of what is learned from data sets, and updates per second beside bare loops of the same arithmetic.
+
+    python -m benchmarks.offline            # scores, three seeds each
+    python -m benchmarks.offline --speed    # updates per second, five alternating pairs
+
+The data sets are made by runs with fixed seeds, which are not among those that learn from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from algorithms.bc import BCConfig
+from algorithms.dqn import DQNConfig
+from algorithms.marwil import MARWILConfig
+from algorithms.recording import record
+from algorithms.sac import SACConfig
+from rlmodule import Dataset
+from rlmodule.modules.apis import ExplorationAPI
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+
+DATA_SEED = 100
+EPISODES = 100
+"""Episodes of each evaluation."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, and what its numbers are measured by.
+
+    Attributes:
+        dataset: The episodes.
+        random: Mean return of random actions.
+        expert: Mean return of the policy that played, without what was random about it.
+    """
+
+    dataset: Dataset
+    random: float
+    expert: float
+
+    def normalised(self, score: float) -> float:
+        """Return a mean return in percent of the way from random to expert."""
+        return 100 * (score - self.random) / (self.expert - self.random)
+
+
+def cartpole(num_episodes: int, random_share: float) -> Data:
+    """Return episodes of DQN's policy on CartPole, of whose actions a share is random."""
+    with DQNConfig.preset("CartPole-v1").debugging(seed=DATA_SEED).build() as expert:
+        expert.learn(num_env_steps=50_000, target_return=499.0)
+        score = score_of(expert)
+        module: Any = expert.get_module()
+        assert isinstance(module, ExplorationAPI)
+        module.set_exploration(random_share)
+        dataset = record(expert, num_episodes=num_episodes, explore=True)[DEFAULT_MODULE_ID]
+    return Data(dataset, random_score("CartPole-v1"), score)
+
+
+def pendulum(num_episodes: int) -> Data:
+    """Return episodes of SAC's policy on Pendulum."""
+    with SACConfig(env="Pendulum-v1", seed=DATA_SEED).build() as expert:
+        expert.learn(num_env_steps=15_000)
+        score = score_of(expert)
+        dataset = record(expert, num_episodes=num_episodes)[DEFAULT_MODULE_ID]
+    return Data(dataset, random_score("Pendulum-v1"), score)
+
+
+def random_score(env_id: str) -> float:
+    """Return the mean return of 50 episodes of random actions."""
+    env, returns = gym.make(env_id), list[float]()
+    env.action_space.seed(DATA_SEED)
+    for number in range(50):
+        env.reset(seed=DATA_SEED + number)
+        total, is_over = 0.0, False
+        while not is_over:
+            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            total, is_over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return statistics.fmean(returns)
+
+
+def score_of(algorithm: Any) -> float:
+    return algorithm.evaluate(num_episodes=EPISODES)["env_runners"]["episode_return_mean"]
+
+
+ROWS: dict[str, tuple[Callable[[], Data], Any, dict[str, Any], int, str]] = {
+    "BC, CartPole, 20 expert episodes": (lambda: cartpole(20, 0.0), BCConfig, {}, 5_000, ">= 490"),
+    "MARWIL, CartPole, 200 half-random episodes": (lambda: cartpole(200, 0.5), MARWILConfig, {}, 10_000, ">= 475"),
+    "BC, Pendulum, 50 expert episodes": (lambda: pendulum(50), BCConfig, {}, 20_000, ">= 95 %"),
+}
+"""Name → data, config, settings, updates and bar."""
+
+
+def scores(seeds: int, only: str) -> None:
+    """Print the table of scores."""
+    print("| what learns | data: steps, mean return | expert | updates | scores | median | normalised | bar | CPU s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, (make, config, settings, num_updates, bar) in ROWS.items():
+        if only not in name:
+            continue
+        begin, data = time.process_time(), make()
+        found = []
+        for seed in range(1, seeds + 1):
+            made = config(env=data.dataset.env, data=data.dataset, seed=seed, **settings)
+            with made.build() as algorithm:
+                algorithm.learn(num_updates=num_updates)
+                found.append(score_of(algorithm))
+        median = statistics.median(found)
+        each = ", ".join(f"{score:.0f}" for score in found)
+        about = f"{data.dataset.num_steps:,}, {data.dataset.returns.mean():.0f}"
+        print(
+            f"| {name} | {about} | {data.expert:.0f} | {num_updates:,} | {each} | **{median:.0f}** | "
+            f"{data.normalised(median):.0f} % | {bar} | {time.process_time() - begin:.0f} |",
+            flush=True,
+        )
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def bare_bc(dataset: Dataset, num_updates: int, batch_size: int = 256) -> float:
+    """Clone the actions of a data set in a bare loop with the nets and settings of BC. Return the updates per
+    second."""
+    observations = torch.from_numpy(dataset.observations)
+    actions = torch.from_numpy(dataset.actions)
+    size = observations.shape[1]
+    policy = nn.Sequential(nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4, fused=True)
+    begin = time.perf_counter()
+    for _ in range(num_updates):
+        rows = torch.randint(len(observations), (batch_size,))
+        logits = policy(observations[rows])
+        loss = nn.functional.cross_entropy(logits, actions[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+        optimizer.step()
+    return num_updates / (time.perf_counter() - begin)
+
+
+def own_bc(dataset: Dataset, num_updates: int) -> float:
+    """Return the updates per second of BC."""
+    with BCConfig(data=dataset, seed=1, torch_num_threads=1).build() as algorithm:
+        algorithm.learn(num_updates=1000)
+        begin = time.perf_counter()
+        algorithm.learn(num_updates=num_updates)
+        return num_updates / (time.perf_counter() - begin)
+
+
+def speed(pairs: int) -> None:
+    """Print updates per second of BC and of the bare loop, in alternating runs."""
+    torch.set_num_threads(1)
+    dataset = cartpole(20, 0.0).dataset
+    ratios = []
+    for _ in range(pairs):
+        bare, own = bare_bc(dataset, 5000), own_bc(dataset, 5000)
+        ratios.append(own / bare)
+        print(f"bare loop {bare:,.0f}/s, BC {own:,.0f}/s, ratio {own / bare:.2f}", flush=True)
+    print(f"median ratio {statistics.median(ratios):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="part of the name of a row")
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--pairs", type=int, default=5)
+    args = parser.parse_args()
+    if args.speed:
+        speed(args.pairs)
+    else:
+        scores(args.seeds, args.only)
+
+
+if __name__ == "__main__":
+    main()
