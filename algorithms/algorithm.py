@@ -82,7 +82,7 @@ class Algorithm(ABC):
         self.stopped_by: StoppedBy | None = None
         self.budget: Budget = "num_env_steps"
         if config.num_env_runners or config.num_learners:
-            from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
+            from rlmodule.distributed.ray_cluster import check_resources_of  # most runs have no workers
 
             check_resources_of(config, config)
         if config.sample_ahead and not config.num_env_runners:

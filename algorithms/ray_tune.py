@@ -25,7 +25,7 @@ from catalog.checks import Bounds, check_value
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import settings_of
-from rlmodule.distributed.ray_workers import check_resources
+from rlmodule.distributed.ray_cluster import check_resources
 
 if TYPE_CHECKING:
     from ray import tune

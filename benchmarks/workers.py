@@ -27,6 +27,7 @@ from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
 from rlmodule import RLModule, RLModuleSpec, Rollout
 from rlmodule.distributed.ray_workers import Answer, RayWorkers
+from rlmodule.distributed.restarts import RestartPolicy, WorkerAccounts
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 
 LONG_FRAGMENT = 512  # vector steps
@@ -76,7 +77,15 @@ class Keeper:
 
 def worker_group(size: int, factory: Callable[[int, int], Any]) -> RayWorkers:
     """As many workers as asked for, which are not restarted."""
-    return RayWorkers("worker", size, factory, num_cpus=SHARE_OF_CPU, timeout_s=60.0, max_restarts=0)
+    return RayWorkers(
+        "worker",
+        size,
+        factory,
+        num_cpus=SHARE_OF_CPU,
+        timeout_s=60.0,
+        restarts=RestartPolicy(0),
+        accounts=WorkerAccounts(),
+    )
 
 
 def values_of(workers: RayWorkers, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Any]:

@@ -1,5 +1,4 @@
-"""Failures of workers in other processes: their description, the error that reports them, and the delay before a
-restart."""
+"""Failures of workers in other processes: their description, and the error that reports them."""
 
 import traceback
 from dataclasses import dataclass, field
@@ -9,9 +8,6 @@ from rlmodule.envs.checks import EnvError
 
 # Largest number of characters of a message or traceback that are sent to another process.
 LONGEST_TEXT = 20_000
-
-# Seconds before the first restart in a row, and the longest delay. Each restart in a row triples the delay.
-FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 
 
 @dataclass(frozen=True)
@@ -74,15 +70,3 @@ class WorkerFailed(RuntimeError):
         expected = "no error" if self.failure.kind == "raised" else "an answer"
         text = f"{self.name}: expected {expected}, got {got.rstrip().removesuffix('.')}. {self._remedy}"
         return "\n\n".join(part for part in (text, details, self.failure.traceback) if part)
-
-
-def restart_delay(failures: int, max_in_a_row: int) -> float | None:
-    """Return the seconds to wait before a failed worker is restarted, or None if it may not be restarted.
-
-    Args:
-        failures: Number of failures of the worker in a row.
-        max_in_a_row: Largest number of restarts in a row.
-    """
-    if failures > max_in_a_row:
-        return None
-    return min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))

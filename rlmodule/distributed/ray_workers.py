@@ -4,31 +4,25 @@ Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on 
 """
 
 import contextlib
-import importlib.metadata
 import logging
 import math
-import os
-import sys
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 
-from rlmodule.distributed.crash_report import CrashReport
-from rlmodule.distributed.failures import Failure, WorkerFailed, failure_of, restart_delay
+from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
 from rlmodule.distributed.processes import remove_leftovers
 from rlmodule.distributed.ray_actor import RayActor
-from rlmodule.distributed.resources import Resources, check_room, no_room, room_remedy
-from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
-from rlmodule.settings import LearnerSettings, RunnerSettings
-
-# Oldest version in which no web page can take control of a cluster (CVE-2026-27482, CVE-2026-41486).
-OLDEST_RAY = (2, 55)
+from rlmodule.distributed.ray_cluster import check_resources, free, reserve
+from rlmodule.distributed.ray_process import KILL_TIMEOUT_S, RayProcess
+from rlmodule.distributed.resources import no_room, room_remedy
+from rlmodule.distributed.restarts import RestartPolicy, WorkerAccounts
+from rlmodule.distributed.serialization import check_portable, num_bytes, pack
 
 # Largest number of unanswered calls of a worker: one that runs, and one that waits, so that no worker is idle.
 MAX_IN_FLIGHT = 2
@@ -37,87 +31,10 @@ MAX_IN_FLIGHT = 2
 # the least time limit for building the worker. A busy machine is slow to start a process and to import packages.
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
 
-# Seconds in which a worker must return from `stop()`, and seconds in which its process must then end.
-STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
+# Seconds in which a worker must return from `stop()`.
+STOP_TIMEOUT_S = 4.0
 
 logger = logging.getLogger(__name__)
-
-
-def start_ray() -> None:
-    """Connect to the Ray cluster at ``RAY_ADDRESS``, or start Ray on this machine if ``RAY_ADDRESS`` is not set.
-
-    A second call does nothing.
-
-    Raises:
-        ImportError: If Ray is not installed, or its version is too old.
-        ConnectionError: If the cluster does not answer, or asks for a token.
-    """
-    version = importlib.metadata.version("ray")
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
-        oldest = ".".join(map(str, OLDEST_RAY))
-        raise ImportError(
-            f"ray: expected version {oldest} or later, got {version}. Run: pip install "
-            f'"ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
-        )
-    # Without an address, ray.init() would join any cluster that runs on this machine, even another user's.
-    address = os.environ.get("RAY_ADDRESS", "local")
-    if address == "local":
-        # Ray's default niceness of 15 leaves workers almost no time on a core that another program uses.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        if "ray" not in sys.modules:
-            # With 0, Ray's processes listen on 127.0.0.1 alone. Ray reads this when it is imported and again in each
-            # process that it starts. Both must read the same value, so it is too late once Ray is imported.
-            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    import ray
-    from ray.exceptions import RayError
-
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
-    except (ConnectionError, RayError) as error:
-        if address == "local":
-            raise
-        got = (str(error).splitlines() or ["(no message)"])[0].rstrip(".")
-        remedy = "`ray status` shows whether it runs. Unset RAY_ADDRESS to start Ray on this machine instead."
-        if "authentication" in f"{error} {error.__cause__}".lower():
-            got = "one that asks for a token"
-            remedy = "Put the cluster's token in ~/.ray/auth_token and run: export RAY_AUTH_MODE=token. A cluster asks "
-            remedy += "for a token if `ray start` found that file on its machine."
-        raise ConnectionError(
-            f"RAY_ADDRESS={address}: expected a Ray cluster that accepts this process, got {got}. {remedy}"
-        ) from None
-
-
-def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
-    """Raise unless the cluster is large enough for the workers. Start Ray first if any workers are asked for.
-
-    Resources that other programs use at the moment count as available.
-
-    Args:
-        settings: The settings that ask for the workers; the error text begins with them.
-        *workers: For each kind of worker, the number of workers, and the resources of one worker, which a single node
-            must have, such as ``(4, {"CPU": 1.0, "GPU": 0.5})``.
-
-    Raises:
-        ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
-    """
-    asked = [(number, resources) for number, resources in workers if number]
-    if asked:
-        start_ray()
-        import ray
-
-        check_room(settings, asked, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-
-
-def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
-    """Raise unless the cluster is large enough for all env runners and learners of a run together; see
-    :func:`check_resources`."""
-    check_resources(
-        f"num_env_runners={runners.num_env_runners}, num_learners={learners.num_learners}",
-        (runners.num_env_runners, {"CPU": runners.num_cpus_per_env_runner}),
-        (learners.num_learners, {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}),
-    )
 
 
 @dataclass(frozen=True)
@@ -133,65 +50,6 @@ class Answer:
     worker: int
     value: Any = None
     failure: Failure | None = None
-
-
-@dataclass
-class _State:
-    """The state of one worker, as the main process knows it.
-
-    Attributes:
-        room: The placement group with the CPUs and GPUs that Ray reserved for the worker; None if it needs no group.
-        actor: Its :class:`RayActor`; None while the worker has no process.
-        incarnation: Number of times it was restarted; -1 before it is first started.
-        calls: References to the replies of its unanswered calls, oldest first.
-        num_raised: Number of calls of this incarnation that raised.
-        is_made: Whether the worker object was built. If not, its only call is the one that builds it.
-        process: Its process; None if the process runs on another machine.
-        address: Address of its machine; empty until its process reports the address.
-        failures: Number of failures in a row, without a call in between that made progress.
-        restart_at: Time at which it is restarted, by ``time.monotonic()``; None if no restart is planned.
-        is_gone: Whether it failed and will not be restarted.
-        asked: Reference to the report that its process was asked for; None if no report is awaited.
-        progress: The last progress that it reported; None before the first report.
-        sign_of_life_at: Time at which it was started, last answered, or last reported a new progress.
-        crash_report: The file in which its process reports how it ended.
-    """
-
-    room: Any = None
-    actor: Any = None
-    incarnation: int = -1
-    calls: deque[Any] = field(default_factory=deque)
-    num_raised: int = 0
-    is_made: bool = False
-    process: psutil.Process | None = None
-    address: str = ""
-    failures: int = 0
-    restart_at: float | None = None
-    is_gone: bool = False
-    asked: Any = None
-    progress: int | None = None
-    sign_of_life_at: float = 0.0
-    crash_report: CrashReport | None = None
-
-    @property
-    def is_up(self) -> bool:
-        return self.is_made and self.restart_at is None
-
-    def how_it_died(self, error: Exception) -> str:
-        """Describe how the worker's process ended, after a call to it failed with Ray's ``error``."""
-        report = "" if self.crash_report is None else self.crash_report.read()
-        if self.process is None and not report:  # on another machine, or lost before it said where it is
-            return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
-        # a crash and os._exit() leave a report; a process that gets SIGKILL cannot write one
-        return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
-
-    def hang(self, timeout_s: float) -> Failure:
-        """Return the failure of a worker that made no progress for ``timeout_s`` seconds. Its message has the worker's
-        current calls, if the worker's process reports them."""
-        where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
-        message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
-        calls = "".join(f"\n  {call}" for call in where)
-        return Failure("hung", "TimeoutError", message, f"Its calls, most recent first:{calls}" if where else "")
 
 
 @dataclass(frozen=True)
@@ -221,11 +79,11 @@ class RayWorkers:
         num_cpus, num_gpus: CPUs and GPUs that Ray reserves for each worker.
         num_threads: Number of torch threads in each worker; None takes ``num_cpus`` rounded down, but at least 1.
         timeout_s: Seconds without progress after which a worker counts as hung.
-        max_restarts: Largest number of restarts of one worker in a row, without a call in between that makes progress.
+        restarts: Decides which of the workers that fail are restarted.
+        accounts: The record in which restarts and bytes of shared arguments are counted.
 
     Attributes:
-        num_restarts: Restarts so far, of all workers.
-        num_bytes_shared: Bytes of shared arguments sent so far, summed over the workers that received them.
+        accounts: See the argument.
 
     Raises:
         ValueError: If the cluster is too small.
@@ -243,10 +101,11 @@ class RayWorkers:
         num_gpus: float = 0.0,
         num_threads: int | None = None,
         timeout_s: float,
-        max_restarts: int,
+        restarts: RestartPolicy,
+        accounts: WorkerAccounts,
     ) -> None:
         self.name, self.size = name, size
-        self.num_restarts = self.num_bytes_shared = 0
+        self.accounts, self._restarts = accounts, restarts
         self._resources = {"CPU": num_cpus, "GPU": num_gpus}
         check_resources(f"{size} {name}s", (size, self._resources))
         import ray
@@ -254,16 +113,14 @@ class RayWorkers:
         check_portable(name, factory)
         self._factory = pack(factory)
         self._num_threads = num_threads or max(1, int(num_cpus))
-        self._timeout_s, self._max_restarts = timeout_s, max_restarts
-        self._poll_s = min(1.0, timeout_s / 4)
+        self._timeout_s, self._poll_s = timeout_s, min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
         kind = type(name.title().replace(" ", ""), (RayActor,), {})  # Ray names the process after it
         self._actor_class: Any = ray.remote(**options)(kind)
-        rooms: list[Any] = []
-        self._rooms, self._give_back = rooms, weakref.finalize(self, _give_back, rooms)
+        self._processes = [RayProcess() for _ in range(size)]
+        self._rooms: list[Any] = []
+        self._give_back = weakref.finalize(self, free, self._rooms)
         self._give_back.atexit = False  # when Python exits, Ray frees the rooms itself
-        self._here = ray.get_runtime_context().get_node_id()
-        self._states = [_State() for _ in range(size)]
         self._kept: list[Answer] = []  # for collect(): they arrived during call() or wait_until_up()
         self._watched_at = time.monotonic()
         self._is_built = False
@@ -283,7 +140,7 @@ class RayWorkers:
         Raises:
             WorkerFailed: If a worker cannot be built.
         """
-        while not all(state.is_up for state in self._states):
+        while not all(process.is_up for process in self._processes):
             for answer in self._collect(None):
                 failure = answer.failure
                 assert failure is not None  # no call was submitted yet
@@ -297,20 +154,20 @@ class RayWorkers:
 
     def is_up(self, worker: int) -> bool:
         """Return whether the worker is built and does not wait for a restart."""
-        return self._states[worker].is_up
+        return self._processes[worker].is_up
 
     def is_gone(self, worker: int) -> bool:
         """Return whether the worker failed and will not be restarted."""
-        return self._states[worker].is_gone
+        return self._processes[worker].is_gone
 
     def in_flight(self, worker: int) -> int:
         """Return the number of unanswered calls of the worker; 0 if it is not built yet."""
-        state = self._states[worker]
-        return len(state.calls) if state.is_made else 0
+        process = self._processes[worker]
+        return len(process.calls) if process.is_made else 0
 
     def incarnation(self, worker: int) -> int:
         """Return the number of times the worker was restarted."""
-        return self._states[worker].incarnation
+        return self._processes[worker].incarnation
 
     def raise_incarnation(self, worker: int, least: int) -> int:
         """Raise the worker's number of restarts to ``least`` if it is lower, and return the number.
@@ -318,19 +175,19 @@ class RayWorkers:
         A run that continues from a checkpoint calls this method, so as not to repeat the random streams of earlier
         incarnations.
         """
-        state = self._states[worker]
-        state.incarnation = max(state.incarnation, least)
-        return state.incarnation
+        process = self._processes[worker]
+        process.incarnation = max(process.incarnation, least)
+        return process.incarnation
 
     def pids(self) -> list[int | None]:
         """Return the process ids of the workers; None for a worker without a process on this machine."""
-        return [None if state.process is None else state.process.pid for state in self._states]
+        return [None if process.local is None else process.local.pid for process in self._processes]
 
     @property
     def address(self) -> str:
         """The address at which the other workers reach worker 0; 127.0.0.1 if all workers are on one machine."""
-        addresses = {state.address for state in self._states}
-        return "127.0.0.1" if len(addresses) == 1 else self._states[0].address
+        addresses = {process.address for process in self._processes}
+        return "127.0.0.1" if len(addresses) == 1 else self._processes[0].address
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
         """Call a method of a worker without waiting for the answer. A worker answers its calls in the order of
@@ -346,27 +203,25 @@ class RayWorkers:
         Raises:
             RuntimeError: If the worker is not up, or has too many unanswered calls.
         """
-        state = self._states[worker]
-        if not state.is_up or len(state.calls) >= MAX_IN_FLIGHT:
+        process = self._processes[worker]
+        if not process.is_up or len(process.calls) >= MAX_IN_FLIGHT:
             raise RuntimeError(
                 f"RayWorkers.submit(): expected a worker that takes a call now, got {self.name} {worker}, which does "
                 "not. Check is_up() and in_flight() first."
             )
         with uninterrupted():
-            if not state.calls:
-                state.sign_of_life_at = time.monotonic()
             refs = () if shared is None else (self._ref_of(shared),)
-            state.calls.append(state.actor.call.remote(state.num_raised, method, pack(args), *refs))
+            process.call(method, pack(args), *refs)
 
     def post(self, worker: int, shared: _Shared) -> None:
         """Pass a value that :meth:`share` prepared to the method ``receive()`` of a worker before it executes another
         call, even one that was submitted before. Do not wait for it. The worker must be up. It does not get messages
         that are replaced by a later one in the meantime."""
-        self._states[worker].actor.post.options(concurrency_group="control").remote(self._ref_of(shared))
+        self._processes[worker].actor.post.options(concurrency_group="control").remote(self._ref_of(shared))
 
     def _ref_of(self, shared: _Shared) -> Any:
         """Return the reference to a shared value, to send it to a worker, and count its bytes."""
-        self.num_bytes_shared += shared.num_bytes
+        self.accounts.num_bytes_shared += shared.num_bytes
         return shared.ref
 
     def share(self, value: Any) -> _Shared:
@@ -441,11 +296,11 @@ class RayWorkers:
             self._spawn_due()
             now = time.monotonic()
             until = [now + self._poll_s] if deadline is None else [now + self._poll_s, deadline]
-            until += [state.restart_at for state in self._states if state.restart_at is not None]
+            until += [process.restart_at for process in self._processes if process.restart_at is not None]
             ready = self._wait(max(0.0, min(until) - now))
             answers = [answer for worker in ready for answer in self._take_reply(worker)]
             answers += self._give_up_hung()
-            expects = any(state.calls or state.restart_at is not None for state in self._states)
+            expects = any(process.calls or process.restart_at is not None for process in self._processes)
             if answers or ready or not expects or (deadline is not None and time.monotonic() >= deadline):
                 return answers
 
@@ -454,8 +309,8 @@ class RayWorkers:
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
-            for state in self._states:
-                state.sign_of_life_at = min(now, state.sign_of_life_at + away)
+            for process in self._processes:
+                process.sign_of_life_at = min(now, process.sign_of_life_at + away)
 
     def _wait(self, timeout: float) -> list[int]:
         """Return the workers whose oldest call is answered. Wait for the first such worker for up to ``timeout``
@@ -463,7 +318,7 @@ class RayWorkers:
         import ray
 
         # A worker answers in order, so no later call of it can be answered yet.
-        oldest = {state.calls[0]: worker for worker, state in enumerate(self._states) if state.calls}
+        oldest = {process.calls[0]: worker for worker, process in enumerate(self._processes) if process.calls}
         with interruptible():
             if not oldest:
                 time.sleep(timeout)
@@ -474,71 +329,28 @@ class RayWorkers:
         return [oldest[ref] for ref in ready]
 
     def _take_reply(self, worker: int) -> list[Answer]:
-        """Return the answer to the worker's oldest call. If its process ended, return an answer with the failure for
+        """Return the answer to the worker's oldest call. If the worker is lost, return an answer with the failure for
         each of its calls.
 
         If the oldest call is the one that builds the worker, its reply is not an answer, and the list is empty.
         """
-        state = self._states[worker]
-        failure, made_progress, value = self._unpacked(state, state.calls[0])
-        if failure is not None and (failure.kind == "died" or not state.is_made):
+        process = self._processes[worker]
+        failure, made_progress, value = process.read_reply(self._timeout_s)
+        # The worker is already executing the call behind a reply that cannot be read. Only when its process has ended
+        # does its step counter say what both calls have cost.
+        is_lost = failure is not None and (failure.kind == "died" or not process.is_made or len(process.calls) > 1)
+        if failure is not None and is_lost:
             return self._lose(worker, failure)
-        state.calls.popleft()
-        state.sign_of_life_at = time.monotonic()
-        if not state.is_made:
-            if not state.address:
-                self._read_report(state)
-            state.is_made = True
+        process.calls.popleft()
+        process.sign_of_life_at = time.monotonic()
+        if not process.is_made:
+            if not process.address:
+                process.read_report()
+            process.is_made = True
             return []
         if made_progress:
-            state.failures = 0
+            self._restarts.forgive(worker)
         return [Answer(worker, value, failure)]
-
-    def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
-        """Return what ``reply``, the oldest one, contains: the failure of the call or None, whether the worker made
-        progress, and the value. If the call raised, drop the later calls, which the worker does not execute."""
-        import ray
-        from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
-
-        try:
-            packed: Any = ray.get(reply, timeout=self._timeout_s)
-        except RayError as error:
-            lines = str(error).strip().splitlines() or ["(no message)"]
-            # An error of Ray's own code is a traceback, whose last line gives the reason.
-            message = lines[-1 if isinstance(error, RayTaskError) else 0].strip()
-            if isinstance(error, OutOfMemoryError):
-                message = str(error)
-            elif isinstance(error, RayActorError):
-                message = state.how_it_died(error)
-            return Failure("died", type(error).__name__, message), False, None
-        try:
-            failure, made_progress, value = unpack(packed)
-        except Exception as error:  # for example, a class that cannot be unpickled here
-            return failure_of(error), False, None
-        if failure is not None:
-            state.num_raised += 1
-            state.calls = deque([reply])
-        return failure, made_progress, value
-
-    def _ask(self, state: _State) -> None:
-        """Ask a worker's process to report its progress, without waiting for the reply. A second thread of the process
-        replies, even while the worker is busy."""
-        assert state.crash_report is not None
-        report = state.actor.report.options(concurrency_group="control")
-        state.asked = report.remote(state.crash_report.path, _place)
-
-    def _read_report(self, state: _State) -> None:
-        """Read the report of a worker's process: the progress of the worker and, the first time, the process id and the
-        machine."""
-        import ray
-
-        progress, pid, node, address = ray.get(state.asked)
-        if not state.address or state.progress not in (None, progress):
-            state.sign_of_life_at = time.monotonic()
-        if not state.address and node == self._here:
-            with contextlib.suppress(psutil.NoSuchProcess):  # the process has already ended
-                state.process = psutil.Process(pid)
-        state.address, state.progress, state.asked = address, progress, None
 
     def _give_up_hung(self) -> list[Answer]:
         """End the workers that made no progress, or got no room on the cluster, for too long. Ask busy workers for
@@ -551,74 +363,49 @@ class RayWorkers:
         from ray.exceptions import RayError
 
         answers: list[Answer] = []
-        for worker, state in enumerate(self._states):
-            if not state.calls:
+        for worker, process in enumerate(self._processes):
+            if not process.calls:
                 continue
-            if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
+            if process.asked is not None and ray.wait([process.asked], timeout=0)[0]:
                 with contextlib.suppress(RayError):  # the calls of such a process fail too, and report why
-                    self._read_report(state)
-            waited = time.monotonic() - state.sign_of_life_at
-            timeout_s = self._timeout_s if state.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)
-            if not state.address and waited > PLACING_TIMEOUT_S and not self._has_room(state):
+                    process.read_report()
+            waited = time.monotonic() - process.sign_of_life_at
+            timeout_s = self._timeout_s if process.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)
+            if not process.address and waited > PLACING_TIMEOUT_S and not process.has_room:
                 message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
                 answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
             elif waited > timeout_s:
-                answers += self._lose(worker, state.hang(timeout_s))
-            elif state.asked is None and state.is_made and waited > self._poll_s / 2:
-                self._ask(state)
+                answers += self._lose(worker, process.hang(timeout_s))
+            elif process.asked is None and process.is_made and waited > self._poll_s / 2:
+                process.ask_for_report()
         return answers
-
-    def _has_room(self, state: _State) -> bool:
-        """Return whether Ray has reserved the worker's CPUs and GPUs, even if its process has not started yet."""
-        from ray.util import placement_group_table
-
-        return state.room is None or placement_group_table(state.room)["state"] == "CREATED"
 
     # --- starting, restarting and ending ------------------------------------------------------------------------------
 
     def _spawn(self, worker: int) -> None:
         """Build the worker's next incarnation: in its process if that still runs, otherwise in a new process."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        state = self._states[worker]
-        state.incarnation += 1
-        state.restart_at, state.progress, state.sign_of_life_at = None, None, time.monotonic()
-        state.is_made, state.num_raised = False, 0
-        if state.actor is None:
-            state.room = state.room or self._set_aside()
-            state.crash_report = CrashReport()
-            # None, not "DEFAULT", which would start it outside of the room of a trial
-            where = None if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
-            name = f"{self.name} {worker}".replace(" ", "_")
-            state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
-            self._ask(state)
-        state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
-
-    def _set_aside(self) -> Any:
-        """Reserve the CPUs and GPUs of one worker until :meth:`stop`, so that it still has them after a restart. Return
-        the placement group, or None if the worker needs no group."""
-        from ray.util import get_current_placement_group, placement_group
-
-        asked = {name: number for name, number in self._resources.items() if number}
-        if not asked or get_current_placement_group() is not None:  # a trial of Ray Tune has its own room
-            return None
-        self._rooms.append(placement_group([asked]))
-        return self._rooms[-1]
+        process = self._processes[worker]
+        if process.actor is None:
+            if process.room is None and (room := reserve(self._resources)) is not None:
+                self._rooms.append(room)
+                process.room = room
+            process.start(self._actor_class, f"{self.name} {worker}".replace(" ", "_"))
+        process.make(self._factory, worker, self._num_threads)
 
     def _spawn_due(self) -> None:
         """Restart the workers whose restart delay is over."""
-        for worker, state in enumerate(self._states):
-            if state.restart_at is not None and state.restart_at <= time.monotonic():
-                self.num_restarts += 1
+        for worker, process in enumerate(self._processes):
+            if process.restart_at is not None and process.restart_at <= time.monotonic():
+                self.accounts.num_restarts += 1
                 self._spawn(worker)
 
     def restart(self, worker: int, delay: float = 0.0) -> None:
         """End the worker's process, drop the worker's calls, and start the worker again after ``delay`` seconds."""
-        state = self._states[worker]
+        process = self._processes[worker]
         with uninterrupted():
-            self._end(state, at_once=True)
-            state.is_gone = False
-            state.restart_at = time.monotonic() + delay
+            process.end(at_once=True)
+            process.is_gone = False
+            process.restart_at = time.monotonic() + delay
             self._spawn_due()
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:
@@ -636,73 +423,41 @@ class RayWorkers:
         Returns:
             An answer with the failure for each unanswered call of the worker. If it has no such call, a single answer.
         """
-        state = self._states[worker]
-        num_answers = max(1, len(state.calls))
-        state.failures += 1
-        may_help = self._is_built or failure.kind == "died"
-        delay = restart_delay(state.failures, self._max_restarts) if may_help else None
+        process = self._processes[worker]
+        num_answers = max(1, len(process.calls))
+        delay = self._restarts.delay_after_failure(worker)
+        if not self._is_built and failure.kind != "died":
+            delay = None  # what cannot be built raises again
+        is_first = self._restarts.failures[worker] == 1
         # After the first error in a row, the next worker is built in the same process, which saves the start of one.
-        if failure.kind != "raised" or state.failures > 1 or delay is None or not state.is_up or state.calls:
-            self._end(state, at_once=failure.kind != "raised")
-        state.is_gone = delay is None
-        state.restart_at = None if delay is None else time.monotonic() + delay
-        failure = replace(failure, final=state.is_gone)
+        is_idle = failure.kind == "raised" and process.is_up and not process.calls
+        if not (is_idle and is_first) or delay is None:
+            process.end(at_once=not is_idle)
+        process.is_gone = delay is None
+        process.restart_at = None if delay is None else time.monotonic() + delay
+        failure = replace(failure, final=process.is_gone)
         if self._is_built or not failure.final:  # a failure that ends build() is in the error of build()
             again = "" if delay is None else f"; it restarts in {delay:.2g} s"
-            again += ", in a new process" if again and state.actor is None else ""
+            again += ", in a new process" if again and process.actor is None else ""
             text = f"{failure.text}\n\n{failure.traceback}".strip()
-            if state.failures > 1:  # the first failure was logged with its traceback
+            if not is_first:  # the first failure was logged with its traceback
                 text = failure.text.partition("\n")[0]
             logger.warning("%s %d failed%s: %s", self.name, worker, again, text)
         return [Answer(worker, failure=failure)] * num_answers
-
-    def _end(self, state: _State, at_once: bool = False) -> None:
-        """End the worker's process and drop the worker's calls. With ``at_once``, wait until the process has ended."""
-        import ray
-
-        if state.actor is None:
-            return
-        ray.kill(state.actor, no_restart=True)
-        if state.process is not None and at_once:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                state.process.kill()  # a process that is stopped or never returns to Python ignores ray.kill()
-            psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # from then on, its step counter does not change
-        state.actor, state.is_made, state.asked, state.process, state.address = None, False, None, None, ""
-        state.calls.clear()
-        if state.crash_report is not None:
-            state.crash_report.close()
-            state.crash_report = None
 
     def stop(self) -> None:
         """Call ``stop()`` of every worker, and end the processes. A second call does nothing."""
         import ray
 
         if self._give_back.alive and ray.is_initialized():  # ray.shutdown() ends the processes, too
-            made = [state.actor for state in self._states if state.is_made]
+            made = [process.actor for process in self._processes if process.is_made]
             closing = [actor.call.remote(math.inf, "stop", pack(())) for actor in made]  # whatever raised before
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
-            processes = [state.process for state in self._states if state.process is not None]
-            for state in self._states:
-                self._end(state)
-            for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
+            running = [process.local for process in self._processes if process.local is not None]
+            for process in self._processes:
+                process.end()
+            for still_running in psutil.wait_procs(running, KILL_TIMEOUT_S)[1]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+                    still_running.kill()
         self._give_back()  # does nothing if it was called before
-
-
-def _place() -> tuple[str, str]:
-    """Return the id of this process's node, and the node's address."""
-    import ray
-
-    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-
-
-def _give_back(rooms: Sequence[Any]) -> None:
-    """Free the CPUs and GPUs that Ray reserved in the placement groups ``rooms``."""
-    import ray
-    from ray.util import remove_placement_group
-
-    if ray.is_initialized():
-        for room in rooms:
-            remove_placement_group(room)

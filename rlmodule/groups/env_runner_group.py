@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from gymnasium import Space
 
 from catalog.activations import without_initialisers
 from rlmodule.data.rollout import Rollout
+from rlmodule.distributed.restarts import WorkerAccounts
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
@@ -46,18 +46,17 @@ class EnvRunnerGroup(ABC):
         observation_space, action_space: Spaces of one env. For a multi-agent env, dicts of spaces by agent.
         module: The module that acts with the learner's weights, or for a multi-agent env, all such modules; set by
             :meth:`build_modules`.
-        num_env_steps_lost: Number of env steps that were taken but are in no rollout, by cause.
+        accounts: What the runners have cost the run: lost env steps, restarts, and bytes of weights sent.
         held: Rollouts that :meth:`ask` asked for, and that have arrived and were not taken.
     """
 
     observation_space: Space
     action_space: Space
     module: Any
-    _processes: Any  # counts restarts of runners and bytes of weights sent
 
     def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
-        self.num_env_steps_lost: Counter[str] = Counter()
+        self.accounts = WorkerAccounts()
         self.held: list[Any] = []
         self._at_rest: State = {}  # states of envs that no runner of this group has
         self._version: tuple[int, ...] = ()
@@ -233,20 +232,25 @@ class EnvRunnerGroup(ABC):
         """Return the runners' entries in the ``workers`` section of a result: lost env steps and, of runners in other
         processes, their restarts and the cost of sending weights. It is empty if no step could be lost in this one."""
 
+    @property
+    def num_env_steps_lost(self) -> Counter[str]:
+        """Number of env steps that were taken but are in no rollout, by cause."""
+        return self.accounts.num_env_steps_lost
+
     def get_counters(self) -> dict[str, Any]:
         """Return the counters of the whole run: lost env steps, restarts of runners, and bytes of weights sent."""
         return {
             "num_env_steps_lost": dict(self.num_env_steps_lost),
-            "num_env_runner_restarts": self._processes.num_restarts,
-            "num_weight_bytes_sent": self._processes.num_bytes_shared,
+            "num_env_runner_restarts": self.accounts.num_restarts,
+            "num_weight_bytes_sent": self.accounts.num_bytes_shared,
         }
 
     def set_counters(self, counters: Mapping[str, Any]) -> None:
         """Restore the counters that :meth:`get_counters` returned."""
         self.num_env_steps_lost.clear()
         self.num_env_steps_lost.update(counters["num_env_steps_lost"])
-        self._processes.num_restarts = counters["num_env_runner_restarts"]
-        self._processes.num_bytes_shared = counters["num_weight_bytes_sent"]
+        self.accounts.num_restarts = counters["num_env_runner_restarts"]
+        self.accounts.num_bytes_shared = counters["num_weight_bytes_sent"]
 
     @abstractmethod
     def get_state(self) -> State:
@@ -308,13 +312,12 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         super().__init__(settings)
-        self._processes = SimpleNamespace(num_restarts=0, num_bytes_shared=0)  # of earlier parts of the run
         self._runner = runner_class_for(settings)(settings, run_seed=run_seed, role=role, on_env=on_env)
         self._asked: tuple[int, bool] | None = None  # the arguments of ask()
         self._policy_version = 0  # of the weights, when they were asked for or posted
         self._failure: Exception | None = None  # what the runner raised, for take()
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
-        self.num_env_steps_lost = self._runner.num_env_steps_lost
+        self.accounts.num_env_steps_lost = self._runner.num_env_steps_lost
 
     def _act_with(self, spec: Spec) -> None:
         self._has_copies = self._runner.device != self._tensors[0].device
@@ -332,7 +335,7 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
         rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
-        self.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
+        self.accounts.num_env_steps_lost.update(rollout.stats.get("num_env_steps_lost", {}))
         return [rollout]
 
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:

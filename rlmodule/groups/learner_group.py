@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
+from rlmodule.distributed.restarts import WorkerAccounts
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.episode_learner import EpisodeLearner
 from rlmodule.learning.learner import Learner
@@ -58,15 +58,15 @@ class LearnerGroup(ABC):
     Attributes:
         module: The modules, on the CPU of this process. A learner that is in this process and on the CPU trains these
             modules themselves; otherwise they are copies.
+        accounts: What the learners have cost the run: their restarts.
         num_env_steps_dropped: Rows of data that were dropped because learners in other processes were busy or raised.
     """
 
     module: MultiRLModule
-    _processes: Any  # counts restarts of learners
     _has_copies: bool  # whether `module` has copies of the learners' weights
 
     def __init__(self, learner_class: type[Learner]) -> None:
-        self._learner_class, self.num_env_steps_dropped = learner_class, 0
+        self._learner_class, self.accounts, self.num_env_steps_dropped = learner_class, WorkerAccounts(), 0
 
     @staticmethod
     def create(
@@ -384,13 +384,13 @@ class LearnerGroup(ABC):
 
     def get_counters(self) -> dict[str, int]:
         """Return the counters of the whole run: ``num_learner_restarts`` and ``num_env_steps_dropped``."""
-        restarts = self._processes.num_restarts
+        restarts = self.accounts.num_restarts
         return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
         """Restore the counters that :meth:`get_counters` returned, here or in a group with a different
         ``num_learners``."""
-        self._processes.num_restarts = counters["num_learner_restarts"]
+        self.accounts.num_restarts = counters["num_learner_restarts"]
         self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     @abstractmethod
@@ -409,7 +409,6 @@ class LocalLearnerGroup(LearnerGroup):
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         super().__init__(learner_class)
-        self._processes = SimpleNamespace(num_restarts=0)  # of earlier parts of the run
         self._learner: Any = learner_class(settings, spec, run_seed=run_seed)
         self._has_copies = self._learner.device.type != "cpu"
         self.module = spec.build() if self._has_copies else self._learner.module

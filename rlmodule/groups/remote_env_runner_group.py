@@ -20,6 +20,7 @@ from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 from rlmodule.distributed.ray_workers import Answer, RayWorkers
 from rlmodule.distributed.resources import room_remedy
+from rlmodule.distributed.restarts import RestartPolicy
 from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
@@ -88,6 +89,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     ) -> None:
         super().__init__(settings)
         self.seconds_waited = self.seconds_sending = self.seconds_idle = 0.0
+        max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0
+        self._restarts = RestartPolicy(max_restarts, may_lose=settings.ignore_env_runner_failures)
         self._lost_for_good: WorkerFailed | None = None
         self._spec: Spec | None = None
         self._policies: PolicyChanges | None = None
@@ -101,7 +104,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
             undo.callback(self._remove_counters)  # some runners may have been built
-            self.workers = self._processes = self._start_processes(run_seed, role, on_env)
+            self.workers = self._start_processes(run_seed, role, on_env)
             undo.callback(self.workers.stop)
             self.observation_space, self.action_space = self._call_all("get_spaces", {0: ()})[0]
             undo.pop_all()
@@ -126,7 +129,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             functools.partial(RunnerActor, make, settings.num_envs_per_env_runner, env_spec, prefix, host),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
-            max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
+            restarts=self._restarts,
+            accounts=self.accounts,
         )
 
     def _known_of(self, worker: int) -> _Known:
@@ -349,17 +353,18 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         Raises:
             WorkerFailed: If the settings do not allow the run to continue.
         """
-        settings, name = self._settings, f"env runner {worker}"
-        goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
+        name, restarts = f"env runner {worker}", self._restarts
         if failure.type == ModuleFailed.__name__:
             remedy = "Fix the module or its catalog: num_env_runners=0 debugs them here."
             self._lost_for_good = WorkerFailed(name, failure, remedy)
             raise self._lost_for_good
         if failure.kind == "raised" and self.workers.is_up(worker):
-            if not goes_on:  # as in this process: the runner still works, and the caller may sample again
+            if not (
+                restarts.max_in_a_row or restarts.may_lose
+            ):  # as in this process: the runner still works, and the caller may sample again
                 raise WorkerFailed(name, failure, f"{self._cure_of(failure)}num_env_runners=0 debugs it here.")
             failure = self.workers.restart_later(worker, failure)
-        if not failure.final or (settings.ignore_env_runner_failures and self._num_left()):
+        if not failure.final or restarts.goes_on_without_failed(self._num_left()):
             return
         # other runners may fail at the same time: wait a moment for answers, and keep them for the next call of collect
         deadline, answers = monotonic() + MOMENT_S, list[Answer]()
@@ -368,8 +373,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.workers.keep(answers)
         num_left = self._num_left()
         remedy = "Let runners restart, .fault_tolerance(restart_failed_env_runners=True)"
-        if settings.restart_failed_env_runners:
-            remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
+        if restarts.max_in_a_row:
+            remedy = f"It failed {restarts.max_in_a_row + 1} times in a row"
         remedy += f"; {num_left} of {self.workers.size} env runners are left. {self._cure_of(failure)}"
         if num_left:
             remedy += "To continue without it: .fault_tolerance(ignore_env_runner_failures=True). "
@@ -401,8 +406,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def report(self) -> dict[str, Any]:
         return self._lost_steps() | {
             "num_healthy_env_runners": self.num_healthy,
-            "num_env_runner_restarts_lifetime": self.workers.num_restarts,
-            "num_weight_bytes_sent_lifetime": self.workers.num_bytes_shared,
+            "num_env_runner_restarts_lifetime": self.accounts.num_restarts,
+            "num_weight_bytes_sent_lifetime": self.accounts.num_bytes_shared,
             "waited_for_env_runners_s": self.seconds_waited,
             "sending_weights_s": self.seconds_sending,
             "env_runners_waited_s": self.seconds_idle,

@@ -13,10 +13,11 @@ import torch
 from rlmodule.collective import CollectiveError
 from rlmodule.data.columns import Batch
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
+from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
+from rlmodule.distributed.restarts import RestartPolicy
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Learner
@@ -93,8 +94,7 @@ class RemoteLearnerGroup(LearnerGroup):
         super().__init__(learner_class)
         self.module, self._has_copies, self._num_updates = spec.build(), True, 0
         self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
-        self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
-        self._restarts_in_a_row = 0
+        self._restarts = RestartPolicy(settings.max_restarts_in_a_row if settings.restart_failed_learners else 0)
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
         self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
@@ -103,7 +103,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
         self._state: State = {}  # the state that the learners returned last
-        self.workers = self._processes = RayWorkers(
+        self.workers = RayWorkers(
             "learner",
             settings.num_learners,
             functools.partial(
@@ -115,7 +115,9 @@ class RemoteLearnerGroup(LearnerGroup):
             num_gpus=settings.num_gpus_per_learner,
             num_threads=settings.torch_num_threads,
             timeout_s=settings.learner_timeout_s,
-            max_restarts=0,  # this class restarts them, all together: a new one alone would lack the others' state
+            # this class restarts them, all together: a new one alone would lack the others' state
+            restarts=RestartPolicy(0),
+            accounts=self.accounts,
         )
         self._begin_setup()
         try:
@@ -292,7 +294,7 @@ class RemoteLearnerGroup(LearnerGroup):
         if task.results is None:
             task.results = [task.answers[rank][0] for rank in range(len(task.args))]
             if task is not self._setup_task:
-                self._restarts_in_a_row = 0  # a task that was repeated would be no progress
+                self._restarts.forgive()  # a task that was repeated would be no progress
             if task.reduce_fn is not None:
                 self._finished.append((task.reduce_fn, task.results))
         if task.returns_state:
@@ -320,8 +322,7 @@ class RemoteLearnerGroup(LearnerGroup):
             self._drop_updates()
             self._failed, self._must_restart = {}, True  # the learners may differ by an update
             raise WorkerFailed(f"learner {rank}", failure, "num_learners=0 debugs it in this process.")
-        self._restarts_in_a_row += 1
-        delay = restart_delay(self._restarts_in_a_row, self._max_restarts)
+        delay = self._restarts.delay_after_failure()
         if delay is not None:
             logger.warning("all learners restart and continue from where they were")
             self._restart(delay)
@@ -329,7 +330,7 @@ class RemoteLearnerGroup(LearnerGroup):
         remedy = "Load the last checkpoint: from_checkpoint(path)."
         if failure.kind == "hung":
             remedy = f"If a step may take that long, raise .learners(learner_timeout_s=...). {remedy}"
-        if not self._max_restarts:
+        if not self._restarts.max_in_a_row:
             remedy = f"Let learners restart: .fault_tolerance(restart_failed_learners=True). {remedy}"
         self._end = WorkerFailed(f"learner {rank}", failure, remedy)
         self._drop_updates()

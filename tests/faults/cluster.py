@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
         cluster.add_node(num_cpus=2)
         made.wait_until_healthy()
         assert len(made.sample()) == 2
-        assert made.group.workers.num_restarts == 1
+        assert made.group.accounts.num_restarts == 1
         made.races += 1
         made.check_accounts()
         made.check_seeds()

@@ -44,7 +44,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
 def survive(made: Crowd, kind: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
     """Let runner 1 do as ``kind`` says: the other one is not disturbed, and this one is replaced."""
     made.wait_until_healthy()
-    lost, restarts = made.lost(), made.group.workers.num_restarts
+    lost, restarts = made.lost(), made.group.accounts.num_restarts
     made.command(1, kind)
     with caplog.at_level("WARNING", "rlmodule.distributed.ray_workers"):
         (rollout,) = made.sample()
@@ -52,7 +52,7 @@ def survive(made: Crowd, kind: str, message: str, caplog: pytest.LogCaptureFixtu
     assert message in caplog.text
     assert 1 <= made.lost() - lost <= rollout.num_env_steps
     made.wait_until_healthy()
-    assert made.group.workers.num_restarts == restarts + 1
+    assert made.group.accounts.num_restarts == restarts + 1
     assert len(made.sample()) == 2
     made.check_accounts()
     made.check_seeds()
@@ -137,12 +137,12 @@ def test_a_runner_that_is_killed_before_its_rollout_is_taken_costs_that_alone(to
 @pytest.mark.faults
 def test_when_all_are_killed_sampling_waits_for_the_next(tough: Crowd) -> None:
     tough.wait_until_healthy()
-    restarts = tough.group.workers.num_restarts
+    restarts = tough.group.accounts.num_restarts
     for worker in range(2):
         os.kill(tough.pid(worker), signal.SIGKILL)
     assert tough.sample()  # no iteration is empty
     tough.wait_until_healthy()
-    assert tough.group.workers.num_restarts == restarts + 2
+    assert tough.group.accounts.num_restarts == restarts + 2
     tough.check_accounts()
 
 

@@ -21,6 +21,7 @@ DRIVER = tuple(
     f"/rlmodule/{name}.py"
     for name in (
         "distributed/interrupts",
+        "distributed/ray_process",
         "distributed/ray_workers",
         "groups/remote_env_runner_group",
         "groups/remote_learner_group",

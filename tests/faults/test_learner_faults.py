@@ -70,10 +70,10 @@ class Run:
         expected, bits = [message(each) for each in self.learn(data)], self.digests()
         self.group.set_state(self.initial)
         (self.plan.folder / "plan").write_text(planned)
-        before = self.processes.workers.num_restarts
+        before = self.processes.accounts.num_restarts
         results = [message(each) for each in self.learn(data)]
         assert self.plan.times_left == 0
-        assert self.processes.workers.num_restarts - before == restarts * strikes
+        assert self.processes.accounts.num_restarts - before == restarts * strikes
         assert self.digests() == bits
         assert len({*bits}) == 1
         assert results == expected
@@ -144,7 +144,7 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
     run.plan.clear()
     run.group.set_state(run.initial)
     size, (data,) = len(run.pids()), rollouts(1)
-    before, restarts = run.processes.num_env_steps_dropped, run.processes.workers.num_restarts
+    before, restarts = run.processes.num_env_steps_dropped, run.processes.accounts.num_restarts
     run.plan.write("die", rank=size - 1, step=1)
     told_of, num_calls = list[Any](), 0
     while len(told_of) < 2:
@@ -152,7 +152,7 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
         num_calls += 1
         time.sleep(0.02)
     assert run.plan.times_left == 0
-    assert run.processes.workers.num_restarts - restarts == size
+    assert run.processes.accounts.num_restarts - restarts == size
     dropped = (run.processes.num_env_steps_dropped - before) // data.num_env_steps
     assert dropped > 0  # calls that returned while the learners were away
     bits, learned = run.digests(), num_calls - dropped
@@ -262,7 +262,7 @@ def test_a_crash_loop_ends(made: Any) -> None:
     with pytest.raises(WorkerFailed, match=r"learner 0.*from_checkpoint"):
         run.learn(rollouts(1))
     assert run.plan.times_left == 98
-    assert run.processes.workers.num_restarts == 1
+    assert run.processes.accounts.num_restarts == 1
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -53,7 +53,7 @@ def main(folder: Path, how: str) -> None:
             weights.append(digest(algorithm.get_module()))
             message = {
                 "iterations": result["training_iteration"],
-                "where": [[state.address for state in group._states] for group in groups],
+                "where": [[process.address for process in group._processes] for group in groups],
                 "weights": weights[:FIRST],
                 "workers": result["workers"],
             }

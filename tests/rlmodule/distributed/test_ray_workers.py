@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
-from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers, check_resources, start_ray
+from rlmodule.distributed.failures import Failure, WorkerFailed
+from rlmodule.distributed.ray_cluster import check_resources, start_ray
+from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
+from rlmodule.distributed.restarts import RestartPolicy, WorkerAccounts
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -103,9 +105,10 @@ class HangsInStop(Toy):
 def made() -> Iterator[Any]:
     groups: list[RayWorkers] = []
 
-    def make(factory: Any = Toy, size: int = 1, **settings: Any) -> RayWorkers:
-        settings = {"num_cpus": 0.1, "timeout_s": 30.0, "max_restarts": 2} | settings
-        groups.append(RayWorkers("toy", size, factory, **settings))
+    def make(factory: Any = Toy, size: int = 1, max_restarts: int = 2, **settings: Any) -> RayWorkers:
+        settings = {"num_cpus": 0.1, "timeout_s": 30.0} | settings
+        restarts, accounts = RestartPolicy(max_restarts), WorkerAccounts()
+        groups.append(RayWorkers("toy", size, factory, restarts=restarts, accounts=accounts, **settings))
         return groups[-1]
 
     yield make
@@ -116,7 +119,8 @@ def made() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[RayWorkers]:
     """Two workers for all tests; who ends one waits for the next."""
-    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=PATIENCE_S, max_restarts=2)
+    how: Any = {"restarts": RestartPolicy(2), "accounts": WorkerAccounts()}
+    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=PATIENCE_S, **how)
     yield group
     group.stop()
 
@@ -167,7 +171,7 @@ def test_what_is_shared_is_the_last_argument_and_its_bytes_are_counted(pair: Ray
     for worker in range(2):
         pair.submit(worker, "add", 1.0, shared=shared)
         assert float(one(pair.collect()).value.sum()) == 500_500.0
-    assert 2 * 4000 < pair.num_bytes_shared < 2 * 5000
+    assert 2 * 4000 < pair.accounts.num_bytes_shared < 2 * 5000
 
 
 def test_a_worker_takes_two_calls_at_once_and_no_third(pair: RayWorkers) -> None:
@@ -223,7 +227,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("how", "expected_text"), ENDS)
 def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, expected_text: str) -> None:
-    restarts, incarnation = pair.num_restarts, pair.incarnation(1)
+    restarts, incarnation = pair.accounts.num_restarts, pair.incarnation(1)
     pair.submit(1, "end", how)
     pair.submit(1, "add", 1)
     failures = [answer.failure for answer in pair.collect() if answer.failure is not None]
@@ -233,7 +237,7 @@ def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, e
     assert call(pair, 0, "add", 1).value == 1  # the other goes on meanwhile
     wait_until_up(pair, 1)
     assert call(pair, 1, "who").value[1] == incarnation + 1
-    assert pair.num_restarts == restarts + 1
+    assert pair.accounts.num_restarts == restarts + 1
 
 
 @pytest.mark.end_to_end
@@ -273,7 +277,7 @@ def test_a_worker_without_progress_is_found_and_replaced(impatient: RayWorkers) 
     impatient._watched_at -= 1000.0  # nobody looked for so long
     impatient.submit(0, "sleep", 60.0)
     impatient.collect(0.0)
-    assert impatient._states[0].sign_of_life_at <= time.monotonic()
+    assert impatient._processes[0].sign_of_life_at <= time.monotonic()
     failure = one(impatient.collect()).failure
     assert failure is not None
     assert failure.kind == "hung"
@@ -292,15 +296,34 @@ def test_a_crash_loop_ends(made: Any) -> None:
     while not group.is_gone(0):
         failures += [answer.failure for answer in group.collect()]
     assert [failure.final for failure in failures] == [True]
-    assert group.num_restarts == 1
+    assert group.accounts.num_restarts == 1
     assert group.collect() == []  # there is nothing to wait for
 
 
 def test_delays_grow_and_end() -> None:
-    delays = [restart_delay(failures, max_in_a_row=5) for failures in range(1, 7)]
+    policy = RestartPolicy(5)
+    delays = [policy.delay_after_failure() for _ in range(6)]
     assert delays[:5] == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1])
     assert delays[5] is None
-    assert restart_delay(1, max_in_a_row=0) is None
+    assert RestartPolicy(0).delay_after_failure() is None
+
+
+def test_progress_of_a_worker_forgives_its_failures_alone() -> None:
+    policy = RestartPolicy(2)
+    for worker in (0, 1, 0, 1):
+        assert policy.delay_after_failure(worker) is not None
+    policy.forgive(1)
+    policy.forgive(2)  # which has not failed
+    assert [policy.delay_after_failure(worker) for worker in (0, 1)] == [None, pytest.approx(0.1)]
+
+
+def test_a_run_goes_on_without_those_it_may_lose_while_one_is_left() -> None:
+    assert [RestartPolicy(0, may_lose=True).goes_on_without_failed(num_left) for num_left in (2, 1, 0)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not RestartPolicy(5).goes_on_without_failed(2)
 
 
 @pytest.mark.faults
@@ -354,7 +377,8 @@ def test_who_finds_no_room_is_told_what_to_do(
 def test_room_is_given_back_also_by_who_does_not_stop() -> None:
     import ray
 
-    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, max_restarts=2)
+    how: Any = {"restarts": RestartPolicy(2), "accounts": WorkerAccounts()}
+    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, **how)
     assert ray.available_resources().get("CPU", 0.0) < 3
     del group
     gc.collect()
@@ -370,16 +394,16 @@ def test_workers_meet_on_the_loopback_if_they_are_on_one_machine(
     pair: RayWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert pair.address == "127.0.0.1"
-    for state, address in zip(pair._states, ("10.0.0.1", "10.0.0.1"), strict=True):  # not that of the driver
-        monkeypatch.setattr(state, "address", address)
+    for process, address in zip(pair._processes, ("10.0.0.1", "10.0.0.1"), strict=True):  # not that of the driver
+        monkeypatch.setattr(process, "address", address)
     assert pair.address == "127.0.0.1"
-    monkeypatch.setattr(pair._states[1], "address", "10.0.0.2")
+    monkeypatch.setattr(pair._processes[1], "address", "10.0.0.2")
     assert pair.address == "10.0.0.1"
 
 
 NICENESS = """
 import os
-from rlmodule.distributed.ray_workers import start_ray
+from rlmodule.distributed.ray_cluster import start_ray
 
 os.nice(2)
 start_ray()

@@ -91,15 +91,15 @@ def test_weights_are_sent_when_they_changed_and_not_else(remote: EnvRunnerGroup)
         return next(iter([*remote.sample(5, explore=False, policy_version=4)]))[Columns.ACTION_DIST_INPUTS]
 
     greedy()
-    sent = remote.workers.num_bytes_shared
+    sent = remote.accounts.num_bytes_shared
     greedy()
-    assert remote.workers.num_bytes_shared == sent
+    assert remote.accounts.num_bytes_shared == sent
     with torch.no_grad():
         remote.module.get_parameter("pi.weight").zero_()
         remote.module.get_parameter("pi.bias").copy_(torch.tensor([7.0, -7.0]))
     assert torch.equal(greedy(), torch.tensor([7.0, -7.0]).expand(5, 1, 2))  # in place, though the version is the same
     size = sum(tensor.nbytes for tensor in remote.module.state_dict().values())
-    assert 2 * size <= remote.workers.num_bytes_shared - sent < 2 * size + 8000
+    assert 2 * size <= remote.accounts.num_bytes_shared - sent < 2 * size + 8000
 
 
 @pytest.mark.parametrize("cut_short", [KeyboardInterrupt, ZeroDivisionError])
@@ -144,10 +144,10 @@ def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> 
 def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) -> None:
     list(remote.sample(3))
     state = clone(remote.get_state())
-    restarts = remote.workers.num_restarts
+    restarts = remote.accounts.num_restarts
     remote.workers.restart(0)
     remote.set_state(state)
-    assert remote.workers.num_restarts == restarts + 1  # that of the accident
+    assert remote.accounts.num_restarts == restarts + 1  # that of the accident
     assert differences(remote.get_state(), state) == []
     assert {rollout.first_env_index for rollout in remote.sample(3)} == {0, 1}
     step_counter = remote._known[0].counter
@@ -158,10 +158,10 @@ def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) ->
 def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
     state = remote.get_state()
     bad = {key: {"incarnation": one["incarnation"], "noise": {"used": 0}} for key, one in state.items()}
-    restarts = remote.workers.num_restarts
+    restarts = remote.accounts.num_restarts
     with pytest.raises(WorkerFailed, match=r"env runner 0: .*KeyError(.|\n)*set_state\(\) raises"):
         remote.set_state(bad)
-    assert remote.workers.num_restarts == restarts
+    assert remote.accounts.num_restarts == restarts
     remote.set_state(state)
 
 
@@ -262,7 +262,7 @@ def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: Env
         for _ in range(2):
             with pytest.raises(WorkerFailed, match=r"LookupError: no such file over here.*Fix the module"):
                 list(group.sample(5))
-        assert group.workers.num_restarts == 0
+        assert group.accounts.num_restarts == 0
     finally:
         group.stop()
 

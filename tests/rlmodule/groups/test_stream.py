@@ -15,7 +15,8 @@ import torch
 from rlmodule import Columns, Rollout
 from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.distributed.interrupts import interruptible
-from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, _place
+from rlmodule.distributed.ray_process import _place
+from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 from rlmodule.groups.runner_actor import RunnerActor, Weights
@@ -87,7 +88,7 @@ def wait_until_delivered(made: Crowd) -> None:
     """Return once all that was posted has reached the runners, which read it in order."""
     import ray
 
-    for state in group_of(made).workers._states:
+    for state in group_of(made).workers._processes:
         report = state.actor.report.options(concurrency_group="control")
         ray.get(report.remote(state.crash_report.path, _place))  # type: ignore[union-attr]
 
@@ -233,10 +234,10 @@ def test_posted_weights_act_in_rollouts_that_were_asked_for_before(patient: Crow
         act_with(patient, float(version))
         group.post_weights(version)
     wait_until_delivered(patient)
-    sent = group.workers.num_bytes_shared
+    sent = group.accounts.num_bytes_shared
     group.ask(STEPS, explore=False, policy_version=3, in_flight=2)
     group.post_weights(3)
-    assert group.workers.num_bytes_shared == sent  # they have them
+    assert group.accounts.num_bytes_shared == sent  # they have them
     for worker in range(2):
         patient.command(worker, "go on")
     rollouts = take(patient, 4)
@@ -245,7 +246,7 @@ def test_posted_weights_act_in_rollouts_that_were_asked_for_before(patient: Crow
     assert {(acted_with(rollout), rollout.policy_version) for rollout in take(patient, len(group.held))} <= {(3.0, 3)}
     group.ask(STEPS, explore=False, policy_version=3)
     assert {acted_with(rollout) for rollout in take(patient, 2)} == {3.0}
-    assert group.workers.num_bytes_shared == sent
+    assert group.accounts.num_bytes_shared == sent
     settle(patient)
 
 
@@ -298,11 +299,11 @@ def stream_until(made: Crowd, has_happened: Callable[[], object]) -> None:
 def test_calls_behind_one_that_raised_are_not_executed(patient: Crowd) -> None:
     group, pid = group_of(patient), patient.pid(1)
     for _ in range(3):
-        lost, restarts = patient.lost(), group.workers.num_restarts
+        lost, restarts = patient.lost(), group.accounts.num_restarts
         patient.command(1, "plain")
         group.ask(STEPS, in_flight=2)
-        stream_until(patient, lambda before=restarts: group.workers.num_restarts > before)
-        assert group.workers.num_restarts == restarts + 1
+        stream_until(patient, lambda before=restarts: group.accounts.num_restarts > before)
+        assert group.accounts.num_restarts == restarts + 1
         assert 1 <= patient.lost() - lost <= STEPS * ENVS  # of the first call alone
         assert patient.pid(1) == pid  # it restarts in its process
 
@@ -369,11 +370,11 @@ def test_a_runner_that_ends_with_two_calls_is_counted_and_replaced_once(tmp_path
         group = group_of(made)
         for worker in (1, 0):
             made.wait_until_healthy()
-            restarts, lost = group.workers.num_restarts, made.lost()
+            restarts, lost = group.accounts.num_restarts, made.lost()
             made.command(worker, kind)
             group.ask(STEPS, in_flight=2)
-            stream_until(made, lambda before=restarts: group.workers.num_restarts > before)
-            assert group.workers.num_restarts == restarts + 1
+            stream_until(made, lambda before=restarts: group.accounts.num_restarts > before)
+            assert group.accounts.num_restarts == restarts + 1
             assert 1 <= made.lost() - lost <= STEPS * ENVS
         made.check_seeds()
 
@@ -385,10 +386,10 @@ def test_on_another_machine_the_steps_of_all_calls_that_failed_are_lost(
 ) -> None:
     monkeypatch.setattr(SharedCounter, "attach", lambda path: None)
     with crowd(tmp_path) as made:
-        restarts = group_of(made).workers.num_restarts
+        restarts = group_of(made).accounts.num_restarts
         made.command(1, kind)
         made.group.ask(STEPS, in_flight=2)
-        while group_of(made).workers.num_restarts == restarts:
+        while group_of(made).accounts.num_restarts == restarts:
             take(made, 1)
         assert made.lost() == num_calls * STEPS * ENVS
 
@@ -398,13 +399,13 @@ def test_a_runner_that_is_killed_at_any_moment_costs_no_count(patient: Crowd) ->
     group = group_of(patient)
     for i in range(6):
         patient.wait_until_healthy()
-        restarts, calls = group.workers.num_restarts, num_step_calls(patient.folder)
+        restarts, calls = group.accounts.num_restarts, num_step_calls(patient.folder)
         group.ask(STEPS, in_flight=2)
         wait_for(lambda limit=calls + 25 * i: num_step_calls(patient.folder) >= limit)
         os.kill(patient.pid(i % 2), signal.SIGKILL)
         patient.races += 1
-        stream_until(patient, lambda before=restarts: group.workers.num_restarts > before)
-        assert group.workers.num_restarts == restarts + 1
+        stream_until(patient, lambda before=restarts: group.accounts.num_restarts > before)
+        assert group.accounts.num_restarts == restarts + 1
 
 
 @pytest.mark.faults
