@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rlmodule import Columns, Rollout
+from rlmodule.distributed import ray_process
 from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.distributed.interrupts import interruptible
 from rlmodule.distributed.ray_process import _place
@@ -306,6 +307,38 @@ def test_calls_behind_one_that_raised_are_not_executed(patient: Crowd) -> None:
         assert group.accounts.num_restarts == restarts + 1
         assert 1 <= patient.lost() - lost <= STEPS * ENVS  # of the first call alone
         assert patient.pid(1) == pid  # it restarts in its process
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("restarts", [True, False])
+def test_an_answer_that_cannot_be_read_here_costs_the_call_behind_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """The runner is in the middle of that call, and is ended: steps that it takes until then are counted."""
+    long, read = 1000, ray_process.unpack
+
+    def unreadable_once(packed: Any) -> Any:
+        monkeypatch.undo()
+        read(packed)
+        raise LookupError("not here")
+
+    with crowd(tmp_path, num_env_runners=1, restart_failed_env_runners=restarts, env_step_timeout_s=60.0) as made:
+        before = num_step_calls(made.folder)
+        made.group.ask(long, in_flight=2)
+        wait_for(lambda: num_step_calls(made.folder) > before + long * ENVS + 50)
+        monkeypatch.setattr(ray_process, "unpack", unreadable_once)
+        made.races += 1
+        if restarts:
+            made.group.ask(STEPS, in_flight=2)
+            take(made, 1)
+            settle(made)
+        else:
+            with pytest.raises(
+                WorkerFailed, match=r"env runner 0: .*LookupError: not here.*0 of 1 env runners are left"
+            ):
+                made.group.take(1)
+            made.check_accounts()
+        assert long * ENVS + 50 < made.lost() < 2 * long * ENVS
 
 
 @pytest.mark.end_to_end
