@@ -91,9 +91,9 @@ class StreamAlgorithm(Algorithm):
         learners = self.learner_group
         goal = self.env_steps + self.config.num_env_steps_per_iteration
         while self.env_steps < goal:
+            learners.wait_for_room()  # if learners have failed, this raises before a rollout is taken
             before = self.clock
             rollout = self.sample()
-            learners.wait_for_room()
             if rollout.num_env_steps:
                 results += learners.update_from_episodes(rollout, env_steps=before, async_update=True)
             self._post_weights()

@@ -176,10 +176,10 @@ class RemoteLearnerGroup(LearnerGroup):
         if not async_update:
             return reduce_fn(self._results_of(task))
         task.reduce_fn = reduce_fn
-        if self.has_room:
-            self._tasks.append(task)
-            self._advance(wait=False)
-        else:
+        self._tasks.append(task)  # if an earlier update has failed, this one is dropped, too
+        self._advance(wait=False)
+        if self._num_unfinished > MAX_IN_FLIGHT:
+            self._tasks.remove(task)
             self.num_env_steps_dropped += rows
         finished, self._finished = self._finished, []
         return [reduce_results(results) for reduce_results, results in finished]
@@ -187,7 +187,11 @@ class RemoteLearnerGroup(LearnerGroup):
     @property
     def has_room(self) -> bool:
         self._advance(wait=False)
-        return sum(task.results is None for task in self._tasks) < MAX_IN_FLIGHT
+        return self._num_unfinished < MAX_IN_FLIGHT
+
+    @property
+    def _num_unfinished(self) -> int:
+        return sum(task.results is None for task in self._tasks)
 
     def wait_for_room(self) -> None:
         while not self.has_room:
@@ -205,7 +209,7 @@ class RemoteLearnerGroup(LearnerGroup):
         return value
 
     def get_state(self) -> State:
-        while any(task.results is None for task in self._tasks):
+        while self._num_unfinished:
             self._advance(wait=True)
         if not self._tasks:
             # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
@@ -226,8 +230,6 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def _results_of(self, task: _Task) -> list[Any]:
         """Let all learners do ``task``, wait for them, and return their results by rank."""
-        if self._end is not None:
-            raise self._end
         self._tasks.append(task)
         while task.results is None:
             self._advance(wait=True)
@@ -243,6 +245,7 @@ class RemoteLearnerGroup(LearnerGroup):
             WorkerFailed: If a learner raised, or the learners failed too often.
         """
         if self._end is not None:
+            self._drop_updates()
             raise self._end
         with uninterrupted():  # Ctrl-C must not separate a call or an answer from its record in the task
             if self._must_restart:
