@@ -103,10 +103,11 @@ def reserve(resources: Resources) -> Any:
 
 
 def free(rooms: Sequence[Any]) -> None:
-    """Free the CPUs and GPUs in the placement groups ``rooms``."""
+    """Free what :func:`reserve` reserved in ``rooms``."""
     import ray
     from ray.util import remove_placement_group
 
     if ray.is_initialized():
         for room in rooms:
-            remove_placement_group(room)
+            if room is not None:
+                remove_placement_group(room)

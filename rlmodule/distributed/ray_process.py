@@ -37,7 +37,7 @@ class RayProcess:
         crash_report: The file in which the process reports how it ends.
     """
 
-    room: Any = None
+    room: Any
     actor: Any = None
     incarnation: int = -1
     calls: deque[Any] = field(default_factory=deque)

@@ -117,9 +117,9 @@ class RayWorkers:
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
         kind = type(name.title().replace(" ", ""), (RayActor,), {})  # Ray names the process after it
         self._actor_class: Any = ray.remote(**options)(kind)
-        self._processes = [RayProcess() for _ in range(size)]
-        self._rooms: list[Any] = []
-        self._give_back = weakref.finalize(self, free, self._rooms)
+        rooms = [reserve(self._resources) for _ in range(size)]
+        self._processes = [RayProcess(room) for room in rooms]
+        self._give_back = weakref.finalize(self, free, rooms)
         self._give_back.atexit = False  # when Python exits, Ray frees the rooms itself
         self._kept: list[Answer] = []  # for collect(): they arrived during call() or wait_until_up()
         self._watched_at = time.monotonic()
@@ -338,8 +338,7 @@ class RayWorkers:
         failure, made_progress, value = process.read_reply(self._timeout_s)
         # The worker is already executing the call behind a reply that cannot be read. Only when its process has ended
         # does its step counter say what both calls have cost.
-        is_lost = failure is not None and (failure.kind == "died" or not process.is_made or len(process.calls) > 1)
-        if failure is not None and is_lost:
+        if failure is not None and (failure.kind == "died" or not process.is_made or len(process.calls) > 1):
             return self._lose(worker, failure)
         process.calls.popleft()
         process.sign_of_life_at = time.monotonic()
@@ -386,9 +385,6 @@ class RayWorkers:
         """Build the worker's next incarnation: in its process if that still runs, otherwise in a new process."""
         process = self._processes[worker]
         if process.actor is None:
-            if process.room is None and (room := reserve(self._resources)) is not None:
-                self._rooms.append(room)
-                process.room = room
             process.start(self._actor_class, f"{self.name} {worker}".replace(" ", "_"))
         process.make(self._factory, worker, self._num_threads)
 

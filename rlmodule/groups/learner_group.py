@@ -106,10 +106,12 @@ class LearnerGroup(ABC):
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error to raise when the user calls method ``called``, which the learner class does not support."""
-        right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
-        return TypeError(
+    def _check_kind(self, called: str, kind: type[Learner]) -> None:
+        """Raise TypeError unless the learner class is of the ``kind`` that has the method ``called``."""
+        if issubclass(self._learner_class, kind):
+            return
+        right = "update_from_batch" if kind is EpisodeLearner else "update_from_episodes"
+        raise TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
             f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
         )
@@ -158,8 +160,7 @@ class LearnerGroup(ABC):
         self, env_steps: int | None, module_id: str, num_epochs: int | None, minibatch_size: int | None
     ) -> Kwargs:
         """Return the arguments of the learners' ``update_from_episodes``. Raise if they, or the call, are wrong."""
-        if not issubclass(self._learner_class, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
+        self._check_kind("update_from_episodes", EpisodeLearner)
         kwargs: Kwargs = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
         if num_epochs is not None or minibatch_size is not None:
             check_counts(kwargs, "update_from_episodes()")  # before anything is sent to another process
@@ -185,8 +186,7 @@ class LearnerGroup(ABC):
             KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("update_from_batch")
+        self._check_kind("update_from_batch", BatchLearner)
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
@@ -210,8 +210,7 @@ class LearnerGroup(ABC):
             KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("step_on_batch")
+        self._check_kind("step_on_batch", BatchLearner)
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
@@ -229,8 +228,7 @@ class LearnerGroup(ABC):
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("summarize_updates")
+        self._check_kind("summarize_updates", BatchLearner)
         return self._call("summarize_updates", history) if history else {}
 
     @abstractmethod

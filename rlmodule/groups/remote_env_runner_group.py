@@ -158,28 +158,25 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             return None
         if known.policies is None:
             known.modules = {name: (module, -1) for name, module in self._first_modules.items()}
-        # The weights of trained modules are sent with each rollout. Those of the others are sent when they change, as
-        # the version counters of their tensors tell.
-        versions: dict[str, tuple[RLModule, int]] = {}
+        modules: dict[str, tuple[RLModule, int]] = {}
+        specs, states = {}, {}
         for name, module in self.module.items():
-            is_trained = name in now.trained
-            versions[name] = module, 0 if is_trained else sum(x._version for x in module.state_dict().values())
-        to_build = [
-            name
-            for name, (module, _) in versions.items()
-            if name not in known.modules or known.modules[name][0] is not module
-        ]
-        to_load = [
-            name for name, version in versions.items() if name not in now.trained and known.modules.get(name) != version
-        ]
-        to_remove = [name for name in known.modules if name not in versions or name in to_build]
-        known.modules = versions
-        if known.policies is now and not to_load:
+            version = 0
+            if name not in now.trained:
+                # Weights of trained modules are sent with each rollout. Those of others are sent when they change, as
+                # the version counters of their tensors show.
+                version = sum(x._version for x in module.state_dict().values())
+                if known.modules.get(name) != (module, version):
+                    states[name] = module.get_state()
+            if name not in known.modules or known.modules[name][0] is not module:
+                specs[name] = now.spec.rl_module_specs[name]
+            modules[name] = module, version
+        removed = [name for name in known.modules if name not in modules or name in specs]
+        known.modules = modules
+        if known.policies is now and not states:
             return None
         known.policies = now
-        specs = {name: now.spec.rl_module_specs[name] for name in to_build}
-        states = {name: self.module[name].get_state() for name in to_load}
-        return replace(now, spec=MultiRLModuleSpec(specs), removed=to_remove, states=states)
+        return replace(now, spec=MultiRLModuleSpec(specs), removed=removed, states=states)
 
     @property
     def local_runner(self) -> EnvRunner:

@@ -92,10 +92,11 @@ class RemoteLearnerGroup(LearnerGroup):
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         super().__init__(learner_class)
-        self.module, self._has_copies, self._num_updates = spec.build(), True, 0
+        self.module, self._has_copies = spec.build(), True
         self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
         self._restarts = RestartPolicy(settings.max_restarts_in_a_row if settings.restart_failed_learners else 0)
-        self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
+        self._removed: list[str] = []  # ids of modules in ``spec`` that were removed
+        self._added: dict[str, tuple[Any, ...]] = {}  # the arguments of add_module() for each module that was added
         self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
         self._failed: dict[int, Failure] = {}  # failures by rank, until the one that caused the others is found
@@ -135,7 +136,7 @@ class RemoteLearnerGroup(LearnerGroup):
 
     @property
     def num_updates(self) -> int:
-        return self._num_updates
+        return self._state["num_updates"]
 
     def update_from_episodes(
         self,
@@ -149,30 +150,32 @@ class RemoteLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
     ) -> Any:
         kwargs = self._episode_kwargs(env_steps, module_id, num_epochs, minibatch_size)
-        return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
+        check_episodes(episodes, "LearnerGroup.update_from_episodes()", module_id)
+        data: Any = episodes
+        for learning_id in data if isinstance(data, Mapping) else [module_id]:
+            self.module[learning_id]  # raises KeyError for an unknown id
+        args = [(part,) for part in shard(data, self.workers.size)]
+        task = _Task("update_from_episodes", args, kwargs, returns_state=True, num_rows=num_steps_in(data))
+        return self._learn(task, async_update, reduce_fn)
 
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
-        if method == "update_from_episodes":
-            check_episodes(data, where, kwargs["module_id"])
-        by_id = method == "update_from_episodes" and issubclass(type(data), Mapping)
-        for module_id in data if by_id else [kwargs["module_id"]]:
-            self.module[module_id]  # raises KeyError for an unknown id
-        # a state as large as the networks is not returned after each single step: summarize_updates() returns it
-        returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
-        if method == "update_from_episodes":
-            parts, rows = shard(data, size), num_steps_in(data)
+        self.module[kwargs["module_id"]]  # raises KeyError for an unknown id
+        returns_state = True
+        if method == "step_on_batch":
+            # a state as large as the networks is not returned after each single step: summarize_updates() returns it
+            returns_state = len(self._tasks) + 1 >= MAX_TO_REPEAT
+            reduce_fn = functools.partial(_merged, data)
         else:
-            if method == "step_on_batch":
-                default = functools.partial(_merged, data)
-            else:
-                check_batch(data, where)
-            parts, rows = shard_batch(data, size), num_rows(data)
-            kwargs = {**kwargs, "num_in_batch": num_in_batch(data)}
-        task = _Task(method, [(part,) for part in parts], kwargs, returns_state, rows)
-        reduce_fn = reduce_fn or default
+            check_batch(data, f"LearnerGroup.{method}()")
+        args = [(part,) for part in shard_batch(data, self.workers.size)]
+        task = _Task(method, args, kwargs | {"num_in_batch": num_in_batch(data)}, returns_state, num_rows(data))
+        return self._learn(task, async_update, reduce_fn)
+
+    def _learn(self, task: _Task, async_update: bool, reduce_fn: Reduce | None) -> Any:
+        """Let the learners do ``task``, an update, and return the result as the class documents."""
+        reduce_fn = reduce_fn or operator.itemgetter(0)
         if not async_update:
             return reduce_fn(self._results_of(task))
         task.reduce_fn = reduce_fn
@@ -180,7 +183,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._advance(wait=False)
         if self._num_unfinished > MAX_IN_FLIGHT:
             self._tasks.remove(task)
-            self.num_env_steps_dropped += rows
+            self.num_env_steps_dropped += task.num_rows
         finished, self._finished = self._finished, []
         return [reduce_results(results) for reduce_results, results in finished]
 
@@ -199,13 +202,10 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def _call(self, method: str, *args: Any) -> Any:
         value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]
-        if method in ("add_module", "remove_module"):
-            earlier = self._module_changes
-            added = [call for call in earlier if method == "remove_module" and call[1][0] == args[0]]
-            if added and added[-1][0] == "add_module":
-                earlier.remove(added[-1])  # new learners need not add and remove it
-            else:
-                earlier.append((method, args))
+        if method == "add_module":
+            self._added[args[0]] = args
+        elif method == "remove_module" and self._added.pop(args[0], None) is None:
+            self._removed.append(args[0])
         return value
 
     def get_state(self) -> State:
@@ -303,7 +303,6 @@ class RemoteLearnerGroup(LearnerGroup):
         if task.returns_state:
             self._tasks = self._tasks[self._tasks.index(task) + 1 :]
             self._state = state = task.answers[0][1]  # for restarts
-            self._num_updates = state["num_updates"]
             self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
     # --- failures -----------------------------------------------------------------------------------------------------
@@ -370,8 +369,10 @@ class RemoteLearnerGroup(LearnerGroup):
             # A learner that waits for a stuck one must raise before it counts as stuck itself.
             timeout_s = COLLECTIVE_TIMEOUT * self._timeout_s
             yield _Task("connect", [(size, *serve.results[0], timeout_s)] * size)
-        for method, args in self._module_changes:
-            yield _Task(method, [args] * size)
+        for module_id in self._removed:
+            yield _Task("remove_module", [(module_id,)] * size)
+        for args in self._added.values():
+            yield _Task("add_module", [args] * size)
         if self._state:
             yield _Task("set_state", [(self._state,)] * size)
 

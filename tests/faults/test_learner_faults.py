@@ -308,6 +308,29 @@ def test_a_learner_that_is_killed_before_its_updates_are_summarised_loses_nothin
 
 
 @pytest.mark.faults
+def test_learners_that_are_made_again_have_the_modules_of_before(made: Any) -> None:
+    """Those that were added, without those that were removed; one of the beginning may have been replaced."""
+    run = made(FaultRegression, num_learners=1)
+    run.group.step_on_batch(batch(), env_steps=0)
+    for module_id in ("first", "second"):
+        run.group.add_module(module_id, SPEC)
+    run.group.remove_module("first")
+    run.group.remove_module(ID)
+    for change in ("nothing", "added again", "removed again"):
+        if change == "added again":
+            run.group.add_module(ID, SPEC, train=False)
+        if change == "removed again":
+            run.group.remove_module(ID)
+        before = clone(run.group.get_state())
+        os.kill(run.pids()[0], signal.SIGKILL)
+        run.group.step_on_batch(batch(), env_steps=0, module_id="second")
+        run.group.get_state()
+        assert [*run.group.module] == (["second", ID] if change == "added again" else ["second"])
+        assert run.group.get_state()["module"].keys() == before["module"].keys()
+        assert run.group.get_state()["num_updates"] == before["num_updates"] + 1
+
+
+@pytest.mark.faults
 def test_batch_learners_that_are_killed_lose_nothing(made: Any) -> None:
     run = made(FaultRegression, num_learners=2)
     data, draw = [batch(seed) for seed in range(100)], random.Random(2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from algorithms.impala import IMPALA, IMPALAConfig, IMPALALearner
+from algorithms.impala import IMPALAConfig, IMPALALearner
 from catalog.base import Tree
 from rlmodule.distributed.failures import WorkerFailed
 from tests.fault_envs import num_step_calls
@@ -55,7 +55,7 @@ class Stream:
             .learners(num_learners=2, num_cpus_per_learner=0.1, learner_timeout_s=5.0, learner_class=FaultIMPALA)
             .training(train_batch_size_per_learner=ROWS // 2, minibatch_size=None, num_epochs=1)
         )
-        self.algorithm: IMPALA = config.build()
+        self.algorithm = config.build()
         self.runners: Any = self.algorithm.env_runner_group
         self.learners: Any = self.algorithm.learner_group
         self.algorithm.train()
