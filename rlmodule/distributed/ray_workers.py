@@ -275,13 +275,16 @@ class RayWorkers:
                         self._kept.append(answer)
         return [found[worker] for worker in args]
 
-    def wait_until_up(self, workers: Collection[int] | None = None) -> None:
-        """Wait until the workers, by default all, are up and have answered all calls, or are gone. Answers that arrive
-        in the meantime are kept for :meth:`collect`."""
+    def wait_until_up(self, workers: Collection[int] | None = None, *, timeout: float = math.inf) -> None:
+        """Wait until the workers, by default all, are up and have answered all calls, or are gone, for up to
+        ``timeout`` seconds. Answers that arrive in the meantime are kept for :meth:`collect`."""
+        deadline = time.monotonic() + timeout
         with uninterrupted():
             for worker in range(self.size) if workers is None else workers:
                 while not self.is_gone(worker) and (not self.is_up(worker) or self.in_flight(worker)):
-                    self._kept += self._collect(None)
+                    if (left := deadline - time.monotonic()) <= 0:
+                        return
+                    self._kept += self._collect(left)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

@@ -382,8 +382,10 @@ class LearnerGroup(ABC):
 
     def get_counters(self) -> dict[str, int]:
         """Return the counters of the whole run: ``num_learner_restarts`` and ``num_env_steps_dropped``."""
-        restarts = self.accounts.num_restarts
-        return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
+        return {
+            "num_learner_restarts": self.accounts.num_restarts,
+            "num_env_steps_dropped": self.num_env_steps_dropped,
+        }
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
         """Restore the counters that :meth:`get_counters` returned, here or in a group with a different

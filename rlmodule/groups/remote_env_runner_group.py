@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -324,10 +324,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
         """Return the rollout in ``answer``, or None if the call failed. Account for the env steps in both cases."""
-        # not _known_of(), which would forget a failed incarnation that was restarted already, and the steps it lost
-        known = self._known.get(answer.worker)
-        if known is None:  # the answer to a call before the first rollout, whose caller was interrupted
-            known = self._known_of(answer.worker)
+        # _known_of() would forget a failed incarnation that was restarted already, and the steps it lost. It is needed
+        # for the answer to a call before the first rollout, whose caller was interrupted.
+        known = self._known.get(answer.worker) or self._known_of(answer.worker)
         if answer.failure is not None:
             if steps := known.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
@@ -363,11 +362,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             failure = self.workers.restart_later(worker, failure)
         if not failure.final or restarts.goes_on_without_failed(self._num_left()):
             return
-        # other runners may fail at the same time: wait a moment for answers, and keep them for the next call of collect
-        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
-        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
-            answers += self.workers.collect(left)
-        self.workers.keep(answers)
+        self.workers.wait_until_up(timeout=MOMENT_S)  # other runners may fail at the same time
         num_left = self._num_left()
         remedy = "Let runners restart, .fault_tolerance(restart_failed_env_runners=True)"
         if restarts.max_in_a_row:

@@ -1,5 +1,6 @@
 """EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners in other processes."""
 
+import math
 import os
 import signal
 import socket
@@ -307,7 +308,7 @@ class Scripted:
     def call(self, method: str, args: Mapping[int, Any]) -> list[Answer]:
         return [Answer(worker, (SPEC.observation_space, SPEC.action_space)) for worker in args]
 
-    def wait_until_up(self) -> None:
+    def wait_until_up(self, *, timeout: float = math.inf) -> None:
         pass
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
