@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from gymnasium import Space
@@ -26,7 +25,6 @@ class NoEnvRunnerGroup(EnvRunnerGroup):
     def __init__(self, settings: RunnerSettings, observation_space: Space, action_space: Space) -> None:
         super().__init__(settings)
         self.observation_space, self.action_space = observation_space, action_space
-        self._processes = SimpleNamespace(num_restarts=0, num_bytes_shared=0)
 
     def _refuse(self) -> NoReturn:
         raise RuntimeError(
