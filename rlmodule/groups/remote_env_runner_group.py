@@ -42,6 +42,7 @@ class _Known:
         counter: The counter of its env steps; None if the runner is on another machine.
         accounted: Number of its env steps that are in rollouts or were counted as lost.
         most: Largest number of env steps that each of its unanswered calls can take.
+        unanswered: Number of its calls for a rollout that were not answered yet.
         sending: Number of the sending from which it has its weights; 0 before its first call.
         modules: For a multi-agent env, its modules by id. Each comes with the version of its weights if it is not
             trained, otherwise with 0.
@@ -52,15 +53,16 @@ class _Known:
     counter: SharedCounter | None
     accounted: int = 0
     most: int = 0
+    unanswered: int = 0
     sending: int = 0
     modules: dict[str, tuple[RLModule, int]] = field(default_factory=dict)
     policies: PolicyChanges | None = None
 
     def take_lost(self) -> int:
-        """Return the number of env steps lost since the last call; call this for each call that failed. If the runner
-        is on another machine, return an upper bound."""
+        """Return the number of env steps lost since the last call; call this for each failure. If the runner is on
+        another machine, return an upper bound, which is 0 if it failed without a call, such as while it was built."""
         if self.counter is None:
-            return self.most
+            return self.most if self.unanswered > 0 else 0
         lost, self.accounted = self.counter.count - self.accounted, self.counter.count
         return lost
 
@@ -314,6 +316,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._order.append(worker)
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
+        known.unanswered += 1
         shared = None if known.sending == self._num_sendings else self._shared
         spec = None if known.sending else self._spec
         known.sending = self._num_sendings
@@ -330,6 +333,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         if answer.failure is not None:
             if steps := known.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
+            known.unanswered -= 1
             known.sending = min(known.sending, 1)  # a later sending may have been in a call that was not executed
             self._replace(answer.worker, answer.failure)
             return None
@@ -338,6 +342,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
         known.accounted += rollout.num_env_steps + sum(lost.values())
+        known.unanswered -= 1
         self.seconds_idle += rollout.stats.get("env_runner_waited_s", 0.0)
         return rollout
 
@@ -437,6 +442,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             if answer.failure is not None and self.workers.is_gone(answer.worker):
                 self._replace(answer.worker, answer.failure)
         for known in self._known.values():
+            known.unanswered = 0
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
