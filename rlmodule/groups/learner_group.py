@@ -106,12 +106,10 @@ class LearnerGroup(ABC):
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _check_kind(self, called: str, kind: type[Learner]) -> None:
-        """Raise TypeError unless the learner class is of the ``kind`` that has the method ``called``."""
-        if issubclass(self._learner_class, kind):
-            return
-        right = "update_from_batch" if kind is EpisodeLearner else "update_from_episodes"
-        raise TypeError(
+    def _wrong_kind(self, called: str) -> TypeError:
+        """Return the error to raise when the user calls method ``called``, which the learner class does not support."""
+        right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
+        return TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
             f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
         )
@@ -160,7 +158,8 @@ class LearnerGroup(ABC):
         self, env_steps: int | None, module_id: str, num_epochs: int | None, minibatch_size: int | None
     ) -> Kwargs:
         """Return the arguments of the learners' ``update_from_episodes``. Raise if they, or the call, are wrong."""
-        self._check_kind("update_from_episodes", EpisodeLearner)
+        if not issubclass(self._learner_class, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
         kwargs: Kwargs = {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
         if num_epochs is not None or minibatch_size is not None:
             check_counts(kwargs, "update_from_episodes()")  # before anything is sent to another process
@@ -186,7 +185,8 @@ class LearnerGroup(ABC):
             KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        self._check_kind("update_from_batch", BatchLearner)
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("update_from_batch")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
@@ -210,7 +210,8 @@ class LearnerGroup(ABC):
             KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        self._check_kind("step_on_batch", BatchLearner)
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("step_on_batch")
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
@@ -228,7 +229,8 @@ class LearnerGroup(ABC):
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or dies more often than it may be restarted.
         """
-        self._check_kind("summarize_updates", BatchLearner)
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
     @abstractmethod
