@@ -46,6 +46,8 @@ GUIDES = {
     "SAC": "sac.md",
     "TD3": "td3.md",
     "DDPG": "td3.md",
+    "BC": "data.md",
+    "MARWIL": "data.md",
 }
 _SCHEDULE = "float | [[0, value], [env_step, value], ...]"
 
