@@ -1,4 +1,4 @@
-"""Scores of what is learned from data sets, and updates per second beside bare loops of the same arithmetic.
+"""Scores of what is learned from data sets, and updates per second next to bare loops of the same arithmetic.
 
     python -m benchmarks.offline            # scores, three seeds each
     python -m benchmarks.offline --speed    # updates per second, five alternating pairs
