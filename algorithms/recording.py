@@ -143,9 +143,15 @@ def _columns_of(ring: Ring, kept_rows: int) -> Iterable[Steps]:
         numbers = np.arange(max(0, written - kept_rows), written)
         places = numbers % ring.rows * ring.num_columns + column
         obs, following, actions = ring.obs.at(places), ring.obs.following(places), ring.actions.at(places)
-        as_arrays = [map_leaves(Tensor.numpy, tree) for tree in (obs, following, actions)]
-        flags = [ring.has(flag, places) for flag in (TERMINATED, TRUNCATED, START)]
-        yield Steps(*as_arrays, ring.rewards.take(places), *flags)
+        yield Steps(
+            observations=map_leaves(Tensor.numpy, obs),
+            following=map_leaves(Tensor.numpy, following),
+            actions=map_leaves(Tensor.numpy, actions),
+            rewards=ring.rewards.take(places),
+            terminated=ring.has(TERMINATED, places),
+            truncated=ring.has(TRUNCATED, places),
+            starts=ring.has(START, places),
+        )
 
 
 def _joined(parts: Sequence[Steps]) -> Steps:

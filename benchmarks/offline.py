@@ -88,6 +88,7 @@ def random_score(env_id: str) -> float:
 
 
 def score_of(algorithm: Any) -> float:
+    """Return the mean return of an evaluation."""
     return algorithm.evaluate(num_episodes=EPISODES)["env_runners"]["episode_return_mean"]
 
 
@@ -168,6 +169,7 @@ def speed(pairs: int) -> None:
 
 
 def main() -> None:
+    """Print what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the name of a row")
