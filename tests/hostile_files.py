@@ -48,17 +48,19 @@ from tests.deploy.hub_double import TOKEN, HubDouble, hub_double
 #   allow    the file is refused, and the error says what to allow; once it is allowed, it is imported
 #   path     the file is refused for the path of a file, and the error says what to allow
 _SETTINGS = """
-    actor_lr alpha_lr burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards critic_lr double_q
+    actor_lr alpha_lr beta burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards critic_lr data_share
+    double_q
     drop_quantiles dueling entropy_coeff env_config env_step_timeout_s epsilon evaluation_duration
     evaluation_duration_unit evaluation_env_config evaluation_explore evaluation_interval evaluation_num_envs
     evaluation_num_videos evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* exploration_noise frame_stack_axis
     gamma grad_clip grad_clip_by gym_env_vectorize_mode her_ratio her_reward_fn her_strategy ignore_env_runner_failures
     initial_alpha keep_best_checkpoint keep_checkpoints kl_coeff kl_target lambda_ league learner_class
     learner_timeout_s loggers loggers/* lr max_nonfinite_updates_in_a_row max_restarts_in_a_row
-    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy normalize_rewards num_atoms
+    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy norm_rate normalize_rewards num_atoms
     num_cpus_per_env_runner num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration
     num_envs_per_env_runner num_epochs
-    num_gpus_per_learner num_learners num_quantiles num_steps_sampled_before_learning_starts on_checkpoint
+    num_gpus_per_learner num_learners num_offline_updates num_quantiles num_steps_sampled_before_learning_starts
+    num_updates_per_iteration on_checkpoint
     on_environment_created on_episode_end on_evaluate_end on_sample_end on_train_result policies policies_to_train
     policies_to_train/* policy_delay policy_mapping_fn policy_mapping_fn/* policy_overrides policy_value
     prioritized_replay prioritized_replay_alpha prioritized_replay_beta prioritized_replay_eps replay_capacity
@@ -105,7 +107,7 @@ _NETS_AND_SPEC = {
 }
 TABLE: dict[str, dict[str, str]] = {
     "checkpoint": {
-        "data": """config_module config/run_dir modules/*/class modules/*/spec state/env_runners/*/episode/in_play/*
+        "data": """config_module config/data config/run_dir modules/*/class modules/*/spec state/env_runners/*/episode/in_play/*
             state/env_runners/*/episode/policies/*/* state/env_runners/*/episode/rows/*/*
             state/metrics/steps_of/agent/*/* state/metrics/steps_of/module/*/* agents/* policy_mapping/*
             state/held_rollouts/rollouts/*/stats/agent_steps/*/*
@@ -521,7 +523,7 @@ class Trials:
             config = config_class(algorithm)
             for name in settings_of(config):
                 row = f"config/{name}"
-                if row not in self.tried["checkpoint"] and self.row("checkpoint", row):
+                if row not in self.tried["checkpoint"] and self.row("checkpoint", row) not in ("", "data"):
                     self._setting(config, {name: None}, name)
         for name in settings_of(League):
             self.row("checkpoint", f"league/{name}")
