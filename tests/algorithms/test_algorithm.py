@@ -321,7 +321,8 @@ def test_a_run_without_a_seed_keeps_the_one_it_drew(tmp_path: Path) -> None:
 def test_what_a_checkpoint_of_another_algorithm_says(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", {"algorithm": "PPOO", "run_seed": 0, "config": {}, "modules": {}, "state": {}})
     with pytest.raises(
-        ValueError, match=r"expected one of A2C, APPO, DDPG, DQN, IMPALA, PPO, SAC, TD3.*'PPOO'.*Did you mean"
+        ValueError,
+        match=r"expected one of A2C, APPO, BC, DDPG, DQN, IMPALA, MARWIL, PPO, SAC, TD3.*'PPOO'.*Did you mean",
     ):
         Algorithm.from_checkpoint(tmp_path / "c")
 

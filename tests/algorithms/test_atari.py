@@ -119,7 +119,7 @@ def test_all_games_have_the_published_settings(algo: type[PPOConfig] | type[DQNC
 def test_the_shell_begins_with_them() -> None:
     plan = train_plan(["ppo", "ALE/Pong-v5", "--num-epochs", "2"])
     assert plan.config.update({"run_dir": None}) == PPOConfig.preset("ALE/Pong-v5").training(num_epochs=2)
-    assert plan.num_env_steps == 10_000_000
+    assert plan.amount == 10_000_000
     assert plan.begun_with == (
         "the preset of ALE/Pong-v5: 8 settings of its own as published (Schulman et al. 2017), not measured here, "
         "after 10,000,000 steps"
