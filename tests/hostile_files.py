@@ -107,7 +107,8 @@ _NETS_AND_SPEC = {
 }
 TABLE: dict[str, dict[str, str]] = {
     "checkpoint": {
-        "data": """config_module config/data config/run_dir modules/*/class modules/*/spec state/env_runners/*/episode/in_play/*
+        "data": """config_module config/data config/run_dir modules/*/class modules/*/spec
+            state/env_runners/*/episode/in_play/*
             state/env_runners/*/episode/policies/*/* state/env_runners/*/episode/rows/*/*
             state/metrics/steps_of/agent/*/* state/metrics/steps_of/module/*/* agents/* policy_mapping/*
             state/held_rollouts/rollouts/*/stats/agent_steps/*/*
