@@ -43,6 +43,7 @@ END_TO_END = (
     "learning",
     "settings_act",
     "test_coming_from_cleanrl.py",
+    "algorithms/offline/test_learning_from_data.py",
     "test_coming_from_rllib.py",
     "test_coming_from_rllib_models.py",
     "test_coming_from_sb3.py",
