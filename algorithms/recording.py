@@ -19,7 +19,7 @@ from rlmodule.data.columns import Columns
 from rlmodule.data.dataset import Dataset
 from rlmodule.data.rollout import Rollout, entry_of, map_leaves
 from rlmodule.groups.env_runner_group import runner_class_for
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
 class Steps(NamedTuple):
@@ -69,7 +69,7 @@ def record(
         )
     config = algorithm.config.for_evaluation()
     settings = config.for_runners()
-    settings.records_final_obs = "ended"
+    settings.records_final_obs = "ended"  # a data set has what followed every episode, also after terminal steps
     count = num_episodes if num_env_steps is None else num_env_steps
     assert count is not None
     settings.num_envs_per_env_runner = num_envs = min(settings.num_envs_per_env_runner, count)
@@ -82,6 +82,7 @@ def record(
         while (ended < wanted).any() if num_env_steps is None else steps < num_env_steps:
             rows = FRAGMENT if num_env_steps is None else min(FRAGMENT, -(-(num_env_steps - steps) // num_envs))
             rollout = runner.sample(rows, explore=explore)
+            # slots of several agents change from rollout to rollout, so steps are kept by env and agent
             for module_id, of_module, keys in _modules_of(rollout):
                 for slot, key in enumerate(keys):
                     parts[module_id][key].append(_steps_of(of_module, slot))
@@ -190,8 +191,8 @@ def _dataset(
     with torch.no_grad():
         actions = module.action_converter.forward(map_leaves(torch.from_numpy, steps.actions))
     return Dataset(
-        _seen_in_env(module, steps.observations),
-        _seen_in_env(module, entry_of(steps.following, last)),
+        module.env_part(steps.observations),
+        module.env_part(entry_of(steps.following, last)),
         map_leaves(Tensor.numpy, actions),
         steps.rewards,
         offsets,
@@ -202,8 +203,3 @@ def _dataset(
         env=algorithm.config.env if isinstance(algorithm.config.env, str) else None,
         where="record()",
     )
-
-
-def _seen_in_env(module: RLModule, obs: Tree) -> Tree:
-    """Return the part of what a module sees that the env gave."""
-    return module.env_part(obs)

@@ -44,6 +44,7 @@ def record(args: Sequence[str]) -> int:
     if flags.format == "minari" and not re.fullmatch(r"[\w.-]+-v\d+", folder.name):
         raise UsageError(f"DIR: expected a name such as cartpole/expert-v0 for Minari, got {out!r}. Choose another.")
     allow = modules_in(flags.allow)
+    # the best checkpoint plays best, and the last one has the whole replay buffer
     checkpoint = find_checkpoint(path, best_first=not flags.from_replay)
     objects = objects_without_training(checkpoint, allow, with_replay=flags.from_replay)
     if flags.seed is not None:

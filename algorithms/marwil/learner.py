@@ -1,4 +1,4 @@
-"""MARWIL's learner: a policy that clones the better actions of a data set, and the values that tell which they are."""
+"""MARWIL's learner: clones the actions of a data set, weighted by estimates of how good they were."""
 
 from __future__ import annotations
 

@@ -29,8 +29,9 @@ def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
     rewards = _as_tensor(dataset.rewards)
     steps = np.arange(num_steps)
     begins = np.repeat(first, end - first)
-    earlier = {PREV_OBS: map_leaves(_as_tensor, dataset.observations), PREV_ACTION: actions, PREV_REWARD: rewards}
     obs, final_obs = map_leaves(_as_tensor, dataset.observations), map_leaves(_as_tensor, dataset.final_observations)
+    earlier = {PREV_OBS: obs, PREV_ACTION: actions, PREV_REWARD: rewards}
+    # in a run, env runners record what a module sees of earlier steps; here it follows from the columns
     if past := module.past_view.steps:
         obs, final_obs = {OBS: obs}, {OBS: final_obs}
         for name, count in past.items():

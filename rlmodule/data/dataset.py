@@ -436,19 +436,10 @@ class Dataset:
         Raises:
             ValueError: If a step does not fit them.
         """
-        return Dataset(
-            self.observations,
-            self.final_observations,
-            self.actions,
-            self.rewards,
-            self.offsets,
-            self.terminated,
-            self.truncated,
-            observation_space=observation_space,
-            action_space=action_space,
-            env=self.env,
-            where="Dataset.with_spaces()",
-        )
+        names = ("observations", "final_observations", "actions", "rewards", "offsets", "terminated", "truncated")
+        columns: dict[str, Any] = {name: vars(self)[name] for name in names}
+        columns |= {"observation_space": observation_space, "action_space": action_space}
+        return Dataset(**columns, env=self.env, where="Dataset.with_spaces()")
 
     def describe(self, picture: StrPath | None = None) -> str:
         """Return a few lines about the data set, and draw how its returns and lengths are spread.

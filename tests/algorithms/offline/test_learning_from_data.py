@@ -3,7 +3,6 @@ not fit is refused."""
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-import tree
 
 from algorithms import Algorithm, AlgorithmConfig
 from algorithms.bc import BCConfig
@@ -28,6 +26,7 @@ from rlmodule import Dataset
 from rlmodule.agents.cartpoles import CartPoles
 from rlmodule.data.columns import Columns
 from tests.algorithms.offline.data import cartpole, noise
+from tests.algorithms.run.test_clock import sha_of
 
 ID = "default_policy"
 SMALL: dict[str, Any] = {
@@ -45,17 +44,6 @@ REPLAY = {
     "replay_capacity": 400,
     "training_intensity": 4.0,
 }
-
-
-def sha_of(algorithm: Algorithm) -> str:
-    """SHA-256 of the whole state, without the seconds."""
-    state = algorithm.get_state()
-    state["metrics"] = {name: value for name, value in state["metrics"].items() if name != "seconds"}
-    text = hashlib.sha256()
-    for path, leaf in tree.flatten_with_path(state):
-        data = leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
-        text.update(repr(path).encode() + (data.tobytes() if hasattr(data, "tobytes") else repr(data).encode()))
-    return text.hexdigest()
 
 
 # --- from the file to the batch ---------------------------------------------------------------------------------------
