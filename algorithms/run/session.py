@@ -185,7 +185,8 @@ class TrainingSession:
             (workers[name] - before[name]) / self.seconds
             for name in ("waited_for_env_runners_s", "env_runners_waited_s")
         )
-        runners /= num_runners
+        # a runner that was idle before this session counts all of that wait with its next call
+        runners = min(1.0, runners / num_runners)
         return f"  learner waits {driver:.0%}" if driver > runners else f"  runners wait {runners:.0%}"
 
     def _no_step(self) -> RuntimeError:
