@@ -27,8 +27,8 @@ settings.load_profile("project")
 TESTS = Path(__file__).parent
 
 # Files and folders whose tests run the whole of something: an algorithm until it has learned, a benchmark, an exported
-# policy, a page of the documentation, a run whose processes are killed. They are the second stage, after those that
-# find most faults in less time.
+# policy, a page of the documentation, a run whose processes are killed, a group of processes. They are the second stage,
+# after those that find most faults in less time.
 END_TO_END = (
     "algorithms/dqn/test_dqn_learners_together.py",
     "algorithms/loggers/test_services.py",
@@ -49,6 +49,9 @@ END_TO_END = (
     "faults",
     "learning",
     "rlmodule/envs/test_env_faults.py",
+    "rlmodule/groups/test_env_runner_group.py",
+    "rlmodule/groups/test_learner_group.py",
+    "rlmodule/groups/test_stream.py",
     "settings_act",
     "test_coming_from_cleanrl.py",
     "test_coming_from_rllib.py",
