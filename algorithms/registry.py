@@ -17,6 +17,7 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "DDPG": "algorithms.ddpg.ddpg:DDPGConfig",
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "IMPALA": "algorithms.impala.impala:IMPALAConfig",
+    "IQL": "algorithms.iql.iql:IQLConfig",
     "MARWIL": "algorithms.marwil.marwil:MARWILConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
     "SAC": "algorithms.sac.sac:SACConfig",

@@ -38,6 +38,9 @@ class DQNTraining(DQNNetSettings, ReplayTraining):
         "huber",
         "Loss of TD errors without atoms and quantiles: squared up to 1 and linear above it (huber), or squared (mse).",
     )
+    cql_alpha: float = setting(
+        0.0, "Weight of the loss that lowers values of actions which the data lack (CQL); 0 leaves it out.", ge=0
+    )
 
 
 class DQNConfig(DQNTraining, ReplayConfig):
@@ -69,6 +72,15 @@ class DQNConfig(DQNTraining, ReplayConfig):
         if not parts["prioritized_replay"]:
             parts = {name: value for name, value in parts.items() if name in values or name not in PRIORITIZED_SETTINGS}
         return cls().update(parts)
+
+    @on_the_class
+    def cql(cls, **values: Any) -> "DQNConfig":
+        """Return a new config with conservative Q-learning (CQL, Kumar et al. 2020), for data sets.
+
+        Args:
+            **values: Additional settings, or values that replace those of CQL.
+        """
+        return cls().update({"cql_alpha": 1.0} | values)
 
     @property
     def algo_class(self) -> type["DQN"]:

@@ -59,6 +59,9 @@ class DQNLearner(ReplayLearner):
         """Return the loss and its metrics. The loss is the mean over rows of the error of the taken action's value.
         With prioritized replay, each error is multiplied by its importance weight.
 
+        With ``cql_alpha``, the loss contains by how much the values of all actions exceed those of the actions taken
+        (Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4).
+
         The error of a number is a Huber or squared error (Mnih et al. 2015, eq. 1). Those of atoms and quantiles are
         described in :func:`return_losses`.
 
@@ -75,7 +78,13 @@ class DQNLearner(ReplayLearner):
         if Columns.WEIGHTS in batch:
             losses = losses * batch[Columns.WEIGHTS]
         loss = losses.mean() if losses.dim() else losses
-        return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
+        metrics = {"qf_loss": loss, "td_error": td_error, "qf": values}
+        if self.settings.cql_alpha:
+            of_all = module.compute_q_values(batch, embeddings)
+            gaps = of_all.logsumexp(-1) - take_actions(of_all, batch[Columns.ACTIONS])
+            metrics["cql_loss"] = cql_loss = gaps.mean()
+            loss = loss + self.settings.cql_alpha * cql_loss
+        return loss, metrics
 
     def before_gradient_step(self, module_id: str) -> None:
         """Draw new noise for all noisy nets. All learners draw the same noise."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from algorithms.data_algorithm import DataAlgorithm, DataConfig, DataTraining
 from algorithms.marwil.learner import MARWILLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
-from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.distributions.nested import at, leaf_classes
+from algorithms.replay.data_rollout import inside_bounds
 from catalog.settings import Section, setting, settings_of
-from rlmodule.data.columns import Columns
 from rlmodule.data.dataset import Dataset
 from rlmodule.data.rollout import Rollout
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
-
-logger = logging.getLogger(__name__)
-
-EPS = 1e-3
-"""Distance from the bounds that actions of data keep where the policy cannot reach the bounds."""
-
 
 REWARD_SETTINGS = ("gamma", "n_step", "clip_rewards", "vf_loss_coeff", "norm_rate")
 """Settings that only have an effect with ``beta > 0``."""
@@ -100,20 +91,4 @@ class MARWIL(DataAlgorithm):
         return settings if config.beta else settings | {"n_step": 1}  # no reward is read
 
     def _rollout_of(self, dataset: Dataset, module: RLModule) -> Rollout:
-        rollout = super()._rollout_of(dataset, module)
-        dist_cls, actions = module.action_dist_cls, rollout[Columns.ACTIONS]
-        if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
-            dist_cls = dist_cls.independent
-        for keys, leaf_cls in leaf_classes(dist_cls):
-            leaf = at(actions, keys)
-            num_outside = int((leaf.abs() > 1 - EPS).sum()) if leaf_cls.bounded else 0
-            if num_outside:
-                leaf.clamp_(-1 + EPS, 1 - EPS)
-                logger.warning(
-                    "data: %s numbers of actions lie on the bounds, which %s cannot reach: they are moved inside by %g "
-                    "of the range [-1, 1]. A DiagGaussian, the default, takes them as they are.",
-                    f"{num_outside:,}",
-                    leaf_cls.__name__,
-                    EPS,
-                )
-        return rollout
+        return inside_bounds(super()._rollout_of(dataset, module), module.action_dist_cls)

@@ -50,19 +50,15 @@ class BootstrappingLearner(BatchLearner):
         Raises:
             ValueError: If :meth:`compute_targets` returns a shape other than ``[B, *target_shape]``.
         """
-        targets, in_sequences = self.compute_targets(module_id, batch), Columns.NEXT_ROWS in batch
-        rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
+        targets = self.compute_targets(module_id, batch)
+        rows = len(batch[Columns.VALID_ROWS if Columns.NEXT_ROWS in batch else Columns.REWARDS])
         expected = (rows, *self.target_shape)
         if targets.shape != expected:  # [B, 1] would broadcast against [B] in the loss
             raise ValueError(
                 f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
                 f"{tuple(targets.shape)}. Return one target for each row."
             )
-        if in_sequences:
-            shape = batch[Columns.STARTS].shape
-            places = targets.new_zeros(shape.numel(), *targets.shape[1:])
-            targets = places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
-        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
+        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: as_column(targets, batch)}
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest, results = dict(metrics), dict[str, float]()
@@ -104,6 +100,16 @@ def valid_rows(batch: Batch) -> Batch:
     """Return the rows ``[B, ...]`` of a batch from :meth:`ReplayBuffer.sample`. Of sequences, return only the valid
     rows."""
     return flatten_sequences(batch, batch[Columns.VALID_ROWS]) if Columns.NEXT_ROWS in batch else batch
+
+
+def as_column(values: Tensor, batch: Batch) -> Tensor:
+    """Return ``values`` ``[B, ...]`` of the rows of ``batch`` as a column of it. In sequences, those of invalid rows
+    are 0."""
+    if Columns.NEXT_ROWS not in batch:
+        return values
+    shape = batch[Columns.STARTS].shape
+    places = values.new_zeros(shape.numel(), *values.shape[1:])
+    return places.index_copy_(0, batch[Columns.VALID_ROWS], values).unflatten(0, shape)
 
 
 def following(net: RLModule, batch: Batch) -> Batch:

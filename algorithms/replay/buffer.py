@@ -65,6 +65,7 @@ class ReplayBuffer:
         sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
         hindsight: Settings for giving sampled steps new goals; None leaves the goals as they are.
         normalize_rewards: Whether a :class:`RewardScale` divides the rewards in samples.
+        next_actions: Whether samples have the columns ``next_actions`` and ``has_next_action``.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Seed of the random stream of the draws, or the stream itself.
@@ -95,6 +96,7 @@ class ReplayBuffer:
         sequences: SequenceReplay | None = None,
         hindsight: HindsightReplay | None = None,
         normalize_rewards: bool = False,
+        next_actions: bool = False,
         frame_stack_axis: StackAxes | None = None,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
@@ -111,6 +113,7 @@ class ReplayBuffer:
         self._hindsight = None
         if hindsight is not None:
             self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)
+        self._reads_next_actions = next_actions
         self._reward_scale = RewardScale(num_envs, gamma) if normalize_rewards else None
         self._rng = np.random.default_rng(seed)
         self._begin_draws()
@@ -231,7 +234,10 @@ class ReplayBuffer:
                 batch[Columns.WEIGHTS] = torch.from_numpy(weights)
         else:
             finals = TRUNCATED if self._hindsight is None else CUT  # a new goal may let the episode go on
-            batch, owners = gather_sequences(self.ring, self._windows, self._anchors, drawn, self._rng, finals)
+            reads_next = self._reads_next_actions
+            batch, owners = gather_sequences(
+                self.ring, self._windows, self._anchors, drawn, self._rng, finals, next_actions=reads_next
+            )
             if self._hindsight is not None:
                 places = self._anchors.places(drawn, self.ring)
                 self._hindsight.relabel_sequences(batch, places, length, self._rng)
@@ -265,17 +271,22 @@ class ReplayBuffer:
         Returns:
             ``obs`` and ``actions`` of the window's first step; ``rewards`` ``[B]``, the discounted sum over the window;
             ``next_obs``, the observation after the window; ``discounts`` ``[B]``, gamma to the power of the window's
-            number of steps, or 0 if the window ends with termination.
+            number of steps, or 0 if the window ends with termination. If asked for, also ``next_actions``, the action
+            after the window, and ``has_next_action``.
         """
         ring = self.ring
         last, _, rewards, discounts = self._windows.take(ring, places, self._rng)
-        return {
+        batch = {
             Columns.OBS: ring.obs.at(places),
             Columns.ACTIONS: ring.actions.at(places),
             Columns.REWARDS: torch.from_numpy(rewards),
             Columns.NEXT_OBS: ring.obs.following(last),
             Columns.DISCOUNTS: torch.from_numpy(discounts),
         }
+        if self._reads_next_actions:
+            batch[Columns.NEXT_ACTIONS], is_known = ring.actions_after(last)
+            batch[Columns.HAS_NEXT_ACTION] = torch.from_numpy(is_known)
+        return batch
 
     # -------------------------------------------------------------------------------------------------- state
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 import tree
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.distributions.base import Distribution
+from catalog.distributions.nested import at, leaf_classes
 from catalog.past import OBS, PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.spaces import kept_dtype
 from rlmodule.data.columns import Columns
 from rlmodule.data.dataset import Dataset
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.modules.rl_module import RLModule
+
+logger = logging.getLogger("algorithms.replay")
+
+EPS = 1e-3
+"""Distance from the bounds that actions of data keep where the policy cannot reach the bounds."""
 
 
 def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
@@ -59,6 +69,27 @@ def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
         final_index=torch.stack([last, torch.zeros_like(last)], 1),
         final_obs=final_obs,
     )
+
+
+def inside_bounds(rollout: Rollout, dist_cls: type[Distribution]) -> Rollout:
+    """Move those actions of ``rollout`` inside the bounds, in place, that ``dist_cls`` cannot reach, and warn of it.
+    Their log-probability would be that of a policy with no noise at all. Return ``rollout``."""
+    actions = rollout[Columns.ACTIONS]
+    if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
+        dist_cls = dist_cls.independent
+    for keys, leaf_cls in leaf_classes(dist_cls):
+        leaf = at(actions, keys)
+        num_outside = int((leaf.abs() > 1 - EPS).sum()) if leaf_cls.bounded else 0
+        if num_outside:
+            leaf.clamp_(-1 + EPS, 1 - EPS)
+            logger.warning(
+                "data: %s numbers of actions lie on the bounds, which %s cannot reach: they are moved inside by %g of "
+                "the range [-1, 1]. A DiagGaussian, the default, takes them as they are.",
+                f"{num_outside:,}",
+                leaf_cls.__name__,
+                EPS,
+            )
+    return rollout
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, from_numpy
 
 from algorithms.replay.layout import ReplayLayout
 from algorithms.replay.observations import CHECKED_ROWS, Arrays, Index, ObservationRows, TreeRows
+from catalog.base import Tree
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
@@ -215,6 +216,15 @@ class Ring:
     def has(self, flag: np.uint8, places: np.ndarray) -> np.ndarray:
         """Return which rows at ``places`` have a ``flag``, bool of the same shape."""
         return self.flags.take(places) & flag > 0
+
+    def actions_after(self, places: np.ndarray) -> tuple[Tree, np.ndarray]:
+        """Return the actions of the rows after ``places`` ``[B]``, and whether they are known, bool ``[B]``. After the
+        last step of an episode, and after the newest row, they are zeros."""
+        is_known = ~self.has(CUT, places) & (self.steps_after(places) > 0)
+        leaves = self.actions.take((places + self.num_columns) % self.num_places)
+        for leaf in leaves:
+            leaf[~is_known] = 0
+        return self.actions.build(leaves), is_known
 
     # -------------------------------------------------------------------------------------------------- state
 

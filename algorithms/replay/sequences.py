@@ -219,6 +219,8 @@ def gather_sequences(
     drawn: np.ndarray,
     rng: np.random.Generator,
     with_finals: np.uint8 = TRUNCATED,
+    *,
+    next_actions: bool = False,
 ) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
@@ -233,6 +235,7 @@ def gather_sequences(
         drawn: Places of anchors, int64.
         rng: Random stream of the numbers of steps of windows.
         with_finals: Flags of the steps after which to insert the true final observation.
+        next_actions: Whether to add the actions after the windows.
 
     Returns:
         A dict of columns, and the sequence in ``[0, B)`` of each valid row, int64 ``[V]``. The columns are
@@ -242,7 +245,8 @@ def gather_sequences(
         - ``actions``, ``rewards`` (summed over the window) and ``discounts`` ``[L', B]``, 0 outside the valid rows;
         - ``valid_rows`` ``[V]``, the indices of the valid rows;
         - ``next_rows`` ``[V]``, the index of the observation after the window of each valid row;
-        - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
+        - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``;
+        - with ``next_actions``, the action after the window and ``has_next_action`` ``[L', B, ...]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
     span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
@@ -265,7 +269,7 @@ def gather_sequences(
 
     trained = np.arange(settings.length * batch_size)
     trained_places, rows = places.take(trained), positions.take(trained)
-    _, steps, rewards, discounts = windows.take(ring, trained_places, rng)
+    last, steps, rewards, discounts = windows.take(ring, trained_places, rng)
     # one row after the window's last step, which is an inserted row if that step was truncated
     following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
@@ -280,6 +284,10 @@ def gather_sequences(
         Columns.VALID_ROWS: from_numpy(rows),
         Columns.NEXT_ROWS: from_numpy(following),
     }
+    if next_actions:
+        actions, is_known = ring.actions_after(last)
+        batch[Columns.NEXT_ACTIONS] = map_leaves(lambda x: lay_out(rows, x.numpy()), actions)
+        batch[Columns.HAS_NEXT_ACTION] = lay_out(rows, is_known)
     if settings.burn_in:
         obs = ring.obs.at(before.reshape(-1))
         batch[Columns.BURN_IN] = {

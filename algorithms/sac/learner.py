@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
-from algorithms.off_policy.learner import following, valid_rows
+from algorithms.off_policy.learner import as_column, following, valid_rows
 from algorithms.ops.distributional import half_squared_error, return_losses, return_targets
+from algorithms.sac.actions import Actions
+from algorithms.sac.conservative import CQL_NOISE, NEXT_DIST_INPUTS, check_actions, conservative_loss
 from algorithms.sac.entropy import TargetEntropy
 from catalog.base import Tree
-from catalog.distributions.categorical import Choices
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.apis import ActionValueAPI, TemperatureAPI
-from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
@@ -24,38 +24,6 @@ if TYPE_CHECKING:
 
 MOST_LOG_ALPHA = 20.0
 """Logarithm of the temperature above which learning counts as diverged and raises ``FloatingPointError``."""
-
-
-class Actions(NamedTuple):
-    """Actions of a policy: one drawn for each observation, or all joint actions.
-
-    Attributes:
-        drawn: The drawn actions ``[B, ...]``, with a gradient; None if all joint actions are used.
-        logp: Log-probabilities of the drawn actions ``[B]``, or of all joint actions ``[B, actions]``.
-        probs: The probabilities of all joint actions ``[B, actions]``; None if actions are drawn.
-    """
-
-    drawn: Tree | None
-    logp: Tensor
-    probs: Tensor | None = None
-
-    @classmethod
-    def of(cls, module: RLModule, inputs: Tensor, noise: Tensor | None) -> "Actions":
-        """Return the actions of the distributions of ``module`` with the inputs ``inputs`` ``[B, W]``. Draw one
-        action per row, with a gradient, from ``noise`` ``[B, ...]``, which :meth:`Distribution.draw_noise` returned.
-        If ``noise`` is None, take all joint actions; the space must be discrete."""
-        dist = module.action_dist_cls.from_logits(inputs)
-        if noise is not None:
-            return cls(*dist.rsample_with_logp(noise))
-        assert isinstance(dist, Choices)
-        logp = dist.joint_log_probs()
-        return cls(None, logp, logp.exp())
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation ``[B]`` of ``values`` under the policy; ``values`` have the shape of ``logp``. The
-        result is exact if all joint actions are used. For drawn actions, return ``values`` themselves as the
-        estimate."""
-        return values if self.probs is None else (self.probs * values).sum(-1)
 
 
 class SACLearner(ActionCriticLearner):
@@ -80,6 +48,8 @@ class SACLearner(ActionCriticLearner):
         if not train:  # a module that is not trained has no temperature to adapt
             return
         module = self.module[module_id]
+        if self.settings.cql_alpha:
+            check_actions(module)
         goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy
         self._target_entropy[module_id] = entropy = TargetEntropy(module, goal).to(self.device)
         if goal is not None and goal >= entropy.most:
@@ -110,7 +80,7 @@ class SACLearner(ActionCriticLearner):
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
         """Return the sum of the losses of critics (eq. 5), policy (eq. 9) and temperature (eq. 18). Each has a gradient
-        for its own parameters only.
+        for its own parameters only. With ``cql_alpha``, the critics' loss contains :func:`conservative_loss`.
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
@@ -136,7 +106,8 @@ class SACLearner(ActionCriticLearner):
         goal = self._target_entropy[module_id].forward(self.module[module_id].env_part(batch[Columns.OBS]))
         # log α instead of α, as in the authors' code, so that α adapts at a rate that does not depend on its size
         alpha_loss = (log_alpha * (entropy - goal).detach()).mean()
-        return qf_loss + policy_loss + alpha_loss, {
+        loss = qf_loss + policy_loss + alpha_loss
+        metrics = {
             "qf_loss": qf_loss,
             "policy_loss": policy_loss,
             "alpha_loss": alpha_loss,
@@ -146,15 +117,27 @@ class SACLearner(ActionCriticLearner):
             "td_error": errors.abs().mean(0),
             "qf": taken.mean(0),
         }
+        if self.settings.cql_alpha:
+            taken = module.return_head().mean(outputs)  # with a gradient
+            metrics["cql_loss"] = cql_loss = conservative_loss(module, batch, fwd_out, actions, taken)
+            loss = loss + self.settings.cql_alpha * cql_loss
+        return loss, metrics
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         """Return ``batch`` with the critics' targets as ``value_targets``. Unless the critics value all joint actions,
-        also add ``noise``, from which the loss draws actions, and ``next_noise``, from which the targets do."""
-        module = self.module[module_id]
+        also add ``noise``, from which the loss draws actions, and ``next_noise``, from which the targets do. With
+        ``cql_alpha``, also add what :func:`conservative_loss` draws actions from."""
+        module, settings = self.module[module_id], self.settings
         assert isinstance(module, ActionValueAPI)
-        if not module.values_all_actions:
-            noise = self.draw_noise(module_id, batch, num_actions=2)
-            batch = batch | {Columns.NOISE: noise[0], Columns.NEXT_NOISE: noise[1]}
+        if module.values_all_actions:
+            return super().prepare_batch(module_id, batch)
+        num_conservative = 3 * settings.cql_num_actions if settings.cql_alpha else 0
+        noise = self.draw_noise(module_id, batch, num_actions=2 + num_conservative)
+        batch = batch | {Columns.NOISE: noise[0], Columns.NEXT_NOISE: noise[1]}
+        if num_conservative:
+            after = following(self.target[module_id], batch)
+            batch[CQL_NOISE] = noise[2:].movedim(0, -2)
+            batch[NEXT_DIST_INPUTS] = as_column(after[Columns.ACTION_DIST_INPUTS], batch)
         return super().prepare_batch(module_id, batch)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:

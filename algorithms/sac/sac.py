@@ -10,7 +10,7 @@ from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
-from catalog.settings import Section, setting
+from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.apis import TemperatureAPI
 from rlmodule.modules.spec import RLModuleSpec
 
@@ -44,6 +44,16 @@ FLASH: dict[str, Any] = {
 """A narrow FlashSAC, for :meth:`SACConfig.flash`."""
 
 
+CQL: dict[str, Any] = {
+    "cql_alpha": 5.0,
+    "cql_num_actions": 4,
+    "actor_lr": 1e-4,
+    "model_config": {"fcnet_hiddens": [256, 256, 256]},
+}
+"""Conservative Q-learning, for :meth:`SACConfig.cql`: fewer random actions than published, which take most of the
+time."""
+
+
 class SACTraining(SACNetSettings, ActionCriticTraining):
     """Settings of SAC's losses and targets."""
 
@@ -59,6 +69,18 @@ class SACTraining(SACNetSettings, ActionCriticTraining):
         None,
         "Which value of several critics the policy maximises: the least or their mean; None takes the mean of critics "
         "with quantiles, else the least.",
+    )
+
+    cql_alpha: float = setting(
+        0.0,
+        "Weight of the loss that lowers values of actions which the data lack (CQL); 0 leaves it out.",
+        ge=0,
+    )
+    cql_num_actions: int = setting(
+        10,
+        "Actions of a Box that the CQL loss draws for each row: as many uniform ones, of the policy, and of the policy "
+        "at the next observation.",
+        ge=1,
     )
 
     @property
@@ -119,6 +141,29 @@ class SACConfig(SACTraining, ReplayConfig):
         return cls().update(parts | _updates_per_step(20, values) | values)
 
     @on_the_class
+    def cql(cls, **values: Any) -> "SACConfig":
+        """Return a new config with conservative Q-learning (CQL, Kumar et al. 2020), for data sets.
+
+        Args:
+            **values: Additional settings, or values that replace those of CQL.
+        """
+        return cls().update(CQL | values)
+
+    @on_the_class
+    def rlpd(cls, **values: Any) -> "SACConfig":
+        """Return a new config with reinforcement learning with prior data (RLPD, Ball et al. 2023): half of each batch
+        from a data set, ten critics with layer norm, two of them drawn for each target, and 20 updates per env step.
+
+        Args:
+            **values: Additional settings, or values that replace those of RLPD. Set ``data`` here or with
+                ``offline()``.
+        """
+        critics = {"fcnet_norm": "layer"}
+        parts = {"num_critics": 10, "target_critics": 2, "policy_value": "mean"}
+        parts["model_config"] = {"functions": {"value": critics}}
+        return cls().update(parts | _updates_per_step(20, values) | values)
+
+    @on_the_class
     def flash(cls, **values: Any) -> "SACConfig":
         """Return a new config with parts of FlashSAC in narrow nets: residual blocks with batch norm, critics of 101
         atoms, and rewards that are divided so that returns fit the atoms.
@@ -137,6 +182,8 @@ class SACConfig(SACTraining, ReplayConfig):
         self.check_critics()
         if self.policy_value is not None and self.num_critics == 1:
             raise self._invalid("policy_value", "None with num_critics=1", "Leave it out.")
+        if not self.cql_alpha and self.cql_num_actions != settings_of(type(self))["cql_num_actions"].default:
+            raise self._invalid("cql_num_actions", "its default with cql_alpha=0", "Set cql_alpha, or leave this out.")
         if self.alpha_lr == 0 and self.target_entropy != "auto":
             raise self._invalid(
                 "target_entropy", "'auto' with alpha_lr=0, which fixes the temperature", "Leave it out."

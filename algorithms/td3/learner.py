@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+import torch
 import tree
 from torch import Tensor
 
@@ -53,7 +54,8 @@ class TD3Learner(ActionCriticLearner):
     ) -> tuple[Tensor, Metrics]:
         """Return the loss and its metrics. The loss is the critics' squared error. In gradient steps that update the
         policy, it is that error minus the first critic's value of the policy's actions (Fujimoto et al. 2018,
-        Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6).
+        Algorithm 1; Lillicrap et al. 2016, eq. 4 and 6). With ``bc_coeff``, the policy is also drawn to the actions of
+        the batch (Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", eq. 3).
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
@@ -69,7 +71,13 @@ class TD3Learner(ActionCriticLearner):
         metrics = {"qf_loss": qf_loss, "td_error": errors.abs().mean(0), "qf": taken.mean(0)}
         if "actor" in self.trained[module_id].stepping:
             actions = policy_actions(module, fwd_out)
-            policy_loss = -module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1).mean()
+            values = module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1)
+            policy_loss = -values.mean()
+            if self.settings.bc_coeff is not None:
+                if self.settings.normalize_q:
+                    policy_loss = policy_loss / values.detach().abs().mean()
+                metrics["bc_loss"] = bc_loss = squared_distances(actions, batch[Columns.ACTIONS]).mean()
+                policy_loss = policy_loss + self.settings.bc_coeff * bc_loss
             loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
         return loss, metrics
 
@@ -95,7 +103,8 @@ class TD3Learner(ActionCriticLearner):
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
         The value is the smaller of the target critics' values of the target policy's action with noise (Fujimoto et al.
-        2018, eq. 10 and 14).
+        2018, eq. 10 and 14). With ``critic_bc_coeff``, it falls with the distance of that action from the next one of
+        the data (Tarasov et al. 2023, "Revisiting the Minimalist Approach to Offline Reinforcement Learning", eq. 5).
 
         Args:
             module_id: The module that learns.
@@ -112,7 +121,11 @@ class TD3Learner(ActionCriticLearner):
             actions = with_noise(actions, rows[Columns.NEXT_NOISE])
         head = target.return_head()
         returns = self.least_returns(head, target.compute_action_outputs(seen, actions, seen.get(Columns.EMBEDDINGS)))
-        return return_targets(head, returns, rows[Columns.REWARDS], rows[Columns.DISCOUNTS])
+        penalty = None
+        if self.settings.critic_bc_coeff:
+            distances = squared_distances(actions, rows[Columns.NEXT_ACTIONS])
+            penalty = self.settings.critic_bc_coeff * distances * rows[Columns.HAS_NEXT_ACTION]
+        return return_targets(head, returns, rows[Columns.REWARDS], rows[Columns.DISCOUNTS], penalty)
 
     def after_gradient_step(self, module_id: str) -> None:
         """In gradient steps that update the policy, move the target net as :class:`ReplayLearner` does."""
@@ -123,6 +136,12 @@ class TD3Learner(ActionCriticLearner):
 def policy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
     """Return the actions ``[B, ...]`` of the policy without noise, from the outputs of ``forward_train``."""
     return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()
+
+
+def squared_distances(actions: Tree, others: Tree) -> Tensor:
+    """Return the mean squared difference ``[B]`` of all numbers of two trees of actions ``[B, ...]``."""
+    squares = tree.map_structure(lambda x, y: (x - y).square().flatten(1), actions, others)
+    return torch.cat(tree.flatten(squares), 1).mean(1)
 
 
 def with_noise(actions: Tree, noise: Tensor) -> Tree:

@@ -47,6 +47,14 @@ class ValueFunctionAPI(ABC):
         nothing."""
 
 
+class StateValueAPI(ValueFunctionAPI):
+    """Interface of modules that predict state values with a net of their own, next to critics."""
+
+    @abstractmethod
+    def value_names(self) -> tuple[str, ...]:
+        """Return the dotted names of the submodules that only the loss of state values trains."""
+
+
 class QNetAPI(ABC):
     """Interface of modules that predict the value of every action of a Discrete space."""
 

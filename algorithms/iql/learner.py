@@ -1,0 +1,133 @@
+"""IQL's learner: the losses of state values, critics and policy, which only read actions of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from algorithms.off_policy.action_critic import ActionCriticLearner
+from algorithms.off_policy.learner import as_column, valid_rows
+from catalog.base import Tree
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.sequences import flatten_sequences
+from rlmodule.learning.flat_optimizer import Part
+from rlmodule.learning.reports import Metrics
+from rlmodule.modules.apis import ActionValueAPI, StateValueAPI
+from rlmodule.modules.recurrent import burn_in
+from rlmodule.modules.rl_module import RLModule
+
+if TYPE_CHECKING:
+    from algorithms.iql.iql import IQLConfig
+
+
+class IQLLearner(ActionCriticLearner):
+    """Learns state values, critics and a policy from one batch of stored steps at a time (Kostrikov et al. 2022,
+    "Offline Reinforcement Learning with Implicit Q-Learning", Algorithm 1).
+
+    All three learn in one backward pass. No loss asks for the value of an action that the data lack.
+
+    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`ReplayLearner`.
+    """
+
+    required_apis = (ActionValueAPI, StateValueAPI)
+    target_parts = ("critic",)
+    settings: IQLConfig
+
+    def parts_of(self, module_id: str) -> Mapping[str, Part]:
+        """Split the parameters into three parts for the optimizer: ``critic``, ``value``, and ``actor`` with all other
+        parameters."""
+        module, config = self.module[module_id], self.settings
+        assert isinstance(module, ActionValueAPI)
+        assert isinstance(module, StateValueAPI)
+        critic = self.make_part(module.critic_names(), config.critic_lr)
+        value = self.make_part(module.value_names(), config.critic_lr)
+        names = [name for name, _ in module.named_parameters() if not (critic.covers(name) or value.covers(name))]
+        return {"actor": self.make_part(tuple(names), config.actor_lr), "critic": critic, "value": value}
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Return the sum of the losses of state values (eq. 5), critics (eq. 6) and policy (eq. 7).
+
+        With the advantage ``A = Q(s, a) - V(s)`` of the target critics, the loss of state values is the expectile loss
+        of ``A``, and the policy makes the actions of the data likely with the weights ``exp(beta · A)``.
+
+        An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
+        of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
+        """
+        module, settings, latents = self.module[module_id], self.settings, fwd_out.get(Columns.EMBEDDINGS)
+        assert isinstance(module, ActionValueAPI)
+        assert isinstance(module, StateValueAPI)
+        advantages = batch[Columns.ACTION_VALUES] - module.compute_values(batch, latents)
+        vf_loss = expectile_loss(advantages, settings.expectile)
+
+        values = module.compute_action_values(batch, batch[Columns.ACTIONS], latents)
+        errors = values - batch[Columns.VALUE_TARGETS]
+        qf_loss = errors.square().sum(0)
+
+        weights = (settings.beta * advantages.detach()).exp().clamp(max=settings.max_weight)
+        dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        policy_loss = -weights * dist.logp(batch[Columns.ACTIONS])
+
+        losses = vf_loss + qf_loss + policy_loss
+        if Columns.WEIGHTS in batch:
+            losses = losses * batch[Columns.WEIGHTS]
+        return losses.mean(), {
+            "vf_loss": vf_loss,
+            "qf_loss": qf_loss,
+            "policy_loss": policy_loss,
+            "weight": weights,
+            "advantage": advantages.detach(),
+            "td_error": errors.detach().abs().mean(0),
+            "qf": values.detach().mean(0),
+        }
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """Return ``batch`` with the critics' targets as ``value_targets``, and with the least of the target critics'
+        values of the actions in it as ``action_values``."""
+        target, rows = self.target[module_id], valid_rows(batch)
+        assert isinstance(target, ActionValueAPI)
+        seen, _ = seen_by_critics(target, batch)
+        values = target.compute_action_outputs(seen, rows[Columns.ACTIONS], seen.get(Columns.EMBEDDINGS))
+        column = as_column(self.least_returns(target.return_head(), values), batch)
+        return super().prepare_batch(module_id, batch) | {Columns.ACTION_VALUES: column}
+
+    def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
+        """Return the target of each row's action value: its n-step reward plus the discounted state value of the next
+        observation (eq. 6). The net of state values is the one in training. If it reads the latent of an encoder with
+        weights, that is the encoder of the target critics.
+
+        Args:
+            module_id: The module that learns.
+            batch: Columns of :meth:`ReplayBuffer.sample`.
+
+        Returns:
+            Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
+        """
+        target, rows = self.target[module_id], valid_rows(batch)
+        assert isinstance(target, StateValueAPI)
+        _, after = seen_by_critics(target, batch)
+        values = target.compute_values(after, after.get(Columns.EMBEDDINGS))
+        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], values)
+
+
+def expectile_loss(errors: Tensor, expectile: float) -> Tensor:
+    """Return the square of each error, times ``expectile`` where it is positive and ``1 - expectile`` elsewhere
+    (Kostrikov et al. 2022, eq. 3). The shape is that of ``errors``, which are targets minus predictions."""
+    return torch.where(errors > 0, expectile, 1 - expectile) * errors.square()
+
+
+def seen_by_critics(net: RLModule, batch: Batch) -> tuple[Batch, Batch]:
+    """Return what the critics of ``net`` read: of the rows of ``batch``, and of the observations after them. The two
+    dicts have the column ``obs`` ``[B, ...]``, and of sequences ``embeddings``, which depend on the recurrent state."""
+    if Columns.NEXT_ROWS not in batch:
+        return {Columns.OBS: batch[Columns.OBS]}, {Columns.OBS: batch[Columns.NEXT_OBS]}
+    sequences = burn_in(net, batch)
+    columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
+    return (
+        flatten_sequences(columns, batch[Columns.VALID_ROWS]),
+        flatten_sequences(columns, batch[Columns.NEXT_ROWS]),
+    )

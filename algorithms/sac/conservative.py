@@ -1,0 +1,91 @@
+"""The loss of conservative Q-learning (CQL), by which critics do not overestimate actions that a data set lacks."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from algorithms.sac.actions import Actions
+from catalog.base import Tree
+from catalog.distributions.gaussian import SquashedGaussian
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.rollout import map_leaves
+from rlmodule.modules.apis import ActionValueAPI
+from rlmodule.modules.rl_module import RLModule
+
+CQL_NOISE = "cql_noise"
+"""Column: noise from which to draw actions, ``[B, actions, W]``."""
+NEXT_DIST_INPUTS = "next_action_dist_inputs"
+"""Column: inputs of the policy's distribution for the observations after the rows, ``[B, W]``."""
+
+FORBIDDEN_LOGP = -1e30
+"""Log-probability below which a choice is forbidden by a mask."""
+
+
+def check_actions(module: RLModule) -> None:
+    """Check that actions can be drawn whose values a conservative loss lowers.
+
+    Raises:
+        ValueError: If the module's actions are neither choices that its critics value all at once nor one bounded Box.
+    """
+    assert isinstance(module, ActionValueAPI)
+    if not (module.values_all_actions or issubclass(module.action_dist_cls, SquashedGaussian)):
+        raise ValueError(
+            "cql_alpha: expected a bounded Box of actions, or at most 256 joint choices, whose values can be lowered "
+            f"without asking for a density of random actions, got {module.action_space}. Use IQL for such actions."
+        )
+
+
+def conservative_loss(
+    module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree], actions: Actions, taken: Tensor
+) -> Tensor:
+    """Return by how much the values of all actions exceed those of the actions in the data (Kumar et al. 2020,
+    "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4): the logarithm of the sum of ``exp(Q)`` over
+    all actions, minus ``Q`` of the action taken, as a mean over rows and a sum over critics.
+
+    The sum is exact over choices. In a Box, it is estimated from actions drawn uniformly, from the policy, and from the
+    policy at the next observation, each weighted by its density (appendix F).
+
+    Args:
+        module: The module that learns.
+        batch: Rows ``[B, ...]``, in a Box with the columns that :meth:`SACLearner.prepare_batch` adds.
+        fwd_out: The outputs of ``forward_train`` for the rows.
+        actions: The policy's actions; read for choices.
+        taken: The critics' values of the actions in the batch, ``[critics, B]``.
+    """
+    assert isinstance(module, ActionValueAPI)
+    latents = fwd_out.get(Columns.EMBEDDINGS)
+    if actions.probs is not None:
+        values = module.compute_action_values(batch, None, latents)
+        values = values.masked_fill(actions.logp < FORBIDDEN_LOGP, -torch.inf)
+    else:
+        drawn, log_density = _drawn_actions(module, batch, fwd_out[Columns.ACTION_DIST_INPUTS].detach())
+        num_rows, num_actions = log_density.shape
+
+        def repeated(column: Tensor) -> Tensor:
+            return column.repeat_interleave(num_actions, 0)
+
+        if latents is None:
+            rows = {Columns.OBS: map_leaves(repeated, batch[Columns.OBS])}
+        else:
+            rows, latents = {}, repeated(latents)
+        values = module.compute_action_values(rows, drawn.flatten(0, 1), latents)
+        values = values.unflatten(-1, (num_rows, num_actions)) - log_density
+    return (values.logsumexp(-1) - taken).sum(0).mean()
+
+
+@torch.no_grad()
+def _drawn_actions(module: RLModule, batch: Batch, dist_inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions ``[B, 3n, W]`` and the logarithms of their densities ``[B, 3n]``: a third of them uniform, a third
+    from the distributions with the inputs ``dist_inputs`` ``[B, ...]``, and a third from those after the rows."""
+    uniform, here, after = batch[CQL_NOISE].chunk(3, 1)
+    actions = [2 * torch.special.ndtr(uniform) - 1]  # the distribution function of normal noise makes it uniform
+    log_densities = [uniform.new_full(uniform.shape[:2], -math.log(2) * uniform.shape[2])]
+    for inputs, noise in ((dist_inputs, here), (batch[NEXT_DIST_INPUTS], after)):
+        num_actions = noise.shape[1]
+        dist = module.action_dist_cls.from_logits(inputs.repeat_interleave(num_actions, 0))
+        drawn, logp = dist.rsample_with_logp(noise.flatten(0, 1))
+        actions.append(drawn.unflatten(0, (-1, num_actions)))
+        log_densities.append(logp.unflatten(0, (-1, num_actions)))
+    return torch.cat(actions, 1), torch.cat(log_densities, 1)
