@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from algorithms.sac.actions import Actions
+from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from catalog.distributions.gaussian import SquashedGaussian
 from rlmodule.data.columns import Batch, Columns
@@ -19,17 +20,23 @@ CQL_NOISE = "cql_noise"
 NEXT_DIST_INPUTS = "next_action_dist_inputs"
 """Column: inputs of the policy's distribution for the observations after the rows, ``[B, W]``."""
 
-FORBIDDEN_LOGP = -1e30
-"""Log-probability below which a choice is forbidden by a mask."""
+NUM_ACTIONS = 10
+"""The published number of actions of each kind that are drawn per row."""
 
 
-def check_actions(module: RLModule) -> None:
-    """Check that actions can be drawn whose values a conservative loss lowers.
+def check_actions(module: RLModule, num_actions: int) -> None:
+    """Check that there are actions whose values a conservative loss can lower, ``num_actions`` of a Box.
 
     Raises:
-        ValueError: If the module's actions are neither choices that its critics value all at once nor one bounded Box.
+        ValueError: If the module's actions are neither choices that its critics value all at once nor one bounded Box,
+            or if ``num_actions`` has no effect.
     """
     assert isinstance(module, ActionValueAPI)
+    if module.values_all_actions and num_actions != NUM_ACTIONS:
+        raise ValueError(
+            f"cql_num_actions: expected {NUM_ACTIONS}, its default, since the sum over all choices is exact, got "
+            f"{num_actions}. Leave it out."
+        )
     if not (module.values_all_actions or issubclass(module.action_dist_cls, SquashedGaussian)):
         raise ValueError(
             "cql_alpha: expected a bounded Box of actions, or at most 256 joint choices, whose values can be lowered "
@@ -58,7 +65,7 @@ def conservative_loss(
     latents = fwd_out.get(Columns.EMBEDDINGS)
     if actions.probs is not None:
         values = module.compute_action_values(batch, None, latents)
-        values = values.masked_fill(actions.logp < FORBIDDEN_LOGP, -torch.inf)
+        values = values.masked_fill(actions.logp < MASKED / 2, -torch.inf)
     else:
         drawn, log_density = _drawn_actions(module, batch, fwd_out[Columns.ACTION_DIST_INPUTS].detach())
         num_rows, num_actions = log_density.shape

@@ -49,7 +49,7 @@ class SACLearner(ActionCriticLearner):
             return
         module = self.module[module_id]
         if self.settings.cql_alpha:
-            check_actions(module)
+            check_actions(module, self.settings.cql_num_actions)
         goal = None if isinstance(self.settings.target_entropy, str) else self.settings.target_entropy
         self._target_entropy[module_id] = entropy = TargetEntropy(module, goal).to(self.device)
         if goal is not None and goal >= entropy.most:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from algorithms.off_policy.action_critic import ActionCriticTraining
 from algorithms.off_policy.algorithm import ReplayAlgorithm, ReplayConfig
+from algorithms.sac.conservative import NUM_ACTIONS
 from algorithms.sac.learner import SACLearner
 from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
 from algorithms.settings.base import on_the_class
 from catalog.checks import Schedule
-from catalog.settings import Section, setting, settings_of
+from catalog.settings import Section, setting
 from rlmodule.modules.apis import TemperatureAPI
 from rlmodule.modules.spec import RLModuleSpec
 
@@ -46,12 +47,10 @@ FLASH: dict[str, Any] = {
 
 CQL: dict[str, Any] = {
     "cql_alpha": 5.0,
-    "cql_num_actions": 4,
     "actor_lr": 1e-4,
     "model_config": {"fcnet_hiddens": [256, 256, 256]},
 }
-"""Conservative Q-learning, for :meth:`SACConfig.cql`: fewer random actions than published, which take most of the
-time."""
+"""Settings of conservative Q-learning, for :meth:`SACConfig.cql`."""
 
 
 class SACTraining(SACNetSettings, ActionCriticTraining):
@@ -77,7 +76,7 @@ class SACTraining(SACNetSettings, ActionCriticTraining):
         ge=0,
     )
     cql_num_actions: int = setting(
-        10,
+        NUM_ACTIONS,
         "Actions of a Box that the CQL loss draws for each row: as many uniform ones, of the policy, and of the policy "
         "at the next observation.",
         ge=1,
@@ -182,7 +181,7 @@ class SACConfig(SACTraining, ReplayConfig):
         self.check_critics()
         if self.policy_value is not None and self.num_critics == 1:
             raise self._invalid("policy_value", "None with num_critics=1", "Leave it out.")
-        if not self.cql_alpha and self.cql_num_actions != settings_of(type(self))["cql_num_actions"].default:
+        if not self.cql_alpha and self.cql_num_actions != NUM_ACTIONS:
             raise self._invalid("cql_num_actions", "its default with cql_alpha=0", "Set cql_alpha, or leave this out.")
         if self.alpha_lr == 0 and self.target_entropy != "auto":
             raise self._invalid(
