@@ -47,6 +47,7 @@ GUIDES = {
     "TD3": "td3.md",
     "DDPG": "td3.md",
     "BC": "data.md",
+    "IQL": "offline.md",
     "MARWIL": "data.md",
 }
 _SCHEDULE = "float | [[0, value], [env_step, value], ...]"

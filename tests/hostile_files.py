@@ -48,15 +48,16 @@ from tests.deploy.hub_double import TOKEN, HubDouble, hub_double
 #   allow    the file is refused, and the error says what to allow; once it is allowed, it is imported
 #   path     the file is refused for the path of a file, and the error says what to allow
 _SETTINGS = """
-    actor_lr alpha_lr beta burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards critic_lr data_share
-    double_q
+    actor_lr alpha_lr bc_coeff beta burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards
+    cql_alpha cql_num_actions critic_bc_coeff critic_lr data_share double_q
     drop_quantiles dueling entropy_coeff env_config env_step_timeout_s epsilon evaluation_duration
     evaluation_duration_unit evaluation_env_config evaluation_explore evaluation_interval evaluation_num_envs
-    evaluation_num_videos evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* exploration_noise frame_stack_axis
+    evaluation_num_videos evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* expectile exploration_noise
+    frame_stack_axis
     gamma grad_clip grad_clip_by gym_env_vectorize_mode her_ratio her_reward_fn her_strategy ignore_env_runner_failures
     initial_alpha keep_best_checkpoint keep_checkpoints kl_coeff kl_target lambda_ league learner_class
-    learner_timeout_s loggers loggers/* lr max_nonfinite_updates_in_a_row max_restarts_in_a_row
-    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy norm_rate normalize_rewards num_atoms
+    learner_timeout_s loggers loggers/* lr max_weight max_nonfinite_updates_in_a_row max_restarts_in_a_row
+    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy norm_rate normalize_q normalize_rewards num_atoms
     num_cpus_per_env_runner num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration
     num_envs_per_env_runner num_epochs
     num_gpus_per_learner num_learners num_offline_updates num_quantiles num_steps_sampled_before_learning_starts

@@ -322,7 +322,7 @@ def test_what_a_checkpoint_of_another_algorithm_says(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", {"algorithm": "PPOO", "run_seed": 0, "config": {}, "modules": {}, "state": {}})
     with pytest.raises(
         ValueError,
-        match=r"expected one of A2C, APPO, BC, DDPG, DQN, IMPALA, MARWIL, PPO, SAC, TD3.*'PPOO'.*Did you mean",
+        match=r"expected one of A2C, APPO, BC, DDPG, DQN, IMPALA, IQL, MARWIL, PPO, SAC, TD3.*'PPOO'.*Did you mean",
     ):
         Algorithm.from_checkpoint(tmp_path / "c")
 

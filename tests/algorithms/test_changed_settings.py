@@ -15,6 +15,7 @@ from algorithms.appo import APPOConfig
 from algorithms.ddpg import DDPGConfig
 from algorithms.dqn import DQNConfig
 from algorithms.impala import IMPALAConfig
+from algorithms.iql import IQLConfig
 from algorithms.marwil import MARWILConfig
 from algorithms.ppo import PPOConfig
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay, with_exponent
@@ -54,8 +55,11 @@ RUNS: dict[str, AlgorithmConfig] = {
     "hindsight": DQNConfig(**REPLAY, n_step=1, her_ratio=0.5).environment(Line),
     "data": DQNConfig(**REPLAY, num_offline_updates=5, num_updates_per_iteration=5).environment("CartPole-v1"),
     "MARWIL": MARWILConfig(**SMALL, num_updates_per_iteration=5).environment("CartPole-v1"),
+    "IQL": IQLConfig(**REPLAY, num_updates_per_iteration=5).environment("CartPole-v1"),
+    "TD3+BC": TD3Config(**REPLAY, bc_coeff=0.5).environment("Pendulum-v1"),
+    "CQL": SACConfig(**REPLAY, cql_alpha=1.0, cql_num_actions=3).environment("Pendulum-v1"),
 }
-FROM_DATA = ("data", "MARWIL")
+FROM_DATA = ("data", "MARWIL", "IQL")
 """Runs that learn from a data set, which the fixture names."""
 CLASSES = {"DDPG": DDPGConfig} | {name: type(config) for name, config in RUNS.items()}
 
@@ -121,6 +125,9 @@ ACTS: dict[str, dict[str, Any]] = {
     | {"drop_quantiles": 1},
     "data": {"num_offline_updates": 10, "data_share": 0.1},
     "MARWIL": {"beta": 0.5, "vf_loss_coeff": 0.1, "norm_rate": 0.5, "n_step": 3} | {"num_updates_per_iteration": 3},
+    "IQL": {"expectile": 0.9, "beta": 0.5, "max_weight": 1e-3},
+    "TD3+BC": {"bc_coeff": 5.0, "normalize_q": True, "critic_bc_coeff": 0.5},
+    "CQL": {"cql_alpha": 5.0, "cql_num_actions": 2},
     "hindsight": {"her_ratio": 1.0, "her_strategy": "final", "her_reward_fn": opposite_reward},
 }
 """By algorithm: a value of each setting with which the run continues in another way."""

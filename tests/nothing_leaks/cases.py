@@ -62,6 +62,10 @@ SCENES: dict[str, dict[str, Any]] = {
     "novelty": {"rnd_coeff": 0.5, "model_config": {"normalize_observations": True}},
     "LSTM, novelty": {"rnd_coeff": 0.5, **memory("use_lstm")},
     "novelty and batch norm": {"rnd_coeff": 0.5, "normed": True},
+    "conservative": {"cql_alpha": 2.0},
+    "LSTM, conservative": {"cql_alpha": 2.0, "n_step": 2, **memory("use_lstm")},
+    "drawn to the data": {"bc_coeff": 0.5, "critic_bc_coeff": 0.5, "n_step": 2},
+    "LSTM, drawn to the data": {"bc_coeff": 0.5, "critic_bc_coeff": 0.5, **memory("use_lstm")},
     "a few of many critics": {"num_critics": 4, "target_critics": 2, "num_quantiles": 3, "drop_quantiles": 1},
 }
 """Settings of learners. A scene is left out for an algorithm that lacks one of its settings. Hindsight, which needs

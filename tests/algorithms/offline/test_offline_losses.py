@@ -256,6 +256,7 @@ def test_the_newest_step_of_env_steps_has_no_next_action_yet() -> None:
     small = {name: value for name, value in SMALL.items() if name != "num_updates_per_iteration"}
     config = TD3Config(env="Pendulum-v1", **small, **nets, bc_coeff=1.0, critic_bc_coeff=0.1, replay_capacity=50)
     config.training(training_intensity=1.0).reporting(num_env_steps_per_iteration=130)
+    config.env_runners(num_envs_per_env_runner=1)
     with config.build() as algorithm:
         algorithm.learn(num_env_steps=130)  # the ring wraps twice
         replay = algorithm.replay  # type: ignore[attr-defined]
