@@ -154,7 +154,7 @@ ROOMS = (
     "algorithms.actor_critic algorithms.stream",
     "algorithms.off_policy",
     "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
-    "algorithms.a2c algorithms.ddpg algorithms.impala algorithms.marwil",
+    "algorithms.a2c algorithms.ddpg algorithms.impala algorithms.iql algorithms.marwil",
     "algorithms.appo algorithms.bc algorithms.recording",
     "algorithms.cli algorithms.ray_tune",
     "algorithms.shell",

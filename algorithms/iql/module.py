@@ -79,14 +79,13 @@ class StateValue(nn.Module):
 class IQLModule(ActionCriticModule, StateValueAPI):
     """IQL's network: the policy and critics of :class:`ActionCriticModule`, and a net of state values."""
 
-    catalog: IQLCatalog
-
     def setup(self) -> None:
         self._check_catalog(IQLModule, IQLCatalog)
         super().setup()
 
     def setup_heads(self) -> None:
         super().setup_heads()
+        assert isinstance(self.catalog, IQLCatalog)
         self.vf = self.catalog.build_vf()
 
     def get_non_inference_attributes(self) -> list[str]:
