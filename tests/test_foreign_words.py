@@ -209,7 +209,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PPOConfig().rl_module(catalog_class=PPOCatalog),  # type: ignore
         "Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...))",
     ),
-    "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), r"\.offline\(data=...\)"),  # type: ignore
+    "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), "Use .offline(data=...) of BC"),  # type: ignore
     "multi_agent(algorithm_config_overrides_per_module=)": (
         lambda: PPOConfig().multi_agent(algorithm_config_overrides_per_module={}),  # type: ignore
         "Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}})",
