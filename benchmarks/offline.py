@@ -87,9 +87,9 @@ def random_score(env_id: str) -> float:
     return statistics.fmean(returns)
 
 
-def score_of(algorithm: Any) -> float:
+def score_of(algorithm: Any, num_episodes: int = EPISODES) -> float:
     """Return the mean return of an evaluation."""
-    return algorithm.evaluate(num_episodes=EPISODES)["env_runners"]["episode_return_mean"]
+    return algorithm.evaluate(num_episodes=num_episodes)["env_runners"]["episode_return_mean"]
 
 
 ROWS: dict[str, tuple[Callable[[], Data], Any, dict[str, Any], int, str]] = {
