@@ -30,7 +30,52 @@ class Fault(NamedTuple):
     test: str
 
 
+_FROM_DATA = "tests/algorithms/offline/test_offline_losses.py::test_"
+
 FAULTS: dict[str, Fault] = {
+    # --- losses of data sets
+    "the expectile on the wrong side": Fault(
+        "algorithms/iql/learner.py",
+        "return torch.where(errors > 0, expectile, 1 - expectile) * errors.square()",
+        "return torch.where(errors < 0, expectile, 1 - expectile) * errors.square()",
+        "state values are pessimistic, and IQL clones the worse actions more",
+        _FROM_DATA + "the_least_expectile_loss_is_at_the_expectile",
+    ),
+    "weights of cloning with a gradient": Fault(
+        "algorithms/iql/learner.py",
+        "weights = (settings.beta * advantages.detach()).exp().clamp(max=settings.max_weight)",
+        "weights = (settings.beta * advantages).exp().clamp(max=settings.max_weight)",
+        "the policy's loss trains the state values, which then say nothing about returns",
+        _FROM_DATA + "updates_of_iql_are_those_of_a_plain_loop",
+    ),
+    "densities of drawn actions that count twice": Fault(
+        "algorithms/sac/conservative.py",
+        "values = values.unflatten(-1, (num_rows, num_actions)) - log_density",
+        "values = values.unflatten(-1, (num_rows, num_actions)) + log_density",
+        "CQL lowers the values of the policy's own actions far more than those of others",
+        _FROM_DATA + "the_conservative_loss_of_a_box_by_hand",
+    ),
+    "the next action of another episode": Fault(
+        "algorithms/replay/ring.py",
+        "is_known = ~self.has(CUT, places) & (self.steps_after(places) > 0)",
+        "is_known = self.steps_after(places) > 0",
+        "ReBRAC draws the policy to the first action of an episode that has nothing to do with the step",
+        _FROM_DATA + "next_actions_are_those_after_the_window_in_the_data",
+    ),
+    "a distance from no action": Fault(
+        "algorithms/td3/learner.py",
+        "penalty = self.settings.critic_bc_coeff * distances * rows[Columns.HAS_NEXT_ACTION]",
+        "penalty = self.settings.critic_bc_coeff * distances",
+        "at time limits ReBRAC draws the policy to an action of zeros that nobody took",
+        _FROM_DATA + "targets_of_rebrac_fall_with_the_distance_from_the_next_action",
+    ),
+    "values of other actions are raised": Fault(
+        "algorithms/dqn/learner.py",
+        "gaps = of_all.logsumexp(-1) - take_actions(of_all, batch[Columns.ACTIONS])",
+        "gaps = take_actions(of_all, batch[Columns.ACTIONS]) - of_all.logsumexp(-1)",
+        "CQL prefers the actions that nobody tried",
+        _FROM_DATA + "cql_lowers_the_value_of_an_action_that_the_data_lack",
+    ),
     # --- losses
     "advantages standardised over padding": Fault(
         "algorithms/actor_critic.py",
