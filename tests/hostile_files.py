@@ -57,8 +57,8 @@ _SETTINGS = """
     gamma grad_clip grad_clip_by gym_env_vectorize_mode her_ratio her_reward_fn her_strategy ignore_env_runner_failures
     initial_alpha keep_best_checkpoint keep_checkpoints kl_coeff kl_target lambda_ league learner_class
     learner_timeout_s loggers loggers/* lr max_weight max_nonfinite_updates_in_a_row max_restarts_in_a_row
-    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy norm_rate normalize_q normalize_rewards num_atoms
-    num_cpus_per_env_runner num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration
+    metrics_num_episodes_for_smoothing minibatch_size model_config n_step noisy norm_rate normalize_q normalize_rewards
+    num_atoms num_cpus_per_env_runner num_cpus_per_learner num_critics num_env_runners num_env_steps_per_iteration
     num_envs_per_env_runner num_epochs
     num_gpus_per_learner num_learners num_offline_updates num_quantiles num_steps_sampled_before_learning_starts
     num_updates_per_iteration on_checkpoint

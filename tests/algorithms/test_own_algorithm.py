@@ -157,8 +157,8 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     del ALGORITHMS["CALM"]  # as in another process
     assert main(["evaluate", "run", "--episodes", "1"]) == 2
     assert (
-        "expected a run of a known algorithm (A2C, APPO, BC, DDPG, DQN, IMPALA, IQL, MARWIL, PPO, SAC, TD3), got one of "
-        f"Calm. If it is one of yours, type --allow {own_module}, the module with its config class."
+        "expected a run of a known algorithm (A2C, APPO, BC, DDPG, DQN, IMPALA, IQL, MARWIL, PPO, SAC, TD3), got one "
+        f"of Calm. If it is one of yours, type --allow {own_module}, the module with its config class."
     ) in " ".join(capsys.readouterr().err.split())
     assert main(["evaluate", "run", "--episodes", "1", "--allow", own_module]) == 0
     del ALGORITHMS["CALM"]

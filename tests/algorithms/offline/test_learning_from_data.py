@@ -16,6 +16,7 @@ import torch
 from algorithms import Algorithm, AlgorithmConfig
 from algorithms.bc import BCConfig
 from algorithms.dqn import DQNConfig
+from algorithms.iql import IQLConfig
 from algorithms.marwil import MARWILConfig
 from algorithms.ppo import PPOConfig
 from algorithms.recording import record, record_replay
@@ -181,6 +182,9 @@ RUNS: dict[str, AlgorithmConfig] = {
     "MARWIL with a memory": MARWILConfig(**SMALL | {"n_step": 5, "model_config": MEMORY, "burn_in_len": 2}),
     "DQN": DQNConfig(**SMALL, prioritized_replay=True),
     "SAC": SACConfig(**SMALL),
+    "SAC with CQL": SACConfig.cql(**SMALL),
+    "IQL": IQLConfig(**SMALL, prioritized_replay=True),
+    "IQL with a memory": IQLConfig(**SMALL | {"n_step": 2, "model_config": MEMORY, "burn_in_len": 2}),
 }
 
 
@@ -215,6 +219,17 @@ def test_a_run_goes_from_data_to_env_steps_and_resumes_exactly(tmp_path: Path) -
     with Algorithm.from_checkpoint(tmp_path / "saved", data=data) as resumed:
         resumed.train()
         assert sha_of(resumed) == expected
+
+
+def test_a_policy_from_data_goes_on_in_an_env_with_the_same_spaces_alone(tmp_path: Path) -> None:
+    with IQLConfig(data=cartpole(2), **SMALL | REPLAY).build() as algorithm:
+        algorithm.learn(num_updates=10)
+        algorithm.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"from_checkpoint\(env=\): expected an env with the spaces"):
+        Algorithm.from_checkpoint(tmp_path / "saved", env="Acrobot-v1", data=cartpole(2))
+    with Algorithm.from_checkpoint(tmp_path / "saved", env="CartPole-v1", data=cartpole(2)) as algorithm:
+        algorithm.learn(num_env_steps=64)
+        assert (algorithm.metrics.updates, algorithm.env_steps) == (10, 64)
 
 
 def test_learn_by_updates_then_by_env_steps() -> None:
@@ -256,7 +271,7 @@ def test_ray_is_not_imported(tmp_path: Path) -> None:
 # --- what composes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [BCConfig, MARWILConfig, DQNConfig])
+@pytest.mark.parametrize("config", [BCConfig, MARWILConfig, DQNConfig, IQLConfig])
 def test_agents_learn_each_from_its_own_data(config: type[Any]) -> None:
     data = {"cart_0": cartpole(2), "cart_1": cartpole(2, random=0.5, seed=1)}
     small = SMALL | {"env": CartPoles, "env_config": {"num_agents": 2}, "policies": "own", "n_step": 2}
@@ -286,8 +301,9 @@ def test_masks_of_data_are_obeyed() -> None:
         observation_space=space,
         action_space=gym.spaces.Discrete(3),
     )
-    for config in (BCConfig(data=data, **SMALL), DQNConfig(data=data, **SMALL), SACConfig(data=data, **SMALL)):
-        with config.build() as algorithm:
+    made = BCConfig, DQNConfig, DQNConfig.cql, SACConfig, SACConfig.cql, IQLConfig
+    for config in made:
+        with config(data=data, **SMALL).build() as algorithm:
             result = algorithm.learn(num_updates=5)["learners"][ID]
             assert np.isfinite(result["total_loss"])
             obs = {"action_mask": np.array([0, 1, 0], np.int8), "observations": np.zeros(2, np.float32)}

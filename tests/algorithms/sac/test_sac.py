@@ -117,6 +117,7 @@ def test_wrong_settings_are_refused_when_a_run_is_built(values: dict[str, Any], 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "box": (BOX, {"model_config": {"fcnet_hiddens": [16], "normalize_observations": True}, "prioritized_replay": True}),
     "mixture": (ARM, {"n_step": 3}),
+    "conservative": (BOX, {"cql_alpha": 1.0, "cql_num_actions": 2}),
     "recurrent": (
         BOX,
         {
