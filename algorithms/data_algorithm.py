@@ -188,7 +188,13 @@ class DataAlgorithm(Algorithm):
     def _stored(self, dataset: Dataset, module_id: str, settings: dict[str, Any]) -> ReplayBuffer:
         """Return a replay buffer that holds ``dataset``, and nothing else ever."""
         module = self.get_module(module_id)
-        dataset = dataset.with_spaces(module.observation_space, module.action_space)
+        try:
+            dataset = dataset.with_spaces(module.observation_space, module.action_space)
+        except ValueError as error:
+            raise ValueError(
+                f"data of {module_id!r}: expected steps with the spaces of the run's env, got others. {error} Or name "
+                "the env in which they were recorded."
+            ) from None
         number = zlib.crc32(module_id.encode())
         seed = seed_sequence(self.run_seed, "data", number)
         num_steps, n_step = dataset.num_steps, settings["n_step"]

@@ -225,7 +225,9 @@ def test_a_policy_from_data_goes_on_in_an_env_with_the_same_spaces_alone(tmp_pat
     with IQLConfig(data=cartpole(2), **SMALL | REPLAY).build() as algorithm:
         algorithm.learn(num_updates=10)
         algorithm.save(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"from_checkpoint\(env=\): expected an env with the spaces"):
+    with pytest.raises(
+        ValueError, match=r"data of 'default_policy': expected steps with the spaces of the run's env, got"
+    ):
         Algorithm.from_checkpoint(tmp_path / "saved", env="Acrobot-v1", data=cartpole(2))
     with Algorithm.from_checkpoint(tmp_path / "saved", env="CartPole-v1", data=cartpole(2)) as algorithm:
         algorithm.learn(num_env_steps=64)
