@@ -27,8 +27,8 @@ settings.load_profile("project")
 TESTS = Path(__file__).parent
 
 # Files and folders whose tests run the whole of something: an algorithm until it has learned, a benchmark, an exported
-# policy, a page of the documentation, a run whose processes are killed, a group of processes. They are the second stage,
-# after those that find most faults in less time.
+# policy, a page of the documentation, a run whose processes are killed, a group of processes. They are the second
+# stage, after those that find most faults in less time.
 END_TO_END = (
     "algorithms/dqn/test_dqn_learners_together.py",
     "algorithms/loggers/test_services.py",

@@ -179,6 +179,8 @@ def _check_kinds(saved: Any, built: Any, path: str, started: frozenset[str] = fr
                 continue
             if str(name) in saved:
                 _check_kinds(saved[str(name)], part, f"{path}/{name}", started)
+            elif name == "steps_owed":  # a run without an env, which may go on with one, has none
+                continue
             elif _has_all_entries(path) and str(name).partition(".")[0] not in started:
                 raise ValueError(f"{path}/{name}: expected a value like {part!s:.50}, got nothing")
     elif isinstance(built, list | tuple):
