@@ -1,31 +1,30 @@
-"""PPO that also imitates: its module draws batches of someone else's experience and adds their loss to PPO's own.
+"""PPO that also imitates: its module draws batches of someone else's data and adds their loss to PPO's own.
 
 Run it as ``python examples/catalog/offline_loss.py``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
-from torch import Tensor
 
 from algorithms.ppo import PPOConfig, PPOModule
-from rlmodule import Columns, ExtraLoss, ExtraLossAPI, RLModuleSpec
+from algorithms.replay import ReplayBuffer
+from algorithms.replay.data_rollout import data_rollout
+from rlmodule import Columns, Dataset, Episode, ExtraLoss, ExtraLossAPI, RLModuleSpec
 
-
-def demonstrations(batch_size: int) -> Iterator[dict[str, Tensor]]:
-    """Batches of what someone does who pushes the car the way it rolls; a reader of files would look the same."""
-    envs, generator = gym.make_vec("MountainCar-v0", num_envs=8), np.random.default_rng(1)
-    seen, done = [envs.reset(seed=1)[0]], []
-    for _ in range(200):
-        done.append(np.where(seen[-1][:, 1] > 0, 2, 0))
-        seen.append(envs.step(done[-1])[0])
-    columns = {Columns.OBS: np.concatenate(seen[:-1]), Columns.ACTIONS: np.concatenate(done)}
-    while True:
-        rows = generator.integers(len(columns[Columns.OBS]), size=batch_size)
-        yield {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
+# What someone does who pushes the car the way it rolls. ``Dataset.load(path)`` would read the same from a folder.
+env, episodes = gym.make("MountainCar-v0"), []
+for seed in range(8):
+    episode = Episode()
+    episode.add_reset(env.reset(seed=seed)[0])
+    while not episode.is_finished:
+        action = 2 if episode.get_observations(-1)[1] > 0 else 0
+        obs, reward, terminated, truncated, _ = env.step(action)
+        episode.add_step(action, obs, float(reward), terminated, truncated)
+    episodes.append(episode)
+DATA = Dataset.from_episodes(episodes, observation_space=env.observation_space, action_space=env.action_space)
 
 
 class AloneModule(PPOModule, ExtraLossAPI):
@@ -33,10 +32,12 @@ class AloneModule(PPOModule, ExtraLossAPI):
 
     def setup(self) -> None:
         super().setup()
-        self.demonstrations = demonstrations(batch_size=64)
+        spaces, generator = (self.input_space, self.action_space), np.random.default_rng(1)
+        self.shown = ReplayBuffer(*spaces, capacity=DATA.num_steps, num_envs=1, gamma=0.99, seed=generator)
+        self.shown.add(data_rollout(DATA, self))  # with actions as the distribution samples them
 
     def compute_extra_losses(self, batch: Mapping[str, Any], fwd_out: Mapping[str, Any]) -> dict[str, ExtraLoss]:
-        shown = next(self.demonstrations)
+        shown = self.shown.sample(64).batch
         policy = self.action_dist_cls.from_logits(self.forward_train(shown)[Columns.ACTION_DIST_INPUTS])
         return {"imitation": ExtraLoss(-policy.logp(shown[Columns.ACTIONS]).mean(), self.weight)}
 
