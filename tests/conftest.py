@@ -54,6 +54,7 @@ END_TO_END = (
     "rlmodule/groups/test_stream.py",
     "settings_act",
     "test_coming_from_cleanrl.py",
+    "test_coming_from_d3rlpy.py",
     "test_coming_from_rllib.py",
     "test_coming_from_rllib_models.py",
     "test_coming_from_sb3.py",

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from gymnasium import spaces
@@ -36,6 +39,7 @@ from catalog import (
 )
 from rlmodule import (
     Columns,
+    Dataset,
     MultiRLModuleSpec,
     RLModule,
     RLModuleSpec,
@@ -123,6 +127,26 @@ def test_every_key_of_a_result_is_reported() -> None:
     assert len(named) > 8
     with small().training(use_kl_loss=True, entropy_coeff=[[0, 0.1], [1000, 0.0]]).build() as algorithm:
         assert named - dict(flatten(algorithm.train())).keys() == set()
+
+
+def test_columns_that_rllib_records_are_read_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = np.arange(20, dtype=np.float32).reshape(5, 4)
+    rows = {
+        "obs": [*map(list, seen[:-1])],
+        "new_obs": [*map(list, seen[1:])],
+        "actions": [0, 1, 1, 0],
+        "rewards": [1.0] * 4,
+        "terminateds": [False] * 4,
+        "truncateds": [False, False, False, True],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "part.parquet")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"Dataset": Dataset, "env": gym.make("CartPole-v1")}
+    (code,) = re.findall(r"```python\n(columns = .+?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    exec(code, names)
+    data = names["data"]
+    assert (data.num_steps, data.truncated.tolist(), data.terminated.tolist()) == (4, [True], [False])
+    assert np.array_equal(data.final_observations, seen[-1:])
 
 
 def test_the_page_ends_with_what_helps() -> None:

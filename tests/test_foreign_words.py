@@ -19,6 +19,7 @@ from torch import nn
 
 from algorithms.a2c import A2CConfig
 from algorithms.appo import APPOConfig
+from algorithms.bc import BCConfig
 from algorithms.cli import main
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
 from algorithms.impala import IMPALAConfig
@@ -209,7 +210,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PPOConfig().rl_module(catalog_class=PPOCatalog),  # type: ignore
         "Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...))",
     ),
-    "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), "Use .offline(data=...) of BC"),  # type: ignore
+    "offline_data": (
+        lambda: PPOConfig().offline_data(input_=["data"]),  # type: ignore
+        "Use .offline(data='folder') of BC, MARWIL, IQL, DQN",
+    ),
+    "offline(dataset_num_iters_per_learner=)": (
+        lambda: BCConfig().offline(dataset_num_iters_per_learner=1),  # type: ignore
+        "Use .offline(num_updates_per_iteration=...).",
+    ),
     "multi_agent(algorithm_config_overrides_per_module=)": (
         lambda: PPOConfig().multi_agent(algorithm_config_overrides_per_module={}),  # type: ignore
         "Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}})",
