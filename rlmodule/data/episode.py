@@ -249,41 +249,26 @@ class Episode:
     @property
     def total_reward(self) -> float:
         """Sum of the rewards of this chunk."""
-        return self.get_return()
-
-    def get_return(self, gamma: float = 1.0) -> float:
-        """Return the discounted sum of rewards ``Σ gamma^t · r_t``, with ``t`` counted from the first step of the
-        chunk."""
-        return float(np.sum(self.get_rewards() * float(gamma) ** np.arange(self._length), dtype=np.float64))
-
-    def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
-        """Return the discounted return from each step on, ``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. ``G_L``,
-        the return after the last step, is 0."""
-        result = self.get_rewards().astype(np.float64)
-        for t in range(self._length - 2, -1, -1):
-            result[t] += gamma * result[t + 1]
-        return result
-
-    def get_state(self) -> dict[str, Any]:
-        """Return a copy of the episode's whole state, as a dict of plain values and trees of arrays."""
-        plain = {name: getattr(self, name) for name in ("id", "t_started", "terminated", "truncated")}
-        return plain | {"columns": {n: tree.map_structure(np.copy, self.get_columns(n)) for n in self._columns}}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Episode:
-        """Return a new episode with a ``state`` from :meth:`get_state`. The arrays in ``state`` are not copied."""
-        rest = [state[name] for name in ("columns", "t_started", "terminated", "truncated")]
-        return cls(id=state["id"])._like_this(*rest)
+        return float(np.sum(self.get_rewards(), dtype=np.float64))
 
     def __eq__(self, other: object) -> bool:
         """Return whether the ids, ``t_started``, end flags and columns are equal. NaN equals NaN, and dtypes may
         differ."""
-        return isinstance(other, Episode) and _same(self.get_state(), other.get_state())
+        return isinstance(other, Episode) and _same(self._contents(), other._contents())
 
     def __repr__(self) -> str:
         ends = " and ".join(name for name in ("terminated", "truncated") if getattr(self, name))
         end = ends or ("unfinished" if self.is_reset else "not reset")
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
+
+    def _contents(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "t_started": self.t_started,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "columns": {name: self.get_columns(name) for name in self._columns},
+        }
 
     def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
         """Return an episode with this episode's id and the given ``columns``, whose lengths are not checked."""
