@@ -115,7 +115,7 @@ class IQLLearner(ActionCriticLearner):
 
 
 def expectile_loss(errors: Tensor, expectile: float) -> Tensor:
-    """Return the square of each error, times ``expectile`` where it is positive and ``1 - expectile`` if not
+    """Return the square of each error, times ``expectile`` where it is positive and ``1 - expectile`` where it is not
     (Kostrikov et al. 2022, eq. 3). The shape is that of ``errors``, which are targets minus predictions."""
     return torch.where(errors > 0, expectile, 1 - expectile) * errors.square()
 
