@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
+from algorithms.cli.compare import compare
 from algorithms.cli.evaluate import evaluate
 from algorithms.cli.exits import OK, USAGE, UsageError, exit_code_of
 from algorithms.cli.explain import explain
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "export": ("CKPT FILE [flags]", export),
     "push": ("CKPT REPO [flags]", push),
     "plot": ("RUN ... [flags]", plot),
+    "compare": ("RUN RUN ... [flags]", compare),
     "inspect": ("CKPT [flags]", inspect),
     "explain": ("ENV [flags]", explain),
     "list": ("[algorithms|presets|spaces]", list_known),

@@ -11,10 +11,13 @@ from catalog.settings import setting
 
 
 class PlotFlags(CommandFlags):
-    """Draw the learning curve of each RUN: the mean of its seeds, with a band for their spread. RUN is a run folder, or
-    a folder with a run folder for each seed."""
+    """Draw the learning curve of each RUN: the mean or IQM of its seeds, with a band for their spread. RUN is a run
+    folder, or a folder with a run folder for each seed."""
 
     by: Literal["steps", "time"] = setting("steps", "The x axis: env steps, or the time that training took.")
+    aggregate: Literal["mean", "iqm"] = setting(
+        "mean", "What to draw of the seeds: their mean, or the mean without the lowest and highest quarter (IQM)."
+    )
     out: str = setting("plot.png", "The picture: .png, .pdf or .svg.")
     metric: str | None = setting(None, "A path in progress.jsonl or its end, such as entropy; None takes the returns.")
     labels: list[str] | None = setting(None, "A name for each RUN; None names them by their differences.")
@@ -25,7 +28,15 @@ def plot(args: Sequence[str]) -> int:
     """Draw the learning curves of runs, and print a table that compares them."""
     flags, words, _ = parse(PlotFlags, "rlmodule plot", "RUN ...", args, count=range(1, len(args) + 1))
     runs, out = [Path(run) for run in words], Path(flags.out)
-    curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)
+    curves = plot_runs(
+        runs,
+        out,
+        by=flags.by,
+        metric=flags.metric,
+        aggregate=flags.aggregate,
+        labels=flags.labels,
+        title=flags.title,
+    )
     metric = curves[0].metric
     fallback = metric == TRAINING_RETURN and flags.metric is None
     why = ", as not all runs have several evaluations (--evaluation-interval)" if fallback else ""

@@ -15,10 +15,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from algorithms.loggers.base import CLOCK, STEPS, clock_of, numbers_of
 from algorithms.loggers.jsonl import read_rows
+from algorithms.run.aggregates import Floats, bootstrap_interval, iqm
 from algorithms.run.saved_settings import folders_below, learning_settings, read_about, setting_text
 from algorithms.run.text import duration_text, return_text, table_text
 from catalog.errors import closest
@@ -38,6 +38,8 @@ SECONDS = "time_total_s"
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 # Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range.
 FEWEST_SEEDS = 5
+# Replicates of the bootstrap of a band.
+REPLICATES = 2_000
 # Greatest number of characters in a line of the legend.
 LABEL_WIDTH = 78
 # Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom.
@@ -46,7 +48,7 @@ STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.3
 MOST_DIFFERENCES = 3
 
 By = Literal["steps", "time"]
-Floats = npt.NDArray[np.float64]
+Aggregate = Literal["mean", "iqm"]
 Rows = list[dict[str, Any]]
 
 
@@ -67,15 +69,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean of a metric over seeds, and its spread.
+    """Mean or interquartile mean of a metric over seeds, and its spread.
 
     Attributes:
         path: The run folder, or the folder that holds a run folder for each seed.
         metric: Path of the metric in progress.jsonl.
         label: Name in the legend.
         x: ``[P]`` env steps or seconds: every place where a seed has a value, within the range of all seeds.
-        mean: ``[P]`` mean of the seeds, each interpolated linearly between its values.
-        margin: ``[P]`` half the width of the 95 % confidence interval of the mean; None for one seed.
+        mean: ``[P]`` mean of the seeds, each interpolated linearly between its values, or their IQM.
+        margin: ``[P]`` half the width of the 95 % confidence interval of the mean; None for one seed, and for the IQM.
         band: ``[2, P]`` lower and upper bound: the confidence interval, clipped to the values of the seeds; below
             :data:`FEWEST_SEEDS` seeds, their range; None for one seed.
         seeds: The series that ``mean`` averages, one for each seed.
@@ -99,10 +101,11 @@ def plot_runs(
     *,
     by: By = "steps",
     metric: str | None = None,
+    aggregate: Aggregate = "mean",
     labels: Sequence[str] | None = None,
     title: str | None = None,
 ) -> list[Curve]:
-    """Draw one curve for each of ``runs``: the mean of its seeds in a band of their spread.
+    """Draw one curve for each of ``runs``: the mean or IQM of its seeds in a band of their spread.
 
     Args:
         runs: Run folders, or folders with a run folder for each seed, at most two levels down.
@@ -110,6 +113,7 @@ def plot_runs(
         by: The x axis: env steps, or the clock of runs that learn from data; or time.
         metric: Path in progress.jsonl, or its last parts. None takes the evaluation return if all runs have several
             evaluations, else the training return.
+        aggregate: What to draw: the mean of the seeds, or their interquartile mean (IQM).
         labels: Names for the curves; None names them by their differences.
         title: Title; None names the algorithm and env that all runs share.
 
@@ -136,8 +140,8 @@ def plot_runs(
         )
     metric = _chosen_metric(groups, metric)
     names = dict(zip(every if labels else groups, labels or _labels(groups), strict=True))
-    curves = [_curve(group, names[group], by, metric) for group in groups]
-    _draw_curves(curves, out, by, _common_title(groups) if title is None else title)
+    curves = [_curve(group, names[group], by, metric, aggregate) for group in groups]
+    _draw_curves(curves, out, by, _common_title(groups) if title is None else title, aggregate)
     return curves
 
 
@@ -148,6 +152,9 @@ def table_of(curves: Sequence[Curve]) -> str:
         final = return_text(curve.mean[-1])
         if curve.margin is not None:
             final += f" ± {return_text(curve.margin[-1])}"
+        elif curve.band is not None and len(curve.seeds) >= FEWEST_SEEDS:
+            low, high = curve.band[:, -1]
+            final += f" ({return_text(low)} to {return_text(high)})"
         steps = min(clock_of(seed.last) for seed in curve.seeds)  # reached by all seeds
         highest, time = return_text(curve.mean.max()), fmean(seed.last[SECONDS] for seed in curve.seeds)
         lines.append((curve.label, str(len(curve.seeds)), final, highest, f"{steps:,}", duration_text(time)))
@@ -253,7 +260,7 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
+def _curve(group: _Group, label: str, by: By, metric: str, aggregate: Aggregate) -> Curve:
     found = {run: _series(rows, by, metric) for run, rows in group.rows.items()}
     seeds = tuple(series for series in found.values() if series is not None)
     waiting = tuple(run for run, series in found.items() if series is None)
@@ -275,6 +282,10 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
         if len(values) >= FEWEST_SEEDS:
             # Student's interval ignores the metric's limits: it would reach above 500 where no return can
             band = np.array([mean - margin, mean + margin]).clip(values.min(), values.max())
+    if aggregate == "iqm":
+        mean, margin = iqm([values.T]), None
+        if len(values) >= FEWEST_SEEDS:
+            band = np.array(bootstrap_interval(iqm, [values], replicates=REPLICATES))
     return Curve(group.path, metric, label, x, mean, margin, band, seeds, waiting)
 
 
@@ -369,7 +380,7 @@ def _clock_name(rows: Sequence[Mapping[str, Any]]) -> str:
     return "updates and env steps" if any(row.get(STEPS) for row in rows) else "updates"
 
 
-def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None:
+def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str, aggregate: Aggregate) -> None:
     xlabel, size = (_clock_of_all(curves), 1) if by == "steps" else ("training time (min)", 60)
     metric = curves[0].metric
     figure, axes = _picture(title, xlabel, METRIC_TEXTS.get(metric, metric))
@@ -383,7 +394,8 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
             axes.fill_between(curve.x / size, *curve.band, color=colour, alpha=0.15, lw=0)
             for seed in curve.seeds:
                 axes.plot(seed.x / size, seed.y, color=colour, linestyle=style, lw=0.8, alpha=0.35)
-    bands = f"mean of seeds; band: 95 % confidence interval, below {FEWEST_SEEDS} seeds their range"
+    centre = {"mean": "mean", "iqm": "interquartile mean"}[aggregate]
+    bands = f"{centre} of seeds; band: 95 % confidence interval, below {FEWEST_SEEDS} seeds their range"
     figure.legend(title=bands if axes.collections else None, loc="outside lower center", frameon=False)
     figure.savefig(out, dpi=120)
 

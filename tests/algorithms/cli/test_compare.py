@@ -1,0 +1,97 @@
+"""``rlmodule compare``: what it says of folders of runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from algorithms.cli.main import main
+from algorithms.run.comparison import ranges_of
+from algorithms.run.plotting import EVALUATION_RETURN, TRAINING_RETURN
+
+
+def write_runs(folder: Path, returns: Sequence[float], env: str = "CartPole-v1", *, evaluated: bool = True) -> Path:
+    """Write a run for each of ``returns`` that ends with that mean return, after an earlier one."""
+    for seed, value in enumerate(returns):
+        run = folder / f"{env}-seed-{seed}"
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(
+            json.dumps({"algorithm": "PPO", "name": f"PPO on {env}", "seed": seed, "config": {}})
+        )
+        rows = []
+        for steps, score in ((100, 0.0), (200, value)):
+            row: dict[str, float] = {"num_env_steps_sampled_lifetime": steps, "time_total_s": 1.0}
+            row[TRAINING_RETURN] = score + 1
+            if evaluated:
+                row[EVALUATION_RETURN] = score
+            rows.append(json.dumps(row))
+        (run / "progress.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+Says = Callable[..., str]
+
+
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Says:
+    def run(*args: object, code: int = 0) -> str:
+        assert main(["compare", *map(str, args)]) == code
+        out, err = capsys.readouterr()
+        return " ".join((out if code == 0 else err).split())
+
+    return run
+
+
+def test_better_worse_and_too_few(tmp_path: Path, says: Says) -> None:
+    low = write_runs(tmp_path / "low", [1, 2, 3, 4, 5])
+    high = write_runs(tmp_path / "high", [11, 12, 13, 14, 15])
+    few = write_runs(tmp_path / "few", [11, 12])
+    text = says(low, high, few)
+    assert f"{high} is better than {low}: the IQM differs by 10.0 (95 % interval" in text
+    assert "IQM of the mean episode return, evaluation" in text
+    assert f"{low} 5 3.00" in text
+    assert f"cannot tell whether {few} is better than {low}" in text
+    assert "of each would decide" in text
+    assert f"{low} is worse than {high}" in says(high, low)
+
+
+def test_runs_that_were_not_evaluated_are_compared_in_training(tmp_path: Path, says: Says) -> None:
+    first = write_runs(tmp_path / "a", [1, 2, 3])
+    second = write_runs(tmp_path / "b", [1, 2, 3], evaluated=False)
+    assert "IQM of the mean episode return, training" in says(first, second)
+
+
+def test_several_envs_are_averaged_on_one_scale(tmp_path: Path, says: Says) -> None:
+    for name, shift in (("a", 0.0), ("b", 0.5)):
+        write_runs(tmp_path / name, [shift, 0.1 + shift, 0.2 + shift, 0.3 + shift])
+        write_runs(tmp_path / name, [-1000 * (1 - shift)] * 4, "Pendulum-v1")
+    ranges = ["--normalize", "CartPole-v1=0..1", "Pendulum-v1=-1000..0"]
+    text = says(tmp_path / "a", tmp_path / "b", *ranges)
+    assert "is better than" in text
+    assert "4 + 4" in text
+    assert "expected a range for each of 2 envs" in says(tmp_path / "a", tmp_path / "b", code=1)
+
+
+def test_mistakes_are_told(tmp_path: Path, says: Says) -> None:
+    first = write_runs(tmp_path / "a", [1, 2, 3])
+    other = write_runs(tmp_path / "b", [1, 2, 3], "Pendulum-v1")
+    (tmp_path / "empty").mkdir()
+    assert "expected RUN RUN ..." in says(first, code=2)
+    assert "expected runs of CartPole-v1" in says(first, other, code=1)
+    assert "expected a folder with runs, got none" in says(first, tmp_path / "empty", code=1)
+    assert "no such folder" in says(first, tmp_path / "nowhere", code=1)
+    assert "expected a value of loss, got none" in says(first, first, "--metric", "loss", code=1)
+    assert "expected ENV=LOW..HIGH" in says(first, first, "--normalize", "CartPole-v1", code=1)
+
+
+@pytest.mark.parametrize("text", ["CartPole-v1=1..1", "=0..1", "CartPole-v1=a..b", "CartPole-v1=1e..2"])
+def test_ranges_that_say_nothing_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected ENV=LOW"):
+        ranges_of([text])
+
+
+def test_ranges_may_be_negative_and_envs_may_have_equals_signs() -> None:
+    assert ranges_of(["a=b=-1.5..2e3"]) == {"a=b": (-1.5, 2000.0)}
