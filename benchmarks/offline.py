@@ -1,7 +1,8 @@
-"""Scores of what is learned from data sets, and updates per second next to bare loops of the same arithmetic.
+"""Scores of what is learned from data sets, and updates per second next to a bare loop of the same arithmetic.
 
     python -m benchmarks.offline            # scores, three seeds each
     python -m benchmarks.offline --speed    # updates per second, five alternating pairs
+    python -m benchmarks.offline --speed --rllib /path/to/python    # and of RLlib's BC, in that environment
 
 The data sets are made by runs with fixed seeds, which are not among those that learn from them.
 """
@@ -10,12 +11,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import torch
 from torch import nn
 
@@ -24,6 +30,7 @@ from algorithms.dqn import DQNConfig
 from algorithms.marwil import MARWILConfig
 from algorithms.recording import record
 from algorithms.sac import SACConfig
+from benchmarks.run import child
 from rlmodule import Dataset
 from rlmodule.modules.apis import ExplorationAPI
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
@@ -156,16 +163,72 @@ def own_bc(dataset: Dataset, num_updates: int) -> float:
         return num_updates / (time.perf_counter() - begin)
 
 
-def speed(pairs: int) -> None:
-    """Print updates per second of BC and of the bare loop, in alternating runs."""
+def write_table(dataset: Dataset, path: Path) -> None:
+    """Write the steps of a data set as a Parquet file whose columns have RLlib's names."""
+    ends = dataset.offsets[1:] - 1
+    following = np.roll(dataset.observations, -1, axis=0)
+    following[ends] = dataset.final_observations
+    terminateds, truncateds = np.zeros((2, dataset.num_steps), bool)
+    terminateds[ends], truncateds[ends] = dataset.terminated, ~dataset.terminated
+    columns = {
+        "eps_id": np.repeat(np.arange(dataset.num_episodes), dataset.lengths).astype(str),
+        "obs": [*dataset.observations],
+        "new_obs": [*following],
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+        "terminateds": terminateds,
+        "truncateds": truncateds,
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def first_update(num_steps: int) -> float:
+    """Return the CPU seconds from a folder of random steps to BC's first update: loading, checking, building and
+    learning."""
+    rng = np.random.default_rng(DATA_SEED)
+    observations = rng.normal(size=(num_steps, 17)).astype(np.float32)
+    dataset = Dataset.from_arrays(
+        observations,
+        rng.uniform(-1, 1, (num_steps, 6)).astype(np.float32),
+        rng.normal(size=num_steps),
+        terminals=np.zeros(num_steps, bool),
+        timeouts=np.arange(num_steps) % 1000 == 999,
+        next_observations=np.roll(observations, -1, axis=0),
+        action_space=gym.spaces.Box(-1, 1, (6,)),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        dataset.save(folder + "/data")
+        begin = time.process_time()
+        with BCConfig(data=folder + "/data", num_updates_per_iteration=1, torch_num_threads=1).build() as algorithm:
+            algorithm.learn(num_updates=1)
+            return time.process_time() - begin
+
+
+def speed(pairs: int, rllib: str | None) -> None:
+    """Print updates per second of BC, of the bare loop and of RLlib's BC, in alternating runs.
+
+    Args:
+        pairs: Number of runs of each.
+        rllib: The interpreter of an environment that has RLlib; None leaves it out.
+    """
     torch.set_num_threads(1)
+    print(f"first update from a folder of 300,000 steps: {first_update(300_000):.2f} CPU seconds", flush=True)
     dataset = cartpole(20, 0.0).dataset
-    ratios = []
-    for _ in range(pairs):
-        bare, own = bare_bc(dataset, 5000), own_bc(dataset, 5000)
-        ratios.append(own / bare)
-        print(f"bare loop {bare:,.0f}/s, BC {own:,.0f}/s, ratio {own / bare:.2f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.2f}")
+    ratios: dict[str, list[float]] = {"bare loop": [], "RLlib's BC": []}
+    with tempfile.TemporaryDirectory() as folder:
+        write_table(dataset, Path(folder) / "steps.parquet")
+        for _ in range(pairs):
+            rates = {"bare loop": bare_bc(dataset, 5000)}
+            own = own_bc(dataset, 5000)
+            if rllib is not None:
+                figures = child("-m", "benchmarks.peers.rllib_offline", folder, "2000", python=rllib)
+                rates["RLlib's BC"] = figures["updates_per_s"]
+            for name, rate in rates.items():
+                ratios[name].append(own / rate)
+                print(f"BC {own:,.0f}/s, {name} {rate:,.0f}/s, ratio {own / rate:.2f}", flush=True)
+    for name, found in ratios.items():
+        if found:
+            print(f"median ratio to the {name}: {statistics.median(found):.2f}")
 
 
 def main() -> None:
@@ -175,9 +238,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of the name of a row")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rllib", help="interpreter of an environment that has RLlib")
     args = parser.parse_args()
     if args.speed:
-        speed(args.pairs)
+        speed(args.pairs, args.rllib)
     else:
         scores(args.seeds, args.only)
 
