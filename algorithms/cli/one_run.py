@@ -72,6 +72,11 @@ class TrainFlags(CommandFlags):
         "Continue a run: its folder, or a checkpoint in it. The run keeps its settings, except for the flags you type; "
         "leave out ALGO and ENV.",
     )
+    config: str | None = setting(
+        None,
+        "Begin with the algorithm and the settings in a JSON file, such as run.json in a run's folder, except for the "
+        "flags you type; leave out ALGO and ENV.",
+    )
     resume: Literal["auto"] | None = setting(
         None,
         "auto continues the run in --run-dir from its newest undamaged checkpoint, or begins it again if it has none, "

@@ -1,6 +1,7 @@
 """``rlmodule train``: make a training plan from the command line, and carry it out."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,12 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     allow = modules_in(early.allow)
     checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
+    file: dict[str, Any] | None = None
     if early.load is not None:
         algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
+    elif early.config is not None:
+        file = _read_config(early.config)
+        algo, prog, arguments, count = saved_config_class(file, allow), "rlmodule train", "--config FILE", range(1)
     elif args and not args[0].startswith("-"):
         algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)
         if "data" in settings_of(algo):
@@ -82,15 +87,20 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
 
     env: dict[str, Any] = {}
     preset, begun_with = None, str(checkpoint)
-    if flags.load is None:
+    if file is not None and checkpoint is None:
+        begun_with = str(flags.config)
+    elif flags.load is None and file is None:
         env = {"env": environment(envs[0]) if envs else None}
         preset, origin = _preset(algo, env["env"], flags.preset)
         if checkpoint is None:
             begun_with = origin
-    if checkpoint is None:
+    replaced = {name: value for name, value in typed.items() if name in known} | env
+    if checkpoint is None and file is not None:
+        with allowing(allow):
+            config = algo.from_dict(file["config"], allow=allow, **replaced)
+    elif checkpoint is None:
         config = algo(**(preset.settings if preset else {})).update(env)
     else:
-        replaced = {name: value for name, value in typed.items() if name in known} | env
         config = _saved_config(algo, checkpoint, content, allow, replaced)
 
     folder = _folder_of_run(flags, checkpoint)
@@ -136,10 +146,33 @@ def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
         raise UsageError(
             "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
         )
-    if flags.allow and flags.load is None and flags.resume is None:
+    if flags.config is not None and (flags.load is not None or flags.preset != "auto"):
+        raise UsageError("--config: expected neither --load nor --preset with it, got one. Leave that out.")
+    if flags.allow and flags.load is None and flags.resume is None and flags.config is None:
         raise UsageError(
             "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
         )
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    """Return the content of a file with the settings of a run.
+
+    Raises:
+        UsageError: If there is no such file, or it holds something else.
+    """
+    content: Any = None
+    got = "something else"
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        got = f"{type(error).__name__}: {error}"
+    match content:
+        case {"algorithm": str(), "config": dict()}:
+            return content
+    raise UsageError(
+        f'--config: expected a JSON file such as {{"algorithm": "PPO", "config": {{"env": "CartPole-v1"}}}}, got '
+        f"{path!r} with {got}. Pass run.json of a run's folder."
+    )
 
 
 def _saved_config(

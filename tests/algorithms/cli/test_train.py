@@ -510,3 +510,62 @@ def test_modules_of_a_checkpoint_are_imported_if_they_are_named(capsys: pytest.C
     assert "--allow" in capsys.readouterr().err
     assert main(["train", *more, "--allow", "envs_of_mine"]) == 0
     assert steps_logged("run") == [64, 128]
+
+
+# --- settings in a file -----------------------------------------------------------------------------------------------
+
+
+def weights(run: str) -> dict[str, Any]:
+    with Algorithm.from_checkpoint(run) as algorithm:
+        return algorithm.get_module().state_dict()
+
+
+def test_a_run_is_repeated_to_the_bit_from_its_settings() -> None:
+    steps = ["--num-env-steps", "256"]
+    assert main([*PPO, *steps, "--run-dir", "first", "--fcnet-hiddens", "8"]) == 0
+    assert main(["train", "--config", "first/run.json", *steps, "--run-dir", "again"]) == 0
+    first, again = weights("first"), weights("again")
+    assert all(first[name].equal(again[name]) for name in first)
+    assert main(["train", "--config", "first/run.json", *steps, "--run-dir", "other", "--lr", "1e-3"]) == 0
+    other = weights("other")
+    assert not all(first[name].equal(other[name]) for name in first)
+
+
+def test_several_seeds_of_the_settings_in_a_file(here: Path) -> None:
+    settings = {"env": "CartPole-v1", "num_envs_per_env_runner": 4, "train_batch_size_per_learner": 64}
+    (here / "mine.json").write_text(json.dumps({"algorithm": "ppo", "config": settings | {"minibatch_size": 32}}))
+    words = ["--num-env-steps", "128", "--seed", "1,2", "--run-dir", "runs", "--evaluation-duration", "2"]
+    assert main(["train", "--config", "mine.json", *words]) == 0
+    for seed in (1, 2):
+        about = json.loads((here / f"runs/seed-{seed}/run.json").read_text())
+        assert about["config"]["minibatch_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "expected a JSON file such as"),
+        ("{", "JSONDecodeError"),
+        ("[1]", "expected a JSON file such as"),
+        ('{"algorithm": "PPO"}', "expected a JSON file such as"),
+        ('{"algorithm": "PPOO", "config": {}}', "expected a run of a known algorithm"),
+        ('{"algorithm": "PPO", "config": {"lrr": 1}}', "Did you mean 'lr'?"),
+        ('{"algorithm": "PPO", "config": {"lr": "x"}}', "lr=): expected float"),
+        ('{"algorithm": "PPO", "config": {"callbacks_class": {"__import__": "os:system"}}}', "--allow os"),
+    ],
+    ids=["none", "torn", "a list", "no config", "algorithm", "name", "value", "code"],
+)
+def test_a_file_without_settings_is_refused(
+    text: str | None, expected: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (here / "mine.json").write_text(text)
+    assert main(["train", "--config", "mine.json", "--run-dir", "None"]) > 0
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--load", "run"], ["--preset", "none"]])
+def test_a_file_and_what_contradicts_it(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.json").write_text('{"algorithm": "PPO", "config": {"env": "CartPole-v1"}}')
+    assert main(["train", "--config", "mine.json", *words]) > 0
+    assert "error: " in capsys.readouterr().err
