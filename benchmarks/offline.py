@@ -101,7 +101,15 @@ def score_of(algorithm: Any, num_episodes: int = EPISODES) -> float:
 
 ROWS: dict[str, tuple[Callable[[], Data], Any, dict[str, Any], int, str]] = {
     "BC, CartPole, 20 expert episodes": (lambda: cartpole(20, 0.0), BCConfig, {}, 5_000, ">= 490"),
-    "MARWIL, CartPole, 200 half-random episodes": (lambda: cartpole(200, 0.5), MARWILConfig, {}, 10_000, ">= 475"),
+    # few updates, since half of the actions are noise, which nets learn by heart in the end; the rewards of a whole
+    # episode count, since a cart that drifts fails only after hundreds of steps
+    "MARWIL, CartPole, 200 half-random episodes": (
+        lambda: cartpole(200, 0.5),
+        MARWILConfig,
+        {"beta": 3.0, "gamma": 0.999},
+        3_000,
+        ">= 475",
+    ),
     "BC, Pendulum, 50 expert episodes": (lambda: pendulum(50), BCConfig, {}, 20_000, ">= 95 %"),
 }
 """Name → data, config, settings, updates and bar."""
