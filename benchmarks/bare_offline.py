@@ -1,8 +1,9 @@
 """Updates per second of IQL, TD3+BC and CQL next to bare loops with the same nets, batches and arithmetic.
 
-    python -m benchmarks.bare_offline [--jobs iql td3_bc cql] [--pairs 5]
+    python -m benchmarks.bare_offline [--jobs iql td3_bc cql] [--pairs 5] [--rllib PYTHON]
 
-The two take turns in one process on one thread. The data are random: only the speed counts.
+The two take turns in one process on one thread, and RLlib's CQL takes turns with them in its own. The data are random:
+only the speed counts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import argparse
 import copy
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +27,8 @@ from torch.nn.functional import mse_loss
 from algorithms.iql import IQLConfig
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
+from benchmarks.offline import write_table
+from benchmarks.run import child
 from rlmodule import Dataset
 
 OBS, ACT, ROWS, BATCH, WIDTH = 17, 6, 20_000, 256, 256
@@ -174,6 +179,13 @@ def bare_cql(dataset: Dataset, num_updates: int) -> None:
         loop.move_targets()
 
 
+def rllib_cql(dataset: Dataset, python: str) -> float:
+    """Return the updates per second of RLlib's CQL."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_table(dataset, Path(folder) / "steps.parquet")
+        return child("-m", "benchmarks.peers.rllib_offline", "cql", folder, "20", python=python)["updates_per_s"]
+
+
 _NETS = {"model_config": {"fcnet_hiddens": [WIDTH, WIDTH], "normalize_observations": False}}
 JOBS: dict[str, tuple[Callable[[Dataset, int], None], Callable[..., Any], int]] = {
     "iql": (bare_iql, IQLConfig, 1000),
@@ -188,12 +200,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rllib", help="interpreter of an environment that has RLlib")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dataset = random_data()
     for job in args.jobs:
         bare, config, num_updates = JOBS[job]
         ratios = []
+        of_rllib = []
         made = config(data=dataset, seed=1, torch_num_threads=1, num_updates_per_iteration=num_updates, **_NETS)
         with made.build() as algorithm:
             for pair in range(args.pairs + 1):
@@ -205,8 +219,14 @@ def main() -> None:
                 if pair:  # the first is a warm-up
                     ratios.append((between - begin) / (end - between))
                     rates = num_updates / (between - begin), num_updates / (end - between)
-                    print(f"{job}: bare loop {rates[0]:,.0f}/s, ours {rates[1]:,.0f}/s", flush=True)
-        print(f"{job}: median ratio {statistics.median(ratios):.2f}", flush=True)
+                    print(f"{job}: bare loop {rates[0]:,.1f}/s, ours {rates[1]:,.1f}/s", flush=True)
+                    if args.rllib is not None and job == "cql":
+                        rate = rllib_cql(dataset, args.rllib)
+                        of_rllib.append(rates[1] / rate)
+                        print(f"{job}: RLlib {rate:,.2f}/s, ratio {of_rllib[-1]:.1f}", flush=True)
+        print(f"{job}: median ratio to the bare loop {statistics.median(ratios):.2f}", flush=True)
+        if of_rllib:
+            print(f"{job}: median ratio to RLlib {statistics.median(of_rllib):.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def write_table(dataset: Dataset, path: Path) -> None:
         "eps_id": np.repeat(np.arange(dataset.num_episodes), dataset.lengths).astype(str),
         "obs": [*dataset.observations],
         "new_obs": [*following],
-        "actions": dataset.actions,
+        "actions": [*dataset.actions],
         "rewards": dataset.rewards,
         "terminateds": terminateds,
         "truncateds": truncateds,
@@ -229,7 +229,7 @@ def speed(pairs: int, rllib: str | None) -> None:
             rates = {"bare loop": bare_bc(dataset, 5000)}
             own = own_bc(dataset, 5000)
             if rllib is not None:
-                figures = child("-m", "benchmarks.peers.rllib_offline", folder, "2000", python=rllib)
+                figures = child("-m", "benchmarks.peers.rllib_offline", "bc", folder, "2000", python=rllib)
                 rates["RLlib's BC"] = figures["updates_per_s"]
             for name, rate in rates.items():
                 ratios[name].append(own / rate)
