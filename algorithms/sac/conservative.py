@@ -67,32 +67,42 @@ def conservative_loss(
         values = module.compute_action_values(batch, None, latents)
         values = values.masked_fill(actions.logp < MASKED / 2, -torch.inf)
     else:
-        drawn, log_density = _drawn_actions(module, batch, fwd_out[Columns.ACTION_DIST_INPUTS].detach())
-        num_rows, num_actions = log_density.shape
-
-        def repeated(column: Tensor) -> Tensor:
-            return column.repeat_interleave(num_actions, 0)
-
-        if latents is None:
-            rows = {Columns.OBS: map_leaves(repeated, batch[Columns.OBS])}
-        else:
-            rows, latents = {}, repeated(latents)
-        values = module.compute_action_values(rows, drawn.flatten(0, 1), latents)
-        values = values.unflatten(-1, (num_rows, num_actions)) - log_density
+        # kind by kind: the layers' outputs of all actions at once would not fit into a CPU's cache
+        kinds = _drawn_actions(module, batch, fwd_out[Columns.ACTION_DIST_INPUTS].detach())
+        values = torch.cat([_values_of_many(module, batch, latents, *kind) for kind in kinds], -1)
     return (values.logsumexp(-1) - taken).sum(0).mean()
 
 
+def _values_of_many(
+    module: RLModule, batch: Batch, latents: Tensor | None, actions: Tensor, log_density: Tensor
+) -> Tensor:
+    """Return the values of several actions per row, ``[B, n, W]``, minus the logarithms of their densities ``[B, n]``,
+    ``[critics, B, n]``."""
+    assert isinstance(module, ActionValueAPI)
+    num_actions = log_density.shape[1]
+
+    def repeated(column: Tensor) -> Tensor:
+        return column.repeat_interleave(num_actions, 0)
+
+    if latents is None:
+        rows = {Columns.OBS: map_leaves(repeated, batch[Columns.OBS])}
+    else:
+        rows, latents = {}, repeated(latents)
+    values = module.compute_action_values(rows, actions.flatten(0, 1), latents)
+    return values.unflatten(-1, log_density.shape) - log_density
+
+
 @torch.no_grad()
-def _drawn_actions(module: RLModule, batch: Batch, dist_inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions ``[B, 3n, W]`` and the logarithms of their densities ``[B, 3n]``: a third of them uniform, a third
-    from the distributions with the inputs ``dist_inputs`` ``[B, ...]``, and a third from those after the rows."""
+def _drawn_actions(module: RLModule, batch: Batch, dist_inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return actions ``[B, n, W]`` and the logarithms of their densities ``[B, n]`` of three kinds: uniform ones, those
+    of the distributions with the inputs ``dist_inputs`` ``[B, ...]``, and those of the distributions after the rows."""
     uniform, here, after = batch[CQL_NOISE].chunk(3, 1)
-    actions = [2 * torch.special.ndtr(uniform) - 1]  # the distribution function of normal noise makes it uniform
-    log_densities = [uniform.new_full(uniform.shape[:2], -math.log(2) * uniform.shape[2])]
+    log_density = uniform.new_full(uniform.shape[:2], -math.log(2) * uniform.shape[2])
+    # the distribution function of normal noise makes it uniform
+    kinds = [(2 * torch.special.ndtr(uniform) - 1, log_density)]
     for inputs, noise in ((dist_inputs, here), (batch[NEXT_DIST_INPUTS], after)):
         num_actions = noise.shape[1]
         dist = module.action_dist_cls.from_logits(inputs.repeat_interleave(num_actions, 0))
         drawn, logp = dist.rsample_with_logp(noise.flatten(0, 1))
-        actions.append(drawn.unflatten(0, (-1, num_actions)))
-        log_densities.append(logp.unflatten(0, (-1, num_actions)))
-    return torch.cat(actions, 1), torch.cat(log_densities, 1)
+        kinds.append((drawn.unflatten(0, (-1, num_actions)), logp.unflatten(0, (-1, num_actions))))
+    return kinds

@@ -50,8 +50,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "densities of drawn actions that count twice": Fault(
         "algorithms/sac/conservative.py",
-        "values = values.unflatten(-1, (num_rows, num_actions)) - log_density",
-        "values = values.unflatten(-1, (num_rows, num_actions)) + log_density",
+        "return values.unflatten(-1, log_density.shape) - log_density",
+        "return values.unflatten(-1, log_density.shape) + log_density",
         "CQL lowers the values of the policy's own actions far more than those of others",
         _FROM_DATA + "the_conservative_loss_of_a_box_by_hand",
     ),
