@@ -5,7 +5,7 @@
 
 FOLDER has the Parquet files that ``benchmarks.offline`` and ``benchmarks.bare_offline`` write. The nets, the batch and
 the optimizer's settings are those of ours. RLlib turns the table into batches once, before the first update, which is
-not counted. Ray is told of four CPUs, since this takes two and reading needs another. One call of `train()` takes half
+not counted. Ray gets four CPUs, since this takes two and reading needs another. One call of `train()` takes half
 of the updates, so that they share its cost.
 """
 
