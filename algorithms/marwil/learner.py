@@ -12,7 +12,8 @@ from algorithms.off_policy.learner import BootstrappingLearner, following, valid
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.reports import Metrics
-from rlmodule.modules.apis import ValueFunctionAPI
+from rlmodule.modules.actor_critic import ActorCriticModule
+from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import burn_in
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -87,6 +88,18 @@ class MARWILLearner(BootstrappingLearner):
             "advantage": advantages.detach(),
             "value_target": batch[Columns.VALUE_TARGETS],
         }
+
+    def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
+        """Return ``batch``, flattened to rows if it has sequences, and the outputs of ``forward_train``, or with
+        ``beta=0`` those of the policy alone. Never leave out the critic's pass if the module is recurrent, has extra
+        losses or passes of its own, or if the loss is overridden."""
+        module, passes = self.module[module_id], (ActorCriticModule._forward, ActorCriticModule._forward_train)
+        is_overridden = type(self).compute_loss_for_module is not MARWILLearner.compute_loss_for_module
+        has_own_passes = (type(module)._forward, type(module)._forward_train) != passes
+        is_stateful = self.trained[module_id].is_stateful
+        if self.settings.beta or is_overridden or has_own_passes or is_stateful or isinstance(module, ExtraLossAPI):
+            return super().forward_rows(module_id, batch)
+        return batch, module._forward(batch)
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
         if self.settings.beta:
