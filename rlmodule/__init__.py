@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         InferenceOnlyAPI,
         NoisyNetAPI,
         QNetAPI,
+        StateValueAPI,
         TemperatureAPI,
         ValueFunctionAPI,
     )
@@ -81,6 +82,7 @@ __all__ = [
     "RLModuleSpec",
     "Rollout",
     "TargetNets",
+    "StateValueAPI",
     "TemperatureAPI",
     "ValueFunctionAPI",
     "WorkerFailed",

@@ -399,7 +399,7 @@ def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.
         assert f"  rlmodule {name} " in text
         assert command.__doc__ is not None
         assert f"      {command.__doc__}\n" in text
-    assert "impala, marwil, ppo" in text
+    assert "impala, iql, marwil, ppo" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -30,6 +30,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
         [-0.1, 1.1, [[0, 2], [10, 0]], [[5, 1], [10, 0]]],
         ["1", True],
     ),
+    "cql_alpha": ([0, 5.0], [-0.1, NAN], ["1", None]),
     "td_error_loss_fn": (["huber", "mse"], [], ["l1", None, 1]),
     "target_network_update_freq": ([0, 1, 500], [-1], ["1", None, 1.5]),
     "tau": ([0.005, 1], [0, 1.1, NAN], ["1", None]),
