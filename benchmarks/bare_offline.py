@@ -88,9 +88,14 @@ class Loop:
 
     def move_targets(self) -> None:
         """Move the target critics."""
-        with torch.no_grad():
-            theirs, mine = [*self.targets.parameters()], [*self.critics.parameters()]
-            torch._foreach_lerp_(theirs, mine, TAU)
+        move(self.targets, self.critics)
+
+
+def move(target: nn.Module, net: nn.Module) -> None:
+    """Move a target net."""
+    theirs, mine = list[Tensor](target.parameters()), list[Tensor](net.parameters())
+    with torch.no_grad():
+        torch._foreach_lerp_(theirs, mine, TAU)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -137,8 +142,7 @@ def bare_td3_bc(dataset: Dataset, num_updates: int) -> None:
             q = loop.critics[0](torch.cat([obs, own], -1))
             descend(loop.optimizers[0], -2.5 * q.mean() / q.abs().mean().detach() + mse_loss(own, actions))
             loop.move_targets()
-            with torch.no_grad():
-                torch._foreach_lerp_([*target_actor.parameters()], [*loop.actor.parameters()], TAU)
+            move(target_actor, loop.actor)
 
 
 def drawn(actor: nn.Module, obs: Tensor) -> tuple[Tensor, Tensor]:

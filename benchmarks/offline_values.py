@@ -124,7 +124,7 @@ class Row:
 
 
 _SMALL: dict[str, Any] = {"model_config": {"fcnet_hiddens": [64, 64]}, "lr": 1e-3}
-IQL_PENDULUM = _SMALL | {"expectile": 0.8, "beta": 0.5}
+IQL_PENDULUM: dict[str, Any] = _SMALL | {"expectile": 0.8, "beta": 0.5}
 CQL_PENDULUM = _SMALL | {"cql_alpha": 1.0, "cql_num_actions": 4, "actor_lr": 3e-4, "train_batch_size_per_learner": 128}
 _LONG: dict[str, Any] = {"num_updates": 100_000, "num_episodes": 20}
 SHORT_ROWS = [
