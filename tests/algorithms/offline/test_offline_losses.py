@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from algorithms.ddpg import DDPG, DDPGConfig
 from algorithms.dqn import DQNConfig
 from algorithms.iql import IQLConfig, IQLLearner
 from algorithms.iql.learner import expectile_loss
@@ -65,7 +66,7 @@ def data_of(space: gym.Space, num_steps: int = 60, *, episode_length: int = 6) -
     rng = np.random.default_rng(0)
     space.seed(0)
     ends = np.arange(num_steps) % episode_length == episode_length - 1
-    observations = rng.normal(size=(num_steps, 3)).astype(np.float32)
+    observations = rng.uniform(-1, 1, size=(num_steps, 3)).astype(np.float32)
     actions = np.stack([space.sample() for _ in range(num_steps)])
     rewards = rng.normal(size=num_steps)
     return Dataset.from_arrays(observations, actions, rewards, terminals=ends, timeouts=None, action_space=space)
@@ -411,3 +412,26 @@ def test_mistakes_are_told_before_anything_is_learned(name: str) -> None:
     make, message = MISTAKES[name]
     with pytest.raises((ValueError, TypeError), match=message):
         make().build()
+
+
+# --- presets of methods -----------------------------------------------------------------------------------------------
+
+
+def test_rlpd_learns_from_data_and_env_steps_at_once() -> None:
+    data = data_of(gym.spaces.Box(-2, 2, (1,)))
+    nets = {"model_config": {"fcnet_hiddens": [8], "functions": {"value": {"fcnet_norm": "layer"}}}}
+    config = SACConfig.rlpd(env="Pendulum-v1", data=data, seed=1, train_batch_size_per_learner=16, **nets)
+    config.env_runners(num_envs_per_env_runner=1).reporting(num_env_steps_per_iteration=20)
+    config.training(num_steps_sampled_before_learning_starts=16)
+    with config.build() as algorithm:
+        algorithm.train()
+        assert algorithm.metrics.updates == 0  # none from data alone
+        # 20 gradient steps for each env step after the first 16
+        assert algorithm.learner_group.learner.num_updates == 20 * 20 - 20 * 15  # type: ignore[attr-defined]
+
+
+def test_methods_can_be_changed_one_setting_at_a_time() -> None:
+    config = TD3Config.rebrac(bc_coeff=0.3, critic_bc_coeff=0.1)
+    assert (config.bc_coeff, config.critic_bc_coeff, config.normalize_q) == (0.3, 0.1, True)
+    assert DDPGConfig.td3_bc().algo_class is DDPG
+    assert SACConfig.cql(cql_alpha=1.0).cql_alpha == 1.0
