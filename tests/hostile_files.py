@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import importlib
 import io
+import itertools
 import json
 import logging
 import os
@@ -559,9 +560,21 @@ def read_runs(trials: Trials) -> None:
     trials.run(Source("runs/lake", "checkpoint/tensors.safetensors", "tensors"), from_run)
     plot = Entry("plot", lambda: command("plot", "runs/lake", "--out", "curves.png"))
     runs = Entry("inspect", lambda: command("inspect", "runs"))
-    trials.run(Source("runs/lake", "run.json", "run.json"), runs, plot)
+    compare = Entry("compare", lambda: command("compare", "runs/lake", "runs/lake"))
+    again, number = ("train", "--config", "runs/lake/run.json", "--num-env-steps", "4", "--run-dir"), itertools.count()
+    trials.run(
+        Source("runs/lake", "run.json", "run.json"),
+        runs,
+        plot,
+        compare,
+        Entry(
+            "train --config", lambda: command(*again, f"again/{next(number)}"), reads="algorithm|config|model_config"
+        ),
+    )
     rows = Source("runs/lake", "progress.jsonl", "progress.jsonl")
-    trials.run(rows, runs, plot, train, also=[(0, name) for name in sorted(rows.content[0].keys() - {STEPS, SECONDS})])
+    trials.run(
+        rows, runs, plot, compare, train, also=[(0, name) for name in sorted(rows.content[0].keys() - {STEPS, SECONDS})]
+    )
 
 
 def read_teams(trials: Trials) -> None:

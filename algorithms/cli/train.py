@@ -66,12 +66,12 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     allow = modules_in(early.allow)
     checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
-    file: dict[str, Any] | None = None
     if early.load is not None:
         algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif early.config is not None:
         file = _read_config(early.config)
         algo, prog, arguments, count = saved_config_class(file, allow), "rlmodule train", "--config FILE", range(1)
+        content = content or file  # a run that goes on has the settings of its checkpoint
     elif args and not args[0].startswith("-"):
         algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)
         if "data" in settings_of(algo):
@@ -86,22 +86,17 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     _refuse_contradictions(flags, seeds)
 
     env: dict[str, Any] = {}
-    preset, begun_with = None, str(checkpoint)
-    if file is not None and checkpoint is None:
-        begun_with = str(flags.config)
-    elif flags.load is None and file is None:
+    preset, begun_with = None, str(checkpoint or flags.config)
+    if flags.load is None and flags.config is None:
         env = {"env": environment(envs[0]) if envs else None}
         preset, origin = _preset(algo, env["env"], flags.preset)
         if checkpoint is None:
             begun_with = origin
-    replaced = {name: value for name, value in typed.items() if name in known} | env
-    if checkpoint is None and file is not None:
-        with allowing(allow):
-            config = algo.from_dict(file["config"], allow=allow, **replaced)
-    elif checkpoint is None:
-        config = algo(**(preset.settings if preset else {})).update(env)
-    else:
+    if content:
+        replaced = {name: value for name, value in typed.items() if name in known} | env
         config = _saved_config(algo, checkpoint, content, allow, replaced)
+    else:
+        config = algo(**(preset.settings if preset else {})).update(env)
 
     folder = _folder_of_run(flags, checkpoint)
     run_dir = flags.run_dir if folder is None or flags.run_dir != NEW_RUN_DIR else str(folder)
@@ -177,13 +172,13 @@ def _read_config(path: str) -> dict[str, Any]:
 
 def _saved_config(
     algo: type[AlgorithmConfig],
-    checkpoint: Path,
+    checkpoint: Path | None,
     content: Mapping[str, Any],
     allow: Sequence[str],
     replaced: Mapping[str, Any],
 ) -> AlgorithmConfig:
-    """Return the config of a checkpoint. Settings in ``replaced`` have the values there: their saved values are not
-    decoded, and may name code that ``allow`` lacks.
+    """Return the config of a checkpoint, or of the file of ``--config``. Settings in ``replaced`` have the values
+    there: their saved values are not decoded, and may name code that ``allow`` lacks.
 
     Raises:
         UsageError: If the checkpoint is of another algorithm than ``algo``.
