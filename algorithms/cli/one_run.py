@@ -1,6 +1,5 @@
 """Train one run from the shell, and print its progress and result."""
 
-import math
 import shlex
 import shutil
 import signal
@@ -84,6 +83,7 @@ class TrainFlags(CommandFlags):
         "run that was killed, and ends with the exit code of the run.",
     )
     allow: list[str] | None = setting(None, ALLOW)
+    hints: bool = setting(True, "Print the commands and the code to go on with after the run.")
     quiet: bool = setting(False, "Print nothing but errors.")
 
 
@@ -139,23 +139,6 @@ class TrainPlan:
         return Goal(self.amount + before, self.flags.target_return, self.budget)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a run.
-
-    Attributes:
-        exit_code: Exit code of a command that trains only this run.
-        final_return: Mean return of the last evaluation; NaN without an evaluation, or if a signal stopped the run.
-        clock: The run's clock at the end, see :attr:`algorithms.Algorithm.clock`.
-        seconds: Wall time of the training.
-    """
-
-    exit_code: int
-    final_return: float
-    clock: int
-    seconds: float
-
-
 def train_once(plan: TrainPlan) -> int:
     """Train one run, print its result and the next commands, and return the exit code."""
     config, say = plan.config, plan.say
@@ -168,14 +151,15 @@ def train_once(plan: TrainPlan) -> int:
             say(f"{plan.checkpoint} has {done} {algorithm.metrics.clock_text}: nothing is left to do.")
         else:
             _announce(plan, algorithm)
-        outcome = carry_out(plan, algorithm)
+        exit_code = _carry_out(plan, algorithm)
         if not is_done and (folder := algorithm.report.folder) is not None:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
                     say(f"  {path_text(path)}")
-            say(what_next(algorithm, folder))
-    return outcome.exit_code
+            if plan.flags.hints:
+                say(what_next(algorithm, folder))
+    return exit_code
 
 
 def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
@@ -223,9 +207,9 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
             folder.rmdir()
 
 
-def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
-    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return it. Of a run that resumes, do
-    only what is left."""
+def _carry_out(plan: TrainPlan, algorithm: Algorithm) -> int:
+    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return the exit code. Of a run that
+    resumes, do only what is left."""
     say, session = plan.say, _session(plan, algorithm)
     session.run()
     if session.signal is signal.SIGTERM:
@@ -235,7 +219,7 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
         done = f"Took {steps:,} updates" if session.budget == "num_updates" else f"Sampled {steps:,} env steps"
         say(f"\n{done} in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     if session.signal is not None:
-        return Outcome(INTERRUPTED, math.nan, algorithm.clock, session.seconds)
+        return INTERRUPTED
     final = algorithm.metrics.return_evaluated_last
     if session.evaluation is not None:
         episodes = session.evaluation["env_runners"]["num_episodes"]
@@ -250,7 +234,7 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
         print(f"The target return {target:g} was not reached.", file=sys.stderr)
     elif target is not None:
         say(f"The target return {target:g} was reached.")
-    return Outcome(OK if reached else FAILED, final, algorithm.clock, session.seconds)
+    return OK if reached else FAILED
 
 
 def _session(plan: TrainPlan, algorithm: Algorithm) -> TrainingSession:

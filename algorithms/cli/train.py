@@ -47,6 +47,8 @@ def _check_run_folders(plan: TrainPlan) -> None:
     run = f"{name_of(plan.config)} with seed {plan.config.seed}"
     folders = [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [Path(run_dir)]
     for path in folders:
+        if plan.flags.resume is not None and checkpoint_in(path) != path:  # the run goes on
+            continue
         folder = RunFolder(path, clock=0, run=run, begins_again=plan.flags.resume is not None)
         if folder.has_begun_again:
             plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
@@ -224,11 +226,11 @@ def _to_resume(flags: TrainFlags) -> Path | None:
         return None
     if flags.load:
         raise UsageError(f"--resume: expected no --load with it, got {flags.load}. Leave one of them out.")
-    has_several_seeds = len(seeds_of(flags.seed)) > 1
-    if flags.run_dir in (None, NEW_RUN_DIR) or has_several_seeds:
-        got = "several seeds" if has_several_seeds else "no --run-dir"
-        raise UsageError(f"--resume: expected one run in a folder, got {got}. Type --run-dir runs/mine, and one seed.")
-    run = Path(str(flags.run_dir))
+    if flags.run_dir is None or flags.run_dir == NEW_RUN_DIR:
+        raise UsageError("--resume: expected one run in a folder, got no --run-dir. Type --run-dir runs/mine.")
+    if len(seeds_of(flags.seed)) > 1:  # each run looks for its checkpoint
+        return None
+    run = Path(flags.run_dir)
     checkpoint = checkpoint_in(run)
     return None if checkpoint == run else checkpoint  # the folder itself stands for no checkpoint
 

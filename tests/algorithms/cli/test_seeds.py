@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -19,8 +21,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main, train_plan
-from algorithms.cli.one_run import Outcome
-from algorithms.cli.seeds import Runs, seeds_of
+from algorithms.cli.seeds import Outcome, Runs, seeds_of
 from algorithms.run.text import return_text
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
@@ -97,6 +98,21 @@ def test_every_seed_is_a_run_of_its_own(capfd: pytest.CaptureFixture[str]) -> No
     assert out.startswith("PPO on CartPole-v1, seeds 5, 7, 2 side by side\n")
 
 
+@pytest.mark.end_to_end
+def test_seeds_resume_and_equal_those_that_ran_through(here: Path) -> None:
+    seeds = ["--seed", "5,7", "--jobs", "2"]
+    assert main([*PPO, *seeds, "--num-env-steps", "128", "--run-dir", "runs"]) == 0
+    shutil.rmtree("runs/seed-7")  # as if it had not begun
+    assert main([*PPO, *seeds, "--num-env-steps", "256", "--run-dir", "runs", "--resume", "auto"]) == 0
+    assert main([*PPO, "--seed", "5,7", "--num-env-steps", "256", "--run-dir", "through"]) == 0
+    for seed in (5, 7):
+        digests = [
+            hashlib.sha256(Path(runs, f"seed-{seed}/checkpoint/tensors.safetensors").read_bytes()).hexdigest()
+            for runs in ("runs", "through")
+        ]
+        assert digests[0] == digests[1]
+
+
 @pytest.mark.faults
 def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -130,9 +146,9 @@ def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
 def test_the_table_of_runs_worked_by_hand() -> None:
     runs = Runs(train_plan([*PPO[1:], "--seed", "1..5"]), [])
     runs.ended = {
-        3: (1, Outcome(1, 490.0, 100_352, 61.4)),
-        1: (0, Outcome(0, 480.0, 100_352, 59.6)),
-        2: (0, Outcome(0, math.nan, 4, 0.1)),
+        3: (1, Outcome(490.0, 100_352, 61.4, missed=True)),
+        1: (0, Outcome(480.0, 100_352, 59.6)),
+        2: (0, Outcome(math.nan, 4, 0.1)),
         4: (-9, None),
     }
     assert list(runs.table()) == [
