@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from algorithms.run.league import League
     from algorithms.run.plotting import plot_runs, table_of
     from algorithms.run.run_folder import new_run_dir
+    from algorithms.tuning.tuning import tune
 else:
     __getattr__ = lazily(__name__, __file__)
 
@@ -30,6 +31,7 @@ __all__ = [
     "plot_runs",
     "register_algorithm",
     "table_of",
+    "tune",
 ]
 
 

@@ -85,6 +85,8 @@ class AlgorithmConfig(
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Env id, or a pattern of env ids, → preset; see :meth:`preset`."""
+    default_search: ClassVar[Sequence[str]] = ()
+    """What ``rlmodule tune --search default`` searches; see :mod:`algorithms.tuning.search`."""
 
     @property
     @abstractmethod

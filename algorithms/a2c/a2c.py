@@ -24,6 +24,14 @@ class A2CConfig(A2CTraining, EpisodeLearnerConfig):
 
     training = Section(A2CTraining)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..1e-2",
+        "train_batch_size_per_learner=64|256|1024",
+        "gamma=1-log:1e-4..0.03",
+        "lambda_=1-log:1e-4..0.1",
+        "entropy_coeff=log:1e-8..0.1",
+        "grad_clip=0.3..2.0",
+    )
 
     @property
     def algo_class(self) -> type["A2C"]:

@@ -42,6 +42,15 @@ class APPOConfig(APPOTraining, StreamConfig):
 
     training = Section(APPOTraining)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..2e-3",
+        "minibatch_size=64|128|256",
+        "num_epochs=1..8",
+        "clip_param=0.1|0.2|0.4",
+        "gamma=1-log:1e-4..0.03",
+        "entropy_coeff=log:1e-8..0.1",
+        "grad_clip=0.3..2.0",
+    )
 
     @property
     def algo_class(self) -> type["APPO"]:

@@ -8,6 +8,7 @@ class BCConfig(MARWILConfig):
 
     beta = 0.0
     n_step = 1
+    default_search = ("lr=log:1e-5..2e-3", "train_batch_size_per_learner=64|256|1024")
 
     @property
     def algo_class(self) -> type["BC"]:

@@ -22,12 +22,14 @@ from algorithms.cli.plot import plot
 from algorithms.cli.push import push
 from algorithms.cli.record import record
 from algorithms.cli.train import train
+from algorithms.cli.tune import tune
 from algorithms.registry import ALGORITHMS
 from catalog.errors import closest
 from catalog.migration import remedy_for
 
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
+    "tune": ("ALGO ENV [flags]", tune),
     "evaluate": ("CKPT [flags]", evaluate),
     "record": ("CKPT DIR [flags]", record),
     "export": ("CKPT FILE [flags]", export),

@@ -17,11 +17,11 @@ from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
 from algorithms.run.goal import Budget, Goal, spent
+from algorithms.run.jobs import allow_flag
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
 from catalog.settings import setting
-from catalog_rl import PACKAGES
 
 DEFAULT_STEPS = 200_000
 """Env steps to sample in a run without a preset."""
@@ -279,14 +279,6 @@ and in Python:
         env = {"algo.config.make_env()" if has_env else "..."}
         (obs, info), state = env.reset(), None
         {act}.act(obs, state)"""
-
-
-def allow_flag(config: AlgorithmConfig) -> list[str]:
-    """Return the words of the flag ``--allow`` with the modules that a checkpoint of ``config`` needs: modules that
-    settings name, and the module of a custom config class. Return an empty list if it needs no modules."""
-    needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
-    modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
-    return ["--allow", *modules] if modules else []
 
 
 def commands(*command_lines: Sequence[str]) -> str:

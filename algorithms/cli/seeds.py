@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
-from algorithms.cli.one_run import TrainPlan, allow_flag, commands, own_run_dir
-from algorithms.run.jobs import Job, Jobs
+from algorithms.cli.one_run import TrainPlan, commands, own_run_dir
+from algorithms.run.jobs import Job, Jobs, allow_flag
 from algorithms.run.plotting import plot_runs
+from algorithms.run.results import read_result
 from algorithms.run.run_folder import env_name
 from algorithms.run.text import duration_text, path_text, return_text
-from rlmodule.checkpoint import KIND
-from rlmodule.sealed_folder import read_manifest
 
 _SEEDS = r"\d+(\.\.\d+)?(,\d+(\.\.\d+)?)*"
 _OF_ALL_RUNS = ("--seed", "--jobs", "--run-dir")
@@ -176,14 +175,14 @@ class Runs:
     def _outcome(self, seed: int, job: Job) -> Outcome | None:
         """Return the result of a run that ended, by its last checkpoint; None if it ended early, by an error."""
         try:
-            about = read_manifest(self.folder / f"seed-{seed}" / "checkpoint", KIND)["about"]
+            result = read_result(self.folder / f"seed-{seed}")
         except ValueError:
             return None
-        clock, final = about["env_steps"] + about["updates"], about["last_evaluation"]
         missed = job.exit_code == FAILED
-        if missed and about["updates" if self.plan.budget == "num_updates" else "env_steps"] < self.plan.amount:
+        done = result.updates if self.plan.budget == "num_updates" else result.env_steps
+        if missed and done < self.plan.amount:
             return None
-        return Outcome(math.nan if final is None else final, clock, job.seconds, missed)
+        return Outcome(result.final_return, result.clock, job.seconds, missed)
 
 
 def _print_line(name: str, line: str) -> None:

@@ -91,7 +91,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     preset, begun_with = None, str(checkpoint or flags.config)
     if flags.load is None and flags.config is None:
         env = {"env": environment(envs[0]) if envs else None}
-        preset, origin = _preset(algo, env["env"], flags.preset)
+        preset, origin = preset_of(algo, env["env"], flags.preset)
         if checkpoint is None:
             begun_with = origin
     if content:
@@ -109,7 +109,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     config = config.copy().update(overrides)
     if folder is not None and checkpoint is None and not seeds:  # the run begins again, with the seed it drew
         config.seed = _drawn_seed(folder)
-    budget, amount = _budget(flags, config, preset)
+    budget, amount = budget_of(flags.num_env_steps, flags.num_updates, config, preset)
     return TrainPlan(
         config=config,
         flags=flags,
@@ -124,13 +124,16 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     )
 
 
-def _budget(flags: TrainFlags, config: AlgorithmConfig, preset: Preset | None) -> tuple[Budget, int]:
-    """Return what a run counts, and how much of it is to be done from now on."""
-    if flags.num_updates is not None:
-        return "num_updates", flags.num_updates
-    if flags.num_env_steps is None and not (config.can_sample and config.env is not None):
+def budget_of(
+    num_env_steps: int | None, num_updates: int | None, config: AlgorithmConfig, preset: Preset | None
+) -> tuple[Budget, int]:
+    """Return what a run counts, and how much of it is to be done from now on. The numbers are those that were typed,
+    or None."""
+    if num_updates is not None:
+        return "num_updates", num_updates
+    if num_env_steps is None and not (config.can_sample and config.env is not None):
         return "num_updates", DEFAULT_UPDATES
-    return "num_env_steps", flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+    return "num_env_steps", num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
 
 
 def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
@@ -235,7 +238,7 @@ def _to_resume(flags: TrainFlags) -> Path | None:
     return None if checkpoint == run else checkpoint  # the folder itself stands for no checkpoint
 
 
-def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
+def preset_of(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
     """Return the preset that the flag ``--preset`` selects, and a text that describes it. ``chosen`` is the flag's
     value: the name of a preset, "auto" for that of ``env`` if there is one, or "none". Without a preset, return None
     and a text on the defaults. Raise ``UsageError`` if ``chosen`` names no preset."""

@@ -48,6 +48,15 @@ class DQNConfig(DQNTraining, ReplayConfig):
 
     training = Section(DQNTraining)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..2e-3",
+        "gamma=1-log:1e-4..0.03",
+        "train_batch_size_per_learner=64|128|256|512",
+        "n_step=1|3|5",
+        "training_intensity=8.0|32.0|128.0",
+        "target_network_update_freq=100|500|2000",
+        "model_config.fcnet_hiddens=[64,64]|[256,256]|[400,300]",
+    )
 
     @on_the_class
     def rainbow(cls, **values: Any) -> "DQNConfig":

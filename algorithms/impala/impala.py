@@ -37,6 +37,13 @@ class IMPALAConfig(IMPALATraining, StreamConfig):
 
     training = Section(IMPALATraining)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..1e-2",
+        "train_batch_size_per_learner=128|256|512",
+        "gamma=1-log:1e-4..0.03",
+        "entropy_coeff=log:1e-8..0.1",
+        "grad_clip=0.3..2.0",
+    )
 
     @property
     def algo_class(self) -> type["IMPALA"]:

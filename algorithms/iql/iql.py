@@ -33,6 +33,7 @@ class IQLConfig(IQLTraining, ReplayConfig):
     """Settings of :class:`IQL`."""
 
     training = Section(IQLTraining)
+    default_search = ("lr=log:1e-5..2e-3", "gamma=1-log:1e-3..0.03", "expectile=0.5..0.95", "beta=log:0.5..10.0")
     replay_capacity = 1_000_000
 
     @property

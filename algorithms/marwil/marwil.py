@@ -49,6 +49,7 @@ class MARWILConfig(MARWILTraining, DataConfig):
     """Settings of :class:`MARWIL`."""
 
     training = Section(MARWILTraining)
+    default_search = ("lr=log:1e-5..2e-3", "gamma=1-log:1e-3..0.03", "beta=log:0.1..10.0")
     can_sample = False
 
     @property

@@ -66,6 +66,19 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     training = Section(PPOTraining)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..2e-3",
+        "train_batch_size_per_learner=512|1024|2048|4096",
+        "minibatch_size=32|64|128|256|512",
+        "num_epochs=1|5|10|20",
+        "clip_param=0.1|0.2|0.3|0.4",
+        "gamma=1-log:1e-4..0.03",
+        "lambda_=1-log:1e-4..0.1",
+        "entropy_coeff=log:1e-8..0.1",
+        "grad_clip=0.3..2.0",
+        "model_config.fcnet_hiddens=[64,64]|[256,256]",
+        "model_config.fcnet_activation=tanh|relu",
+    )
 
     @on_the_class
     def mappo(cls, **values: Any) -> "PPOConfig":

@@ -12,10 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
 from algorithms.run.session import stop_requests
+from catalog_rl import PACKAGES
+
+if TYPE_CHECKING:
+    from algorithms.config import AlgorithmConfig
 
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
@@ -148,6 +153,14 @@ class Jobs:
                 job.process.kill()
             elif not again:
                 job.process.terminate()
+
+
+def allow_flag(config: AlgorithmConfig) -> list[str]:
+    """Return the words of the flag ``--allow`` with the modules that a checkpoint of ``config`` needs: modules that
+    settings name, and the module of a custom config class. Return an empty list if it needs no modules."""
+    needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
+    modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
+    return ["--allow", *modules] if modules else []
 
 
 # --- in the process of a job ------------------------------------------------------------------------------------------

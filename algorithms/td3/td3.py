@@ -84,6 +84,14 @@ class TD3Config(TD3Training, ReplayConfig):
 
     training = Section(TD3Training)
     presets = PRESETS
+    default_search = (
+        "lr=log:1e-5..2e-3",
+        "gamma=1-log:1e-4..0.03",
+        "train_batch_size_per_learner=64|128|256|512",
+        "tau=log:1e-3..0.08",
+        "exploration_noise=0.0..0.5",
+        "model_config.fcnet_hiddens=[64,64]|[256,256]|[400,300]",
+    )
     replay_capacity = 1_000_000
 
     @on_the_class

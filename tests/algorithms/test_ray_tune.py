@@ -14,9 +14,10 @@ from ray.tune.schedulers import FIFOScheduler
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
-from algorithms.ray_tune import applied, resources, tuner
+from algorithms.ray_tune import resources, tuner
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.run_folder import flatten
+from algorithms.tuning.point import applied
 from catalog import DefaultModelConfig
 from rlmodule.agents.cartpoles import CartPoles
 

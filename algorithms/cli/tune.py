@@ -1,0 +1,83 @@
+"""``rlmodule tune``: search settings with trials of several seeds."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from algorithms.cli.exits import OK, UsageError
+from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, settings_in
+from algorithms.cli.train import budget_of, preset_of
+from algorithms.cli.values import environment
+from algorithms.run.text import path_text
+from algorithms.tuning.page import study_table, winning_command
+from algorithms.tuning.tuning import tune as tune_settings
+from catalog.settings import setting, settings_of
+
+_OWN = ("seed", "run_dir", "torch_num_threads")
+"""Settings that differ between the runs of a study, or that it chooses."""
+
+
+class TuneFlags(CommandFlags):
+    """Search settings of ALGO on ENV: each trial trains several seeds, and the best is trained again with others. Every
+    setting is a flag, for all trials. The same command goes on with a study that was interrupted."""
+
+    search: list[str] | None = setting(
+        None,
+        "What to search: lr=log:1e-5..1e-2 gamma=1-log:1e-4..0.1 num_epochs=1..20 "
+        "'model_config.fcnet_hiddens=[64,64]|[256,256]', or default for the algorithm's own search.",
+    )
+    trials: int = setting(40, "Number of trials; more of them extend a study.", ge=1)
+    jobs: int = setting(1, "Number of runs at the same time, each on one thread.", ge=1)
+    seeds: int = setting(3, "Number of seeds of each trial, whose median counts.", ge=1)
+    test_seeds: int = setting(3, "Number of other seeds with which the best trials are trained at the end.", ge=0)
+    sampler: Literal["tpe", "random"] = setting("tpe", "How to choose the next trial; tpe needs Optuna.")
+    prune: Literal["median", "none"] = setting(
+        "median", "Stop a trial that is worse than the median of the others at 1/8, 1/4, 1/2 or 3/4 of its steps."
+    )
+    study_seed: int = setting(0, "Seed of the sampler.", ge=0)
+    num_env_steps: int | None = setting(None, "Env steps of each run; None takes those of the preset.", ge=1)
+    num_updates: int | None = setting(None, "Updates from --data of each run, instead of --num-env-steps.", ge=1)
+    preset: str = setting("auto", "Settings to begin with, as in rlmodule train.")
+    run_dir: str = setting("runs/study", "Folder of the study.")
+    quiet: bool = setting(False, "Print nothing but errors.")
+
+
+def tune(args: Sequence[str]) -> int:
+    """Search settings of ALGO on ENV, and print the command that trains the best again."""
+    if not args or args[0].startswith("-"):
+        if {*args} & {"-h", "--help"}:
+            parse(TuneFlags, "rlmodule tune", "ALGO ENV", ["--help"])
+        raise UsageError(f"rlmodule tune: expected ALGO first, got {' '.join(args) or 'nothing'}.")
+    algo = algorithm_config(args[0])
+    known = {name: item for name, item in settings_of(algo).items() if name not in _OWN}
+    count = range(2) if "data" in known else range(1, 2)
+    flags, envs, typed = parse(
+        TuneFlags, f"rlmodule tune {args[0]}", "ENV", args[1:], count=count, settings=settings_in(algo(), known)
+    )
+    env = environment(envs[0]) if envs else None
+    preset, _ = preset_of(algo, env, flags.preset)
+    settings: dict[str, Any] = {**(preset.settings if preset else {}), "env": env}
+    config = algo(**settings)
+    config.update(changed_settings(typed, config))
+    budget, amount = budget_of(flags.num_env_steps, flags.num_updates, config, preset)
+    search = flags.search or []
+    if search == ["default"]:
+        search = [*algo.default_search]
+    study = tune_settings(
+        config,
+        search,
+        num_env_steps=amount if budget == "num_env_steps" else None,
+        num_updates=amount if budget == "num_updates" else None,
+        trials=flags.trials,
+        jobs=flags.jobs,
+        seeds=flags.seeds,
+        test_seeds=flags.test_seeds,
+        sampler=flags.sampler,
+        prune=flags.prune,
+        seed=flags.study_seed,
+        run_dir=flags.run_dir,
+        progress=not flags.quiet,
+    )
+    if not flags.quiet:
+        print(study_table(study))
+        print(f"\nWrote {path_text(study.folder / 'study.md')}\n\nThe best trial again:\n\n  {winning_command(study)}")
+    return OK

@@ -1,0 +1,1 @@
+"""Search settings: studies of trials with several seeds, and populations whose members take over from one another."""

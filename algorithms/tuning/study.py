@@ -1,0 +1,212 @@
+"""A study: a folder with the trials of a search.
+
+::
+
+    study.json                       what is searched, and how
+    trials.jsonl                     a line for each trial that was asked for, and one when it ended
+    trial-0007/config.json           the settings of a trial, for rlmodule train --config
+    trial-0007/seed-2/               the run of a seed: an ordinary run folder
+
+All that a study knows is in these lines, of which each is on the disk before the study goes on. So a study that is
+killed loses no trial that had ended, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from algorithms.loggers.base import replace_file
+from algorithms.run.run_folder import lock_folder
+from algorithms.run.text import path_text
+
+State = Literal["running", "finished", "pruned", "failed"]
+FIRST_TEST_SEED = 1001
+"""Trials have the seeds 1, 2, …; the best are tested with seeds from this one on, which no trial saw."""
+
+
+@dataclass
+class SeedResult:
+    """What a seed of a trial has reached.
+
+    Attributes:
+        rungs: Mean return at each rung that the run has reached; None where no episode had ended.
+        final: Mean return of the last evaluation; None until the run has ended, or if there is none.
+        steps: The run's clock at its end.
+        digest: SHA-256 of all tensors of the last checkpoint.
+    """
+
+    rungs: list[float | None] = field(default_factory=list)
+    final: float | None = None
+    steps: int = 0
+    digest: str = ""
+
+
+@dataclass
+class Trial:
+    """Settings that are tried with several seeds.
+
+    Attributes:
+        number: Number of the trial, from 0.
+        shares: Place of each setting in the search, see :mod:`algorithms.tuning.search`.
+        point: Value of each setting.
+        state: How it ended.
+        value: Median of the final returns of the seeds, once it has finished.
+        results: Results by seed; of the best trials also with seeds that no trial saw.
+        error: The last line of a run that failed.
+    """
+
+    number: int
+    shares: Mapping[str, float]
+    point: Mapping[str, Any]
+    state: State = "running"
+    value: float | None = None
+    results: dict[int, SeedResult] = field(default_factory=dict)
+    error: str = ""
+
+    def value_at(self, rung: int, seeds: tuple[int, ...]) -> float | None:
+        """Return the median return of ``seeds`` at a rung; None unless all of them have one there."""
+        known = []
+        for seed in seeds:
+            rungs = self.results[seed].rungs if seed in self.results else []
+            known += [value for value in rungs[rung : rung + 1] if value is not None]
+        return median(known) if len(known) == len(seeds) else None
+
+    @property
+    def num_rungs(self) -> int:
+        """Number of rungs that all seeds which have begun have reached."""
+        return min((len(result.rungs) for result in self.results.values()), default=0)
+
+    @property
+    def last_value(self) -> float | None:
+        """The value, or of a trial without one that at its last rung; None if there is none."""
+        if self.value is not None or not self.num_rungs:
+            return self.value
+        return self.value_at(self.num_rungs - 1, tuple(self.results))
+
+
+class Study:
+    """The folder of a study, locked until :meth:`close`.
+
+    Args:
+        folder: The folder; created if it does not exist.
+        about: What is searched, and how: the content of study.json.
+
+    Attributes:
+        about: The content of study.json.
+        trials: All trials that were asked for.
+
+    Raises:
+        BlockingIOError: If the study goes on in another process.
+        FileExistsError: If the folder holds something else, or the study of another search.
+        ValueError: If the lines of the study are damaged.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder, self.about = folder, about
+        self._lines = folder / "trials.jsonl"
+        about_file = folder / "study.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(folder)
+        try:
+            found = json.loads(about_file.read_text(encoding="utf-8")) if about_file.exists() else None
+            self._check(found, json.loads(json.dumps(about)))
+            replace_file(about_file, json.dumps(about, indent=1) + "\n")
+            self.trials = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, found: Any, about: Mapping[str, Any]) -> None:
+        where = f"study {path_text(self.folder)!r}"
+        if found is None:
+            if others := [path.name for path in self.folder.iterdir() if path.name != ".lock"]:
+                raise FileExistsError(
+                    f"{where}: expected a new folder or that of a study, got one with {others[0]}. Choose another."
+                )
+            return
+        was, now = ({**content, **content["config"]} for content in (found, about))
+        for name, value in now.items():
+            if name != "config" and was.get(name) != value:
+                raise FileExistsError(
+                    f"{where}: expected a study with the same {name}, got {was.get(name)!s:.200} there and "
+                    f"{value!s:.200} here. Repeat the command that began it, or choose another folder."
+                )
+
+    def _read(self) -> list[Trial]:
+        """Return the trials that the lines describe. A last line that was cut off is removed."""
+        content = self._lines.read_bytes() if self._lines.exists() else b""
+        whole, _, rest = content.rpartition(b"\n")
+        if rest:  # the process was killed while it wrote this line
+            replace_file(self._lines, (whole + b"\n").decode() if whole else "")
+        trials: list[Trial] = []
+        try:
+            for line in whole.splitlines():
+                match json.loads(line):
+                    case {"asked": number, "shares": shares, "point": point} if number == len(trials):
+                        trials.append(Trial(number, shares, point))
+                    case {"told": number, "state": state, "value": value, "results": results, "error": error}:
+                        trial = trials[number]
+                        trial.state, trial.value, trial.error = state, value, error
+                        trial.results = {int(seed): SeedResult(**result) for seed, result in results.items()}
+                    case other:
+                        raise ValueError(f"the line {other!s:.80}")
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(
+                f"study {path_text(self._lines)!r}: expected lines of trials, got {error}. Choose another folder."
+            ) from error
+        return trials
+
+    def ask(self, shares: Mapping[str, float], point: Mapping[str, Any]) -> Trial:
+        """Add a trial, and return it."""
+        trial = Trial(len(self.trials), shares, point)
+        self._append({"asked": trial.number, "shares": shares, "point": point})
+        self.trials.append(trial)
+        return trial
+
+    def tell(self, trial: Trial, state: State, error: str = "") -> None:
+        """Note how ``trial`` ended. Its value is the median of the final returns of its seeds, without those that no
+        trial saw."""
+        trial.state, trial.error = state, error
+        if state == "finished":
+            finals = [result.final for seed, result in trial.results.items() if seed < FIRST_TEST_SEED]
+            trial.value = median(final for final in finals if final is not None)
+        results = {str(seed): asdict(result) for seed, result in trial.results.items()}
+        self._append({"told": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
+
+    @property
+    def best(self) -> Trial:
+        """The best trial.
+
+        Raises:
+            ValueError: If none has finished.
+        """
+        if not (finished := self.finished()):
+            raise ValueError(f"study {path_text(self.folder)!r}: expected a trial that has finished, got none.")
+        return finished[0]
+
+    def finished(self) -> list[Trial]:
+        """Return the finished trials, the best first: the highest value, then the lowest number."""
+        found = [trial for trial in self.trials if trial.value is not None]
+        return sorted(found, key=lambda trial: trial.value or 0.0, reverse=True)
+
+    def folder_of(self, trial: Trial) -> Path:
+        """Return the folder of a trial."""
+        return self.folder / f"trial-{trial.number:04d}"
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self._lines.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        with suppress(OSError):
+            self._lock.release()
