@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, settings_in
+from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, kebab, parse, settings_in
+from algorithms.cli.one_run import commands
 from algorithms.cli.train import budget_of, preset_of
 from algorithms.cli.values import environment
+from algorithms.config import AlgorithmConfig
+from algorithms.run.goal import Budget
+from algorithms.run.jobs import allow_flag
 from algorithms.run.text import path_text
 from algorithms.tuning.page import study_table, winning_command
+from algorithms.tuning.population import population_table, train_population
 from algorithms.tuning.tuning import tune as tune_settings
 from catalog.settings import setting, settings_of
 
@@ -33,7 +38,14 @@ class TuneFlags(CommandFlags):
     prune: Literal["median", "none"] = setting(
         "median", "Stop a trial that is worse than the median of the others at 1/8, 1/4, 1/2 or 3/4 of its steps."
     )
-    study_seed: int = setting(0, "Seed of the sampler.", ge=0)
+    study_seed: int = setting(0, "Seed of the sampler, or of the choices of a population.", ge=0)
+    pbt: int | None = setting(
+        None,
+        "Train a population of so many members instead of trials: every --pbt-interval env steps, the worst quarter "
+        "goes on from the best with other settings.",
+        ge=4,
+    )
+    pbt_interval: int = setting(20_000, "Env steps between two such times.", ge=1)
     num_env_steps: int | None = setting(None, "Env steps of each run; None takes those of the preset.", ge=1)
     num_updates: int | None = setting(None, "Updates from --data of each run, instead of --num-env-steps.", ge=1)
     preset: str = setting("auto", "Settings to begin with, as in rlmodule train.")
@@ -62,6 +74,8 @@ def tune(args: Sequence[str]) -> int:
     search = flags.search or []
     if search == ["default"]:
         search = [*algo.default_search]
+    if flags.pbt is not None:
+        return _train_population(flags, config, search, budget, amount)
     study = tune_settings(
         config,
         search,
@@ -78,6 +92,34 @@ def tune(args: Sequence[str]) -> int:
         progress=not flags.quiet,
     )
     if not flags.quiet:
-        print(study_table(study))
-        print(f"\nWrote {path_text(study.folder / 'study.md')}\n\nThe best trial again:\n\n  {winning_command(study)}")
+        print(f"{study_table(study)}\n\nWrote {path_text(study.folder / 'study.md')}")
+        print(f"\nThe best trial again:\n\n  {winning_command(study)}")
+    return OK
+
+
+def _train_population(
+    flags: TuneFlags, config: AlgorithmConfig, search: Sequence[str], budget: Budget, amount: int
+) -> int:
+    """Train the population of ``--pbt``, and print the command that evaluates its best member."""
+    known = settings_of(TuneFlags)
+    for name in ("trials", "seeds", "test_seeds", "sampler", "prune", "num_updates"):
+        if vars(flags)[name] != known[name].default:
+            raise UsageError(f"--{kebab(name)}: expected none with --pbt, got one. Leave it out.")
+    if budget != "num_env_steps":
+        raise UsageError("--pbt: expected a run of env steps, got one that learns from data. Search with --trials.")
+    population = train_population(
+        config,
+        search,
+        size=flags.pbt or 0,
+        num_env_steps=amount,
+        interval=flags.pbt_interval,
+        jobs=flags.jobs,
+        seed=flags.study_seed,
+        run_dir=flags.run_dir,
+        progress=not flags.quiet,
+    )
+    if not flags.quiet:
+        print(population_table(population))
+        print(f"\nWrote {path_text(population.folder / 'population.png')}\n\nNext:\n")
+        print(commands(["evaluate", path_text(population.best_run), *allow_flag(config)]))
     return OK

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -91,8 +90,11 @@ class Trial:
         return self.value_at(self.num_rungs - 1, tuple(self.results))
 
 
-class Study:
-    """The folder of a study, locked until :meth:`close`.
+class SearchFolder:
+    """A folder with a file about a search and lines of what happened in it, locked until :meth:`close`.
+
+    Override points:
+        ``lines_file``: Name of the file with the lines.
 
     Args:
         folder: The folder; created if it does not exist.
@@ -100,17 +102,19 @@ class Study:
 
     Attributes:
         about: The content of study.json.
-        trials: All trials that were asked for.
+        lines: The lines so far.
 
     Raises:
-        BlockingIOError: If the study goes on in another process.
-        FileExistsError: If the folder holds something else, or the study of another search.
-        ValueError: If the lines of the study are damaged.
+        BlockingIOError: If the search goes on in another process.
+        FileExistsError: If the folder holds something else, or another search.
+        ValueError: If the lines are damaged.
     """
+
+    lines_file: str
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder, self.about = folder, about
-        self._lines = folder / "trials.jsonl"
+        self._file = folder / self.lines_file
         about_file = folder / "study.json"
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(folder)
@@ -118,7 +122,7 @@ class Study:
             found = json.loads(about_file.read_text(encoding="utf-8")) if about_file.exists() else None
             self._check(found, json.loads(json.dumps(about)))
             replace_file(about_file, json.dumps(about, indent=1) + "\n")
-            self.trials = self._read()
+            self.lines = self._read()
         except BaseException:
             self.close()
             raise
@@ -139,34 +143,67 @@ class Study:
                     f"{value!s:.200} here. Repeat the command that began it, or choose another folder."
                 )
 
-    def _read(self) -> list[Trial]:
-        """Return the trials that the lines describe. A last line that was cut off is removed."""
-        content = self._lines.read_bytes() if self._lines.exists() else b""
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the lines. A last line that was cut off is removed."""
+        content = self._file.read_bytes() if self._file.exists() else b""
         whole, _, rest = content.rpartition(b"\n")
         if rest:  # the process was killed while it wrote this line
-            replace_file(self._lines, (whole + b"\n").decode() if whole else "")
-        trials: list[Trial] = []
+            replace_file(self._file, (whole + b"\n").decode() if whole else "")
         try:
-            for line in whole.splitlines():
-                match json.loads(line):
-                    case {"asked": number, "shares": shares, "point": point} if number == len(trials):
-                        trials.append(Trial(number, shares, point))
-                    case {"told": number, "state": state, "value": value, "results": results, "error": error}:
-                        trial = trials[number]
-                        trial.state, trial.value, trial.error = state, value, error
-                        trial.results = {int(seed): SeedResult(**result) for seed, result in results.items()}
-                    case other:
-                        raise ValueError(f"the line {other!s:.80}")
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> ValueError:
+        return ValueError(
+            f"study {path_text(self._file)!r}: expected the lines of a study, got what cannot be read ({error}). "
+            "Choose another folder."
+        )
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line, which is on the disk when this returns."""
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.release()
+
+
+class Study(SearchFolder):
+    """The folder of a study.
+
+    Attributes:
+        trials: All trials that were asked for.
+    """
+
+    lines_file = "trials.jsonl"
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        super().__init__(folder, about)
+        self.trials: list[Trial] = []
+        try:
+            for line in self.lines:
+                self._replay(line)
         except (ValueError, TypeError, LookupError) as error:
-            raise ValueError(
-                f"study {path_text(self._lines)!r}: expected lines of trials, got {error}. Choose another folder."
-            ) from error
-        return trials
+            self.close()
+            raise self._damaged(error) from error
+
+    def _replay(self, line: Mapping[str, Any]) -> None:
+        """Do what a line notes."""
+        if "asked" in line:
+            self.trials.append(Trial(len(self.trials), line["shares"], line["point"]))
+            return
+        trial = self.trials[line["told"]]
+        trial.state, trial.value, trial.error = line["state"], line["value"], line["error"]
+        trial.results = {int(seed): SeedResult(**result) for seed, result in line["results"].items()}
 
     def ask(self, shares: Mapping[str, float], point: Mapping[str, Any]) -> Trial:
         """Add a trial, and return it."""
         trial = Trial(len(self.trials), shares, point)
-        self._append({"asked": trial.number, "shares": shares, "point": point})
+        self.append({"asked": trial.number, "shares": shares, "point": point})
         self.trials.append(trial)
         return trial
 
@@ -178,7 +215,7 @@ class Study:
             finals = [result.final for seed, result in trial.results.items() if seed < FIRST_TEST_SEED]
             trial.value = median(final for final in finals if final is not None)
         results = {str(seed): asdict(result) for seed, result in trial.results.items()}
-        self._append({"told": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
+        self.append({"told": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
 
     @property
     def best(self) -> Trial:
@@ -199,14 +236,3 @@ class Study:
     def folder_of(self, trial: Trial) -> Path:
         """Return the folder of a trial."""
         return self.folder / f"trial-{trial.number:04d}"
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        with self._lines.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def close(self) -> None:
-        """Unlock the folder."""
-        with suppress(OSError):
-            self._lock.release()

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 from algorithms.config import AlgorithmConfig
-from algorithms.loggers.base import replace_file
 from algorithms.registry import name_of
 from algorithms.run.goal import Budget
 from algorithms.run.jobs import Jobs, allow_flag
 from algorithms.run.plotting import EVALUATION_RETURN, TRAINING_RETURN
 from algorithms.run.progress import display
-from algorithms.run.text import path_text
 from algorithms.tuning.driver import Driver
 from algorithms.tuning.page import write_page
 from algorithms.tuning.point import applied
 from algorithms.tuning.samplers import SamplerName, sampler_named
 from algorithms.tuning.search import check_search, parse_search, point_at
 from algorithms.tuning.study import FIRST_TEST_SEED, Study, Trial
+from algorithms.tuning.trials import check_jobs, raise_if_stopped, settings_of_trials, write_config
 
 Pruning = Literal["median", "none"]
 
@@ -86,8 +81,7 @@ def tune(
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"tune({name}=): expected a number above 0, got {number}. Pass at least 1.")
-    if jobs > (os.cpu_count() or 1):
-        raise ValueError(f"jobs: expected at most the {os.cpu_count()} cores of this machine, got {jobs}. Pass fewer.")
+    check_jobs(jobs)
     texts = [f"{name}={values}" for name, values in search.items()] if isinstance(search, Mapping) else [*search]
     config = settings_of_trials(config, run_dir)
     dimensions = parse_search(texts)
@@ -127,36 +121,6 @@ def tune(
             driver = Driver(study, running, command, amount, metric, prune == "median", show)
             driver.search(range(1, seeds + 1), trials, propose)
             driver.test(range(FIRST_TEST_SEED, FIRST_TEST_SEED + test_seeds))
-        if running.stopped_by is not None:
-            where = path_text(study.folder)
-            print(f"Stopped by {running.stopped_by.name}. Call it again to go on in {where}.", file=sys.stderr)
-            raise KeyboardInterrupt if running.stopped_by is signal.SIGINT else SystemExit(128 + signal.SIGTERM)
+        raise_if_stopped(running, study.folder)
         write_page(study)
         return study
-
-
-def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> AlgorithmConfig:
-    """Return the settings that all trials share: with the rows that pruning reads, and one thread, since other numbers
-    of threads change the last bits.
-
-    Raises:
-        ValueError: If another process cannot import what a setting names.
-    """
-    config = config.copy().update({"run_dir": str(run_dir), "seed": None})
-    config.loggers = [*dict.fromkeys(["jsonl", *(config.loggers or ())])]
-    config.torch_num_threads = config.torch_num_threads or 1
-    only_here = config.modules_to_allow().get("__main__", [])
-    only_here += [name for name, value in config.to_dict().items() if "__pass_again__" in json.dumps(value)]
-    for name in only_here:
-        raise ValueError(
-            f"tune(): expected settings that other processes can import, got {name}={vars(config)[name]!r}. Move it "
-            "to a module, and name it my_module:name."
-        )
-    return config
-
-
-def write_config(folder: Path, config: AlgorithmConfig) -> None:
-    """Write ``config`` to config.json in ``folder``, for ``rlmodule train --config``."""
-    folder.mkdir(exist_ok=True)
-    content: dict[str, Any] = {"algorithm": name_of(config), "config": config.to_dict()}
-    replace_file(folder / "config.json", json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,58 @@
+"""What trials and members of a population share: their settings, their file, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from algorithms.config import AlgorithmConfig
+from algorithms.loggers.base import replace_file
+from algorithms.registry import name_of
+from algorithms.run.jobs import Jobs
+from algorithms.run.text import path_text
+
+
+def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> AlgorithmConfig:
+    """Return the settings that all trials share: with the rows that pruning reads, and one thread, since other numbers
+    of threads change the last bits.
+
+    Raises:
+        ValueError: If another process cannot import what a setting names.
+    """
+    config = config.copy().update({"run_dir": str(run_dir), "seed": None})
+    config.loggers = [*dict.fromkeys(["jsonl", *(config.loggers or ())])]
+    config.torch_num_threads = config.torch_num_threads or 1
+    only_here = config.modules_to_allow().get("__main__", [])
+    only_here += [name for name, value in config.to_dict().items() if "__pass_again__" in json.dumps(value)]
+    for name in only_here:
+        raise ValueError(
+            f"tune(): expected settings that other processes can import, got {name}={vars(config)[name]!r}. Move it "
+            "to a module, and name it my_module:name."
+        )
+    return config
+
+
+def write_config(folder: Path, config: AlgorithmConfig) -> None:
+    """Write ``config`` to config.json in ``folder``, for ``rlmodule train --config``."""
+    folder.mkdir(exist_ok=True)
+    content: dict[str, Any] = {"algorithm": name_of(config), "config": config.to_dict()}
+    replace_file(folder / "config.json", json.dumps(content, indent=1) + "\n")
+
+
+def raise_if_stopped(jobs: Jobs, folder: Path) -> None:
+    """Raise what belongs to the signal that stopped ``jobs``: ``KeyboardInterrupt`` for Ctrl-C, ``SystemExit`` with
+    code 143 for SIGTERM. Do nothing if there was none."""
+    if jobs.stopped_by is not None:
+        where = path_text(folder)
+        print(f"Stopped by {jobs.stopped_by.name}. The same command goes on in {where}.", file=sys.stderr)
+        raise KeyboardInterrupt if jobs.stopped_by is signal.SIGINT else SystemExit(128 + signal.SIGTERM)
+
+
+def check_jobs(jobs: int) -> None:
+    """Raise ValueError if there are more jobs than cores, which would slow all of them down."""
+    if jobs > (os.cpu_count() or 1):
+        raise ValueError(f"jobs: expected at most the {os.cpu_count()} cores of this machine, got {jobs}. Pass fewer.")
