@@ -159,11 +159,11 @@ class Driver:
                 judged = trial.number, rung, len(seeds)
                 if judged not in self._judged:
                     self._judged.add(judged)
-                    if self._is_worse(trial, rung, seeds):
+                    if self.is_worse(trial, rung, seeds):
                         self._pruned.add(trial.number)
                         self._stop(trial)
 
-    def _is_worse(self, trial: Trial, rung: int, seeds: tuple[int, ...]) -> bool:
+    def is_worse(self, trial: Trial, rung: int, seeds: tuple[int, ...]) -> bool:
         """Return whether ``trial`` is worse than the median of the others, with the same seeds at the same rung."""
         value = trial.value_at(rung, seeds)
         values = [other.value_at(rung, seeds) for other in self.study.trials if other is not trial]

@@ -30,7 +30,6 @@ from algorithms.registry import name_of
 from algorithms.run.jobs import Job, Jobs, allow_flag
 from algorithms.run.progress import Show, display
 from algorithms.run.results import read_result
-from algorithms.run.saved_settings import ASIDE
 from algorithms.run.text import return_text, table_text
 from algorithms.tuning.point import applied
 from algorithms.tuning.search import Search, check_search, parse_search, point_at, random_shares
@@ -44,6 +43,8 @@ STEP = 0.1
 """How far a setting moves in its range, up or down."""
 RESAMPLED = 0.25
 """Probability that a setting is drawn anew instead."""
+SECTIONS = ("training", "replay", "offline")
+"""Sections whose settings may change: those of learning."""
 ADAPTED = ("kl_coeff", "initial_alpha")
 """Settings that begin what a run then adapts: a member that takes over would lose what its donor has adapted."""
 
@@ -83,11 +84,15 @@ def check_perturbable(config: AlgorithmConfig, search: Search) -> None:
                 why = "a part of one"
             elif name in ADAPTED:
                 why = "what the run adapts"
-            elif known[name].for_new_runs or known[name].section in ASIDE:
-                why = "what does not act on a run that goes on"
+            elif known[name].for_new_runs:
+                why = "what acts on new runs only"
+            elif known[name].section not in SECTIONS:
+                why = f"a setting of .{known[name].section}()"
             for share in (0.0, 1.0) if not why else ():
                 try:
-                    Algorithm.from_checkpoint(checkpoint, allow=["__main__"], **{name: dimension.at(share)}).stop()
+                    Algorithm.from_checkpoint(
+                        checkpoint, allow=[*config.modules_to_allow()], **{name: dimension.at(share)}
+                    ).stop()
                 except (TypeError, ValueError) as error:
                     why = f"what does not fit a run that goes on ({error})"
             if why:

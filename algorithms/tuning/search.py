@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -53,7 +54,7 @@ class Range:
         high = self.high + self.is_whole  # each whole number has an interval of its own
         value = self.low * (high / self.low) ** share if self.log else self.low + share * (high - self.low)
         if self.is_whole:
-            return min(int(value), int(self.high))
+            return min(math.floor(value), int(self.high))
         rounded = float(f"{value:.4g}")
         return round(1 - rounded, 10) if self.from_one else rounded
 

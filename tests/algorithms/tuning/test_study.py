@@ -1,0 +1,170 @@
+"""A study's folder: its lines are its state, whatever killed the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from algorithms.run.jobs import Jobs
+from algorithms.tuning.driver import Driver
+from algorithms.tuning.page import importance
+from algorithms.tuning.samplers import sampler_named
+from algorithms.tuning.search import parse_search
+from algorithms.tuning.study import SeedResult, Study, Trial
+
+ABOUT: dict[str, Any] = {"algorithm": "PPO", "config": {"lr": 0.1}, "search": ["lr=1..2"], "seeds": 2}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    with closing(Study(tmp_path / "study", ABOUT)) as made:
+        yield made
+
+
+def ended(study: Study, values: list[float], *, state: Any = "finished") -> Trial:
+    """A trial whose seeds 1, 2, … have ended with ``values``, which they had at all rungs, too."""
+    trial = study.ask({"lr": 0.5}, {"lr": 1.5})
+    for seed, value in enumerate(values, 1):
+        trial.results[seed] = SeedResult([value] * 4, value if state == "finished" else None, 100, "digest")
+    study.tell(trial, state)
+    return trial
+
+
+def test_a_study_is_read_from_its_lines(study: Study) -> None:
+    best = ended(study, [3.0, 1.0, 8.0])
+    ended(study, [0.5, 0.5], state="pruned")
+    running = study.ask({"lr": 0.1}, {"lr": 1.1})
+    best.results[1001] = SeedResult([], -5.0, 100, "other")
+    study.tell(best, "finished")
+    study.close()
+    with closing(Study(study.folder, ABOUT)) as again:
+        assert again.trials == study.trials
+        assert (again.best.number, again.best.value) == (0, 3.0)  # the median, without the seed that no trial saw
+        assert again.trials[2].number == running.number == 2
+        assert not again.trials[2].results
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_last_line_that_was_cut_off_is_no_trial(study: Study, cut: int) -> None:
+    ended(study, [1.0])
+    study.ask({"lr": 0.1}, {"lr": 1.1})
+    study.close()
+    file = study.folder / "trials.jsonl"
+    file.write_bytes(file.read_bytes()[:-cut])
+    with closing(Study(study.folder, ABOUT)) as again:
+        assert [trial.state for trial in again.trials] == ["finished"]
+        again.ask({"lr": 0.2}, {"lr": 1.2})
+    assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"told": 7, "state": "finished"}', '{"asked": 0}'])
+def test_damaged_lines_are_refused(study: Study, line: str) -> None:
+    study.close()
+    (study.folder / "trials.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"trials.jsonl': expected the lines of a study, got what cannot be read"):
+        Study(study.folder, ABOUT)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"search": ["lr=1..3"]}, r"the same search, got \['lr=1..2'\] there"),
+        ({"config": {"lr": 0.2}}, "the same lr, got 0.1 there and 0.2 here"),
+        ({"seeds": 3}, "the same seeds, got 2 there and 3 here"),
+    ],
+)
+def test_the_folder_of_another_search_is_refused(study: Study, change: dict[str, Any], message: str) -> None:
+    study.close()
+    with pytest.raises(FileExistsError, match=message):
+        Study(study.folder, ABOUT | change)
+
+
+def test_a_folder_with_something_else_or_that_another_process_uses_is_refused(study: Study) -> None:
+    with pytest.raises(BlockingIOError, match="expected a folder in which no run is training"):
+        Study(study.folder, ABOUT)
+    (study.folder.parent / "run.json").touch()
+    with pytest.raises(
+        FileExistsError, match=r"expected a new folder or that of a study, got one with (run.json|study)"
+    ):
+        Study(study.folder.parent, ABOUT)
+
+
+def test_a_study_without_a_finished_trial_has_no_best(study: Study) -> None:
+    ended(study, [1.0], state="pruned")
+    with pytest.raises(ValueError, match="expected a trial that has finished, got none"):
+        _ = study.best
+
+
+# --- pruning ----------------------------------------------------------------------------------------------------------
+
+
+def judged(study: Study, rungs: dict[int, list[float | None]]) -> bool:
+    """Whether a trial whose seeds have reached these rungs would be stopped at the last of them."""
+    trial = study.ask({"lr": 0.1}, {"lr": 1.1})
+    trial.results = {seed: SeedResult(list(values)) for seed, values in rungs.items()}
+    driver = Driver(study, Jobs(1), lambda folder, seed: [], 100, "", True, lambda done, facts: None)
+    return driver.is_worse(trial, trial.num_rungs - 1, tuple(trial.results))
+
+
+def test_a_trial_is_worse_below_the_median_of_the_others_with_the_same_seeds(study: Study) -> None:
+    for value in (1.0, 2.0, 3.0, 10.0):
+        ended(study, [value, value + 100])
+    assert judged(study, {1: [2.4]})  # others: 1, 2, 3, 10
+    assert not judged(study, {1: [2.5]})
+    assert judged(study, {1: [9.0], 2: [92.0]})  # 50.5; others 51, 52, 53, 60 and, with both seeds, none of the above
+    assert not judged(study, {1: [9.0], 2: [99.0]})
+    assert not judged(study, {2: [None]})  # no episode has ended
+
+
+def test_with_few_others_no_trial_is_stopped(study: Study) -> None:
+    for value in (1.0, 2.0, 3.0):
+        ended(study, [value])
+    assert not judged(study, {1: [-100.0]})
+
+
+# --- samplers and importance ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tpe", "random"])
+def test_a_proposal_depends_on_the_seed_and_the_trials_alone(study: Study, name: Any) -> None:
+    search = parse_search(["lr=log:1e-5..1e-2", "model_config.fcnet_activation=relu|tanh", "num_epochs=1..4"])
+    sample = sampler_named(name)
+    for number in range(14):
+        shares = sample(search, study.trials, 3)
+        assert shares == sample(search, study.trials, 3)
+        assert {*shares} == {*search}
+        assert all(0 <= share <= 1 for share in shares.values())
+        trial = study.ask(shares, {})
+        trial.results[1] = SeedResult([1.0], float(number))
+        study.tell(trial, ("finished", "failed", "pruned")[number % 3])  # type: ignore[arg-type]
+    assert sample(search, study.trials, 3) != sample(search, study.trials, 4)
+
+
+def test_tpe_comes_nearer_to_the_top_of_a_hill_than_chance() -> None:
+    search = parse_search(["lr=0.0..1.0", "x=0.0..1.0"])
+    distances = {}
+    for name in ("tpe", "random"):
+        sample, trials = sampler_named(name), list[Trial]()
+        for number in range(40):
+            shares = sample(search, trials, 0)
+            value = -((shares["lr"] - 0.3) ** 2 + (shares["x"] - 0.8) ** 2)
+            trials.append(Trial(number, shares, {}, "finished", value))
+        distances[name] = median(-trial.value for trial in trials[20:] if trial.value is not None)
+    assert distances["tpe"] < 0.5 * distances["random"]
+
+
+def test_importance_is_the_share_that_groups_explain_of_the_ranks() -> None:
+    trials = []
+    for number in range(40):
+        shares = {"matters": (number % 4 + 0.5) / 4, "does not": (number // 10 + 0.5) / 4}
+        trials.append(Trial(number, shares, {}, "finished", 100.0 * (number % 4) + number // 4))
+    found = importance(trials)
+    # ranks: ten of each group of "matters" in a row, so means 4.5, 14.5, 24.5, 34.5
+    assert found["matters"] == pytest.approx(125 / (40**2 - 1) * 12)
+    assert found["does not"] < 0.15
