@@ -41,6 +41,7 @@ from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
 from algorithms.cli.push import PushFlags
+from algorithms.cli.tune import tune_plan
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.impala import IMPALAConfig
 from algorithms.loggers.jsonl import JsonlLogger
@@ -48,6 +49,7 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
 from algorithms.run.callbacks import Callbacks
 from algorithms.run.run_folder import flatten
+from algorithms.tuning.search import check_search, parse_search
 from catalog import (
     Catalog,
     DefaultModelConfig,
@@ -311,6 +313,9 @@ def check_command(command: str) -> None:
             known |= {"plot": PlotFlags, "compare": CompareFlags, "inspect": InspectFlags}
             flags = known[name]
             parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
+        case "rlmodule", ["tune", *args]:
+            plan = tune_plan(args)
+            check_search(plan.config, parse_search(plan.search))
         case "rlmodule", args:
             assert rlmodule(args) == 0, command
         case ".", [path]:

@@ -1,7 +1,8 @@
 """``rlmodule tune``: search settings with trials of several seeds."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, kebab, parse, settings_in
@@ -53,8 +54,32 @@ class TuneFlags(CommandFlags):
     quiet: bool = setting(False, "Print nothing but errors.")
 
 
-def tune(args: Sequence[str]) -> int:
-    """Search settings of ALGO on ENV, and print the command that trains the best again."""
+@dataclass(frozen=True)
+class TunePlan:
+    """The search that a command line asks for.
+
+    Attributes:
+        flags: The command's own flags.
+        config: The settings of all trials.
+        search: What to search, as texts.
+        budget: What to count: env steps, or updates from data.
+        amount: How many each run takes.
+    """
+
+    flags: TuneFlags
+    config: AlgorithmConfig
+    search: list[str]
+    budget: Budget
+    amount: int
+
+
+def tune_plan(args: Sequence[str]) -> TunePlan:
+    """Return the plan for the arguments of ``rlmodule tune``.
+
+    Raises:
+        UsageError: If the algorithm, environment, preset or a flag is unknown, or a value does not fit its flag.
+        SystemExit: With code 0, after printing the help.
+    """
     if not args or args[0].startswith("-"):
         if {*args} & {"-h", "--help"}:
             parse(TuneFlags, "rlmodule tune", "ALGO ENV", ["--help"])
@@ -67,20 +92,26 @@ def tune(args: Sequence[str]) -> int:
     )
     env = environment(envs[0]) if envs else None
     preset, _ = preset_of(algo, env, flags.preset)
-    settings: dict[str, Any] = {**(preset.settings if preset else {}), "env": env}
-    config = algo(**settings)
+    config = algo(**(preset.settings if preset else {})).update({"env": env})
     config.update(changed_settings(typed, config))
-    budget, amount = budget_of(flags.num_env_steps, flags.num_updates, config, preset)
     search = flags.search or []
     if search == ["default"]:
         search = [*algo.default_search]
+    budget, amount = budget_of(flags.num_env_steps, flags.num_updates, config, preset)
+    return TunePlan(flags, config, search, budget, amount)
+
+
+def tune(args: Sequence[str]) -> int:
+    """Search settings of ALGO on ENV, and print a command that repeats the best."""
+    plan = tune_plan(args)
+    flags, amount = plan.flags, plan.amount
     if flags.pbt is not None:
-        return _train_population(flags, config, search, budget, amount)
+        return _train_population(plan)
     study = tune_settings(
-        config,
-        search,
-        num_env_steps=amount if budget == "num_env_steps" else None,
-        num_updates=amount if budget == "num_updates" else None,
+        plan.config,
+        plan.search,
+        num_env_steps=amount if plan.budget == "num_env_steps" else None,
+        num_updates=amount if plan.budget == "num_updates" else None,
         trials=flags.trials,
         jobs=flags.jobs,
         seeds=flags.seeds,
@@ -97,21 +128,20 @@ def tune(args: Sequence[str]) -> int:
     return OK
 
 
-def _train_population(
-    flags: TuneFlags, config: AlgorithmConfig, search: Sequence[str], budget: Budget, amount: int
-) -> int:
+def _train_population(plan: TunePlan) -> int:
     """Train the population of ``--pbt``, and print the command that evaluates its best member."""
+    flags = plan.flags
     known = settings_of(TuneFlags)
     for name in ("trials", "seeds", "test_seeds", "sampler", "prune", "num_updates"):
         if vars(flags)[name] != known[name].default:
             raise UsageError(f"--{kebab(name)}: expected none with --pbt, got one. Leave it out.")
-    if budget != "num_env_steps":
+    if plan.budget != "num_env_steps":
         raise UsageError("--pbt: expected a run of env steps, got one that learns from data. Search with --trials.")
     population = train_population(
-        config,
-        search,
+        plan.config,
+        plan.search,
         size=flags.pbt or 0,
-        num_env_steps=amount,
+        num_env_steps=plan.amount,
         interval=flags.pbt_interval,
         jobs=flags.jobs,
         seed=flags.study_seed,
@@ -121,5 +151,5 @@ def _train_population(
     if not flags.quiet:
         print(population_table(population))
         print(f"\nWrote {path_text(population.folder / 'population.png')}\n\nNext:\n")
-        print(commands(["evaluate", path_text(population.best_run), *allow_flag(config)]))
+        print(commands(["evaluate", path_text(population.best_run), *allow_flag(plan.config)]))
     return OK

@@ -190,7 +190,7 @@ class Driver:
         ended = [trial for trial in self.study.trials if trial.state != "running"]
         if len(ended) >= MOST_FAILED and all(trial.state == "failed" for trial in ended):
             raise ValueError(
-                f"tune(): expected trials that train, got {len(ended)} that failed. {ended[-1].error} Mend that, and "
+                f"tune(): expected trials that train, got {len(ended)} that failed. {ended[-1].error} Correct that, and "
                 "choose another folder."
             )
 

@@ -42,7 +42,7 @@ SHARE = 0.25
 STEP = 0.1
 """How far a setting moves in its range, up or down."""
 RESAMPLED = 0.25
-"""Probability that a setting is drawn anew instead."""
+"""Probability that a setting is drawn at random instead."""
 SECTIONS = ("training", "replay", "offline")
 """Sections whose settings may change: those of learning."""
 ADAPTED = ("kl_coeff", "initial_alpha")

@@ -196,7 +196,7 @@ class Study(SearchFolder):
         if "asked" in line:
             self.trials.append(Trial(len(self.trials), line["shares"], line["point"]))
             return
-        trial = self.trials[line["told"]]
+        trial = self.trials[line["ended"]]
         trial.state, trial.value, trial.error = line["state"], line["value"], line["error"]
         trial.results = {int(seed): SeedResult(**result) for seed, result in line["results"].items()}
 
@@ -215,7 +215,7 @@ class Study(SearchFolder):
             finals = [result.final for seed, result in trial.results.items() if seed < FIRST_TEST_SEED]
             trial.value = median(final for final in finals if final is not None)
         results = {str(seed): asdict(result) for seed, result in trial.results.items()}
-        self.append({"told": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
+        self.append({"ended": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
 
     @property
     def best(self) -> Trial:

@@ -63,7 +63,7 @@ def test_a_last_line_that_was_cut_off_is_no_trial(study: Study, cut: int) -> Non
     assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"told": 7, "state": "finished"}', '{"asked": 0}'])
+@pytest.mark.parametrize("line", ["{", "[]", '{"ended": 7, "state": "finished"}', '{"asked": 0}'])
 def test_damaged_lines_are_refused(study: Study, line: str) -> None:
     study.close()
     (study.folder / "trials.jsonl").write_text(line + "\n")
@@ -142,7 +142,7 @@ def test_a_proposal_depends_on_the_seed_and_the_trials_alone(study: Study, name:
         assert all(0 <= share <= 1 for share in shares.values())
         trial = study.ask(shares, {})
         trial.results[1] = SeedResult([1.0], float(number))
-        study.tell(trial, ("finished", "failed", "pruned")[number % 3])  # type: ignore[arg-type]
+        study.tell(trial, ("finished", "failed", "pruned")[number % 3])
     assert sample(search, study.trials, 3) != sample(search, study.trials, 4)
 
 

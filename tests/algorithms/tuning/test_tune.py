@@ -129,7 +129,7 @@ def test_tpe_without_optuna_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("given", [{}, {"num_env_steps": 1, "num_updates": 1}])
-def test_one_budget_is_expected(given: dict[str, int]) -> None:
+def test_one_budget_is_expected(given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=r"tune\(\): expected num_env_steps or num_updates"):
         tune(config(), ["lr=1e-4..1e-3"], **given)
 
@@ -165,9 +165,9 @@ TUNE = [sys.executable, "-m", "algorithms.cli", "tune", "ppo", "CartPole-v1", *F
 TUNE += ["--trials", "3", "--seeds", "1", "--test-seeds", "0"]
 
 
-def told(folder: Path) -> dict[int, Any]:
+def ended_in(folder: Path) -> dict[int, Any]:
     lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
-    return {line["told"]: (line["value"], line["results"]) for line in lines if "told" in line}
+    return {line["ended"]: (line["value"], line["results"]) for line in lines if "ended" in line}
 
 
 @pytest.mark.faults
@@ -182,14 +182,14 @@ def test_a_study_that_is_killed_again_and_again_ends_as_one_that_was_not(here: P
         time.sleep(rng.uniform(0.5, 9))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        now = told(here / "study") if (here / "study" / "trials.jsonl").exists() else {}
+        now = ended_in(here / "study") if (here / "study" / "trials.jsonl").exists() else {}
         assert now.items() >= before.items()  # no trial is lost
         before = now
     for _ in range(20):  # a run that was left alone may still save, and holds its folder until then
         if subprocess.run(TUNE, env=env, check=False, stdin=subprocess.DEVNULL).returncode == 0:
             break
         time.sleep(1)
-    assert told(here / "study") == told(here / "undisturbed")
+    assert ended_in(here / "study") == ended_in(here / "undisturbed")
 
 
 # --- populations ------------------------------------------------------------------------------------------------------
