@@ -37,6 +37,7 @@ from rich.table import Table
 
 from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
+from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
 from algorithms.sac.sac import PLAIN
 from benchmarks.run import ROOT, machine, write
 
@@ -391,6 +392,9 @@ COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "SAC-Hopper")
 """Tables whose second row is compared with the first, the fourth with the third, and so on."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
+FEWEST_FOR_INTERVAL = 5
+"""Seeds from which on a row has an interval."""
+
 Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
 
 
@@ -445,12 +449,25 @@ class Row:
             "env": self.goal.where,
             "budget": f"{self.goal.budget:,}",
             "figure": f"{self.figure:,.{digits}f}",
+            "IQM, 95 % interval": self._iqm(digits),
             "all seeds": _listed((run.figure for run in self.runs), digits),
             **at_the_end,
             "training window": _listed((run.window for run in self.runs), digits),
             "floor": f"≥ {self.goal.floor:,.{digits}f}",
             "reached": "yes" if self.reached else "no",
         }
+
+    def _iqm(self, digits: int) -> str:
+        """The interquartile mean and its interval; with few seeds none."""
+        if len(self.runs) < FEWEST_FOR_INTERVAL:
+            return "–"
+        low, high = bootstrap_interval(iqm, self.scores)
+        return f"{iqm(self.scores):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+    @property
+    def scores(self) -> list[Floats]:
+        """The figures of the seeds, as the one task of `algorithms.run.aggregates`."""
+        return [np.array([run.figure for run in self.runs])]
 
     def along_the_way(self) -> str:
         """The median of each evaluation but the last, by env steps."""
@@ -462,16 +479,13 @@ class Row:
 
 
 def difference(first: Row, second: Row) -> str:
-    """By how much the second goal's mean over the seeds exceeds the first one's, with its 95 % interval by Welch's
-    t-test."""
-    from scipy.stats import ttest_ind
-
+    """By how much the second goal's interquartile mean exceeds the first one's, and whether it is better."""
     where = f" on {first.goal.env_id}" if first.goal.part in second.goal.part else ""  # one of several pairs
-    ours, theirs = ([run.figure for run in row.runs] for row in (second, first))
-    low, high = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    found = compare(second.scores, first.scores)
     return (
-        f"Means: {fmean(ours):,.1f} with {second.goal.part} and {fmean(theirs):,.1f} with {first.goal.part}{where}; "
-        f"the difference is {fmean(ours) - fmean(theirs):+,.1f}, its 95 % interval (Welch) {low:+,.1f} to {high:+,.1f}."
+        f"IQMs: {iqm(second.scores):,.1f} with {second.goal.part} and {iqm(first.scores):,.1f} with "
+        f"{first.goal.part}{where}; the difference is {found.difference:+,.1f}, its 95 % interval {found.low:+,.1f} to "
+        f"{found.high:+,.1f}, p = {found.p_value:.2g}: {found.verdict}."
     )
 
 
