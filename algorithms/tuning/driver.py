@@ -78,7 +78,7 @@ class Driver:
             if self.prunes:
                 self._judge()
             if self.jobs.stopped_by is None:
-                self._tell(seeds)
+                self._tell(seeds, most)
             self._show(most)
 
     def test(self, seeds: range) -> None:
@@ -129,7 +129,9 @@ class Driver:
         if job.exit_code == 0 and reached is not None and not math.isnan(reached.final_return):
             result.final = reached.final_return
         elif not trial.error:
-            got = job.last_line or "no return: no episode has ended"
+            got = job.last_line or f"its process ended with exit code {job.exit_code}"
+            if job.exit_code == 0:
+                got = "no return, since no episode has ended"
             trial.error = f"seed {seed}: {got}"
             self._stop(trial)
 
@@ -170,11 +172,11 @@ class Driver:
         others = [other for other in values if other is not None]
         return value is not None and len(others) >= FEWEST_OTHERS and value < median(others)
 
-    def _tell(self, seeds: range) -> None:
+    def _tell(self, seeds: range, most: int) -> None:
         """Write how trials ended of which no run is left.
 
         Raises:
-            ValueError: If only failed trials have ended, and these are several.
+            ValueError: If only failed trials have ended, and these are several or all ``most``.
         """
         busy = {trial.number for trial, _ in self._runs.values()}
         for trial in self.study.trials:
@@ -188,7 +190,7 @@ class Driver:
             elif len(trial.results) == len(seeds):
                 self.study.tell(trial, "finished")
         ended = [trial for trial in self.study.trials if trial.state != "running"]
-        if len(ended) >= MOST_FAILED and all(trial.state == "failed" for trial in ended):
+        if len(ended) >= min(MOST_FAILED, most) and all(trial.state == "failed" for trial in ended):
             raise ValueError(
                 f"tune(): expected trials that train, got {len(ended)} that failed. {ended[-1].error} Correct that, and "
                 "choose another folder."
