@@ -15,6 +15,7 @@ from catalog.errors import closest, unknown
 from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.async_vector_env import AsyncEnvs
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
+from rlmodule.envs.batched import as_vector_env
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard
 from rlmodule.envs.restarting import TRIES, RestartingEnv, made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
@@ -49,9 +50,9 @@ def make_vector_env(
 
     If `env` makes single envs, return `SyncEnvs` or `AsyncEnvs` with same-step autoreset and each env in an `EnvGuard`.
     Each step overwrites the observations of the step before (``copy=False``). If `env` makes a vector env itself (a
-    factory that returns one, a VectorEnv class, which also gets ``num_envs``, or an id in mode "vector_entry_point"),
-    return this *ready* vector env unchanged, with its own autoreset mode. The caller must check the values of a ready
-    vector env with the guard that `guard_for` returns.
+    factory that returns one, or a batched env; a VectorEnv class, which also gets ``num_envs``; or an id in mode
+    "vector_entry_point"), return this *ready* vector env, with its own autoreset mode. The caller must check the values
+    of a ready vector env with the guard that `guard_for` returns.
 
     Args:
         env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.
@@ -165,8 +166,10 @@ def _make(
         raise RuntimeError(
             f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.')}. {remedy}"
         ) from error
-    if isinstance(made, gym.Env | VectorEnv):
+    if isinstance(made, VectorEnv):
         return made
+    if isinstance(made, gym.Env):
+        return as_vector_env(made) or made
     remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
     # every env of several agents lists one of these; a PettingZoo wrapper lists only what its class defines
     if not {"possible_agents", "max_num_agents"}.isdisjoint(dir(made)):
