@@ -218,7 +218,14 @@ _BRICKS = {
 GOALS = {
     "PPO": _on_presets(
         "PPO",
-        {"CartPole-v1": 475, "Acrobot-v1": -90, "Pendulum-v1": -200, "LunarLander-v3": 180, "HalfCheetah-v5": 1500},
+        {
+            "CartPole-v1": 475,
+            "Acrobot-v1": -90,
+            "MountainCarContinuous-v0": 90,
+            "Pendulum-v1": -200,
+            "LunarLander-v3": 180,
+            "HalfCheetah-v5": 1500,
+        },
     ),
     "DQN": _on_presets(
         "DQN",

@@ -33,10 +33,24 @@ _SPREAD: dict[str, Any] = {
     "lr": 7e-4,
     "entropy_coeff": 0.01,
 }
+# Found by rlmodule tune ppo MountainCarContinuous-v0 --preset none --trials 20 --seeds 2 --num-env-steps 100000 --search
+# lr=log:1e-5..2e-3 num_epochs=1..20 gamma=1-log:1e-3..0.1 lambda_=1-log:1e-2..0.2 "minibatch_size=64|128|256|512"
+# "train_batch_size_per_learner=1024|2048|4096" entropy_coeff=log:1e-6..0.05 "clip_param=0.1|0.2|0.3"
+_CAR: dict[str, Any] = {
+    "train_batch_size_per_learner": 1024,
+    "minibatch_size": 256,
+    "num_epochs": 19,
+    "lr": 5.261e-4,
+    "gamma": 0.998666,
+    "lambda_": 0.95955,
+    "entropy_coeff": 7.513e-5,
+    "clip_param": 0.3,
+}
 
 PRESETS = {
     "CartPole-v1": Preset(100_000, "500 at the end, median of 5 seeds"),
     "Acrobot-v1": Preset(300_000, "-74 at the end, median of 5 seeds"),
+    "MountainCarContinuous-v0": Preset(100_000, "95 at the end, median of 5 seeds", _CAR),
     "Pendulum-v1": Preset(300_000, "-167 at the end, median of 5 seeds"),
     "LunarLander-v3": Preset(1_000_000, "278 at the end, median of 5 seeds"),
     "HalfCheetah-v5": Preset(500_000, "4,160 at the end, median of 5 seeds"),
