@@ -68,6 +68,7 @@ class IQLLearner(ActionCriticLearner):
         errors = values - batch[Columns.VALUE_TARGETS]
         qf_loss = errors.square().sum(0)
 
+        # The policy is drawn to the actions of the data alone, so no critic is asked about others.
         weights = (settings.beta * advantages.detach()).exp().clamp(max=settings.max_weight)
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
         policy_loss = -weights * dist.logp(batch[Columns.ACTIONS])

@@ -63,6 +63,7 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
     rows = {path: {run: read_rows(run / "progress.jsonl") for run in run_folders(path)} for path in runs}
     every = [run_rows for of_path in rows.values() for run_rows in of_path.values()]
     if metric is None:
+        # Returns in training would differ from evaluations by exploration, so all runs are read alike.
         metric = (
             EVALUATION_RETURN if all(_last(run, EVALUATION_RETURN) is not None for run in every) else TRAINING_RETURN
         )

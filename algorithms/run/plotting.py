@@ -387,7 +387,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str, aggrega
     for curve in curves:
         count = f"{len(curve.seeds)} seed{'s' if len(curve.seeds) > 1 else ''}"
         label = f"{textwrap.fill(curve.label, LABEL_WIDTH)} ({count})"
-        marker = "o" if len(curve.x) < 3 else ""
+        marker = "o" if len(curve.x) < 3 else ""  # a line of one point would not be seen
         (line,) = axes.plot(curve.x / size, curve.mean, marker=marker, lw=2, label=label, zorder=3)
         if curve.band is not None:
             colour, style = line.get_color(), line.get_linestyle()

@@ -74,6 +74,7 @@ class TD3Learner(ActionCriticLearner):
             values = module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1)
             policy_loss = -values.mean()
             if self.settings.bc_coeff is not None:
+                # The mean size of the values makes bc_coeff the same for rewards of any scale.
                 if self.settings.normalize_q:
                     policy_loss = policy_loss / values.detach().abs().mean()
                 metrics["bc_loss"] = bc_loss = squared_distances(actions, batch[Columns.ACTIONS]).mean()

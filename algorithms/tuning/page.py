@@ -89,6 +89,7 @@ def _draw(study: Study, out: Path) -> None:
         values.scatter(
             [trial.number for trial in of_state], [trial.last_value for trial in of_state], color=colour, label=label
         )
+    # A stopped trial has no value to be the best with.
     finished = [trial for trial in study.trials if trial.value is not None]
     best = np.maximum.accumulate([trial.value or 0.0 for trial in finished])
     values.step([trial.number for trial in finished], best, where="post", color=COLOURS[1], label="best so far")

@@ -151,6 +151,7 @@ def train_population(
             display(num_generations * size, enabled=progress, waiting="first generation …") as show,
         ):
             while len(population.generations) < num_generations and running.stopped_by is None:
+                # of the generation alone, so that a population that goes on draws the same
                 rng = np.random.default_rng((seed, len(population.generations)))
                 members = population.next_members(dimensions, size, rng)
                 population.train(members, config, interval, running, show)
@@ -222,6 +223,7 @@ class Population(SearchFolder):
             show(generation * size + num_ended, facts)
         if jobs.stopped_by is not None:
             return
+        # The line is written once all members have ended: a part of a generation is trained again after a kill.
         for number, member in enumerate(members):
             reached = read_result(self._run(number, generation))
             if math.isnan(reached.final_return):
