@@ -33,9 +33,10 @@ _SPREAD: dict[str, Any] = {
     "lr": 7e-4,
     "entropy_coeff": 0.01,
 }
-# Found by rlmodule tune ppo MountainCarContinuous-v0 --preset none --trials 20 --seeds 2 --num-env-steps 100000 --search
-# lr=log:1e-5..2e-3 num_epochs=1..20 gamma=1-log:1e-3..0.1 lambda_=1-log:1e-2..0.2 "minibatch_size=64|128|256|512"
-# "train_batch_size_per_learner=1024|2048|4096" entropy_coeff=log:1e-6..0.05 "clip_param=0.1|0.2|0.3"
+# Found by rlmodule tune ppo MountainCarContinuous-v0 --preset none --trials 20 --seeds 2 --num-env-steps 100000
+# --search lr=log:1e-5..2e-3 num_epochs=1..20 gamma=1-log:1e-3..0.1 lambda_=1-log:1e-2..0.2
+# "minibatch_size=64|128|256|512" "train_batch_size_per_learner=1024|2048|4096" entropy_coeff=log:1e-6..0.05
+# "clip_param=0.1|0.2|0.3"
 _CAR: dict[str, Any] = {
     "train_batch_size_per_learner": 1024,
     "minibatch_size": 256,

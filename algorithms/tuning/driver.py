@@ -192,8 +192,8 @@ class Driver:
         ended = [trial for trial in self.study.trials if trial.state != "running"]
         if len(ended) >= min(MOST_FAILED, most) and all(trial.state == "failed" for trial in ended):
             raise ValueError(
-                f"tune(): expected trials that train, got {len(ended)} that failed. {ended[-1].error} Correct that, and "
-                "choose another folder."
+                f"tune(): expected trials that train, got {len(ended)} that failed. {ended[-1].error} Correct that, "
+                "and choose another folder."
             )
 
     def _show(self, most: int) -> None:
