@@ -36,7 +36,7 @@ from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.league import League
 from catalog.settings import settings_of
-from rlmodule import Policy, RLModuleSpec, sealed_folder
+from rlmodule import Dataset, Policy, RLModuleSpec, sealed_folder
 from rlmodule.agents import MultiAgentPolicy
 from rlmodule.agents.cartpoles import CartPoles
 from tests.deploy.hub_double import TOKEN, HubDouble, hub_double
@@ -134,6 +134,7 @@ TABLE: dict[str, dict[str, str]] = {
         f" model_config/fcnet_activation {_below('config', _SETTINGS)}",
     },
     "progress.jsonl": {"data": "*/metric"},
+    "dataset": {"data": "env space/*", "refused": "space/__space__ space/__float__ space/dtype"},
 }
 
 # Fields that the same code reads have the same row: the pattern of their paths, and the row.
@@ -143,7 +144,8 @@ _SAME_ROW = (
     ("^state/policies/added/[*]/spec/|^config/policies/[*]/", "spec/"),
     ("^(config|spec/fields)/model_config/(fields/)?(?=[a-z])", "model_config/"),
     ("^spec/fields/(observation|action)_space/.*(__space__|__float__|dtype|[*])$", r"spec/space/\2"),
-    ("^(state/.*|[*])/dtype$", "dtype"),
+    ("^(observation|action)_space/.*(__space__|__float__|dtype|[*])$", r"space/\2"),
+    ("^(state/.*|[*]|rewards|offsets|terminated|truncated)/dtype$", "dtype"),
     ("^[*]/.*", "*/metric"),
     ("^versions/.*", "versions/*"),
 )
@@ -274,6 +276,12 @@ def make_folders() -> None:
         model_config={**TINY["model_config"], **nets, "custom_action_dist": {"fcnet_activation": "Beta"}},
     )
     Policy(spec.build()).save("policy")
+    choices = spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])
+    named = spaces.Dict({"image": image, "vector": spaces.Box(-np.inf, np.inf, (3,))})
+    observations = {"image": np.zeros((2, 12, 12, 3), np.uint8), "vector": np.zeros((2, 3))}
+    actions = (np.zeros(2, int), np.zeros((2, 2), int), np.zeros((2, 2), int))
+    seen = {"observation_space": named, "action_space": choices, "env": LAKE["env"]}
+    Dataset.from_arrays(observations, actions, [0, 1], terminals=[0, 1], timeouts=None, **seen).save("steps")
 
 
 def fields_of(value: Any, place: Place = ()) -> Iterator[Place]:
@@ -625,6 +633,13 @@ def save_unless_of_a_training_run(figure: Figure, out: Path, **options: Any) -> 
         SAVE_FIGURE(figure, out, **options)
 
 
+def read_datasets(trials: Trials) -> None:
+    """Read the folder of a data set."""
+    of_steps = Entry("Dataset.load", lambda: Dataset.load("steps").describe(), all_texts=True)
+    for file, table in (("data.json", "dataset"), ("manifest.json", "manifest"), ("data.safetensors", "tensors")):
+        trials.run(Source("steps", file, table), of_steps)
+
+
 def main_of_tests() -> None:
     """Read all kinds of files, and print the report."""
     os.fsync = lambda fd: None  # the folders need not last
@@ -641,6 +656,7 @@ def main_of_tests() -> None:
         read_runs(trials)
         read_teams(trials)
         read_policies(trials)
+        read_datasets(trials)
         trials.settings()
         after = {str(path.relative_to(home)) for path in home.rglob("*") if MARK in str(path)}
         trials.report.seen += [f"made: {path}" for path in after ^ before]
