@@ -42,6 +42,8 @@ MANIFEST = "manifest.json"
 FORMATS = {"checkpoint": 2, "policy": 1, "dataset": 1}
 """The format of each kind of folder that is written and read."""
 MOST_BYTES_OF_MANIFEST = 1_000_000
+MOST_DIMS = 64
+"""Most sizes of a tensor's shape, as in NumPy."""
 
 # Most values of a JSON file, counted by its commas. Reading so many takes a few seconds; thousands of envs have fewer.
 MOST_VALUES_OF_JSON = 2**22
@@ -476,8 +478,11 @@ def _tensor(content: bytearray, begin: int, end: int, dtype_name: str, shape: li
     """Return the tensor that the bytes from ``begin`` to ``end`` hold, as their memory. Raise ValueError if they are
     not as many as its type and shape need."""
     dtype = _DTYPES_BY_NAME[dtype_name]
+    # Before they are multiplied: the product of many large sizes takes minutes, and their text fills the memory.
+    if len(shape) > MOST_DIMS or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError(f"a shape that is no list of up to {MOST_DIMS} sizes")
     count = math.prod(shape)
-    if any(type(size) is not int or size < 0 for size in shape) or end - begin != count * dtype.itemsize:
+    if end - begin != count * dtype.itemsize:
         raise ValueError(f"{end - begin} bytes for a shape of {shape}")
     if count == 0:  # torch makes no view of nothing
         return torch.empty(shape, dtype=dtype)

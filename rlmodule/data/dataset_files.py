@@ -10,8 +10,10 @@ Layout of a folder::
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,16 @@ from catalog.spaces import map_spaces
 from rlmodule.checkpoint import save_folder
 from rlmodule.data.dataset_checks import misfit
 from rlmodule.encoding import Decoder, encode
-from rlmodule.sealed_folder import DamagedFolder, StrPath, parse_json, parse_tensors, read_folder, standing_in
+from rlmodule.sealed_folder import (
+    MANIFEST,
+    MOST_DIMS,
+    DamagedFolder,
+    StrPath,
+    parse_json,
+    parse_tensors,
+    read_folder,
+    standing_in,
+)
 
 if TYPE_CHECKING:
     from rlmodule.data.dataset import Dataset
@@ -57,23 +68,63 @@ def read(where: str, path: StrPath) -> dict[str, Any]:
         )
     try:
         files = read_folder(path, KIND)
+        if files.keys() != {PLAIN, ARRAYS}:
+            raise DamagedFolder(f"{MANIFEST}: it lists other files than {PLAIN} and {ARRAYS}")
         plain, tensors = parse_json(files[PLAIN], PLAIN), parse_tensors(files[ARRAYS], ARRAYS)
-        env = plain["env"] and printable(plain["env"])
-        decoder = Decoder(where, allow=())
-        spaces = {name: decoder.read(plain[name], name) for name in ("observation_space", "action_space")}
-        # A class that is not allowed has been read as None.
-        if not all(isinstance(space, Space) for space in spaces.values()):
-            raise DamagedFolder(f"{PLAIN}: its spaces are no spaces of Gymnasium")
+        if not isinstance(plain, dict) or not isinstance(plain["env"], str | None):
+            raise DamagedFolder(f"{PLAIN}: it is no dict with the spaces and the id of the env")
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        spaces = _read_spaces(where, plain, sum(array.size for array in arrays.values()))
         plain_names = ("rewards", "offsets", "terminated", "truncated")
-        columns = {name: arrays[name] for name in plain_names}
+        columns = {name: arrays.pop(name) for name in plain_names}
         for name in ("observations", "final_observations", "actions"):
-            leaves = iter(range(len(arrays)))
+            leaves = count()
             space = spaces["action_space" if name == "actions" else "observation_space"]
-            columns[name] = map_spaces(lambda _, name=name, leaves=leaves: arrays[f"{name}/{next(leaves)}"], space)
+            columns[name] = map_spaces(lambda _, name=name, leaves=leaves: arrays.pop(f"{name}/{next(leaves)}"), space)
+        if arrays:
+            raise DamagedFolder(f"{ARRAYS}: {next(iter(arrays))!r} is no array of its spaces")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise unreadable(where, "a folder of Dataset.save(path)", error) from error
-    return {**columns, **spaces, "env": env}
+    return {**columns, **spaces, "env": plain["env"] and printable(plain["env"])}
+
+
+def _read_spaces(where: str, plain: Mapping[str, Any], most: int) -> dict[str, Space]:
+    """Return the spaces of the JSON ``plain``, whose Boxes may have ``most`` numbers: no more than the arrays.
+
+    Raises:
+        DamagedFolder: If they have more, or are no spaces.
+    """
+    names = ("observation_space", "action_space")
+    try:
+        if sum(_num_bounds(plain[name], most) for name in names) > most:
+            raise ValueError("more numbers than the arrays have")
+        decoder = Decoder(where, allow=())
+        spaces = {name: decoder.read(plain[name], name) for name in names}
+        if not all(isinstance(space, Space) for space in spaces.values()):
+            raise ValueError("JSON of another kind")
+    except (ValueError, RecursionError) as error:
+        # Without the text of the error, which may be as long as the file.
+        raise DamagedFolder(f"{PLAIN}: its spaces are no spaces of Gymnasium that fit its arrays") from error
+    return spaces
+
+
+def _num_bounds(plain: Any, most: int) -> int:
+    """Return how many numbers the Boxes in the JSON of a space have. Each of them takes memory once it is decoded.
+
+    Raises:
+        ValueError: If a shape has a size above ``most`` or is no shape, or if the JSON names something to import.
+    """
+    if isinstance(plain, list):
+        return sum(_num_bounds(part, most) for part in plain)
+    if not isinstance(plain, dict):
+        return 0
+    shape = plain.get("shape", [0])
+    is_shape = isinstance(shape, list) and len(shape) <= MOST_DIMS
+    if not is_shape or not all(type(size) is int and 0 <= size <= most for size in shape):
+        raise ValueError("no shape of an array here")
+    if plain.keys() & {"__import__", "__dataclass__"}:
+        raise ValueError("no space names something to import")
+    return math.prod(shape) + sum(_num_bounds(part, most) for part in plain.values())
 
 
 def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[str, Any]:
