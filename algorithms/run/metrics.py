@@ -67,17 +67,18 @@ class RunMetrics:
         self._begin()
 
     def _begin(self) -> None:
-        self._steps_now = 0
+        self._steps_before = self.env_steps
         self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Add the steps, episodes and seconds of ``rollout`` to the counters."""
-        steps, stats = rollout.num_env_steps, rollout.stats
-        self._steps_now += steps
-        self.env_steps += steps
+        stats = rollout.stats
+        self.env_steps += rollout.num_env_steps
         self.episodes += len(stats["episode_returns"])
         self._returns.extend(stats["episode_returns"].tolist())
         self._lengths.extend(stats["episode_lengths"].tolist())
+        if "env_log" in stats:
+            self._log_all(stats["env_log"])
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 
@@ -138,6 +139,10 @@ class RunMetrics:
         total, count = self._logged.get(name, (0.0, 0))
         self._logged[name] = total + float(value), count + 1
 
+    def _log_all(self, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.log_value(name, value)
+
     def logged_means(self) -> dict[str, dict[str, float]]:
         """Return a dict with the section ``custom_metrics``: the mean of the values logged under each name. Return an
         empty dict if nothing was logged."""
@@ -186,9 +191,9 @@ class RunMetrics:
             self._timers[phase] = self._timers.get(phase, 0.0) + value
         sampled = {
             "num_episodes_lifetime": self.episodes,
-            "num_env_steps_sampled": self._steps_now,
+            "num_env_steps_sampled": self.env_steps - self._steps_before,
             "num_env_steps_sampled_lifetime": self.env_steps,
-            "num_env_steps_per_second": self._steps_now / max(seconds, 1e-9),
+            "num_env_steps_per_second": (self.env_steps - self._steps_before) / max(seconds, 1e-9),
         }
         result = Result(
             training_iteration=self.iterations,
@@ -221,6 +226,7 @@ class RunMetrics:
             )
         vars(self).update({name: state[name] for name in (*COUNTERS, *LATER_COUNTERS)})
         self.unlogged = tuple(rows)
+        self._begin()
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

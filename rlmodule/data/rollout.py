@@ -40,12 +40,17 @@ class Rollout:
         last_obs: Observations after the last step, a tree of tensors ``[N, ...]``.
         final_index: ``[K, 2]`` int64: time and slot of every step that truncated, and did not terminate, an episode. If
             the settings ask for it (``records_final_obs``), also of every step that terminated one.
-        final_obs: The true final observations of those episodes, a tree of tensors ``[K, ...]``.
+        final_obs: The true final observations of those episodes, a tree of tensors ``[K, ...]``. If ``finals_known`` is
+            False, each step's own observation.
         state_in: States of a recurrent module before the time steps ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
             ``L`` is the module's ``max_seq_len``. None if the module is not recurrent or the states are unknown.
         policy_version: Number of updates that the weights had received when they chose the actions.
         first_env_index: Index of the env in slot 0 among all envs of the run.
         stats: Measurements of the env runner, such as returns and lengths of finished episodes, and seconds per phase.
+        finals_known: Whether the env returns true final observations. If it does not, the observation ``s_t`` of each
+            truncated step stands in for the one after it, as in rsl_rl. This adds
+            ``gamma * (V(s_t) - V(s_t+1))`` to the advantage of that step, and the same times ``gamma * lambda`` for
+            each step further back.
     """
 
     columns: dict[str, Tree]
@@ -56,6 +61,7 @@ class Rollout:
     policy_version: int = 0
     first_env_index: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
+    finals_known: bool = True
     views: dict[str, tuple[Tree, Tree]] = field(default_factory=dict, init=False, repr=False)
     """Columns and the NumPy arrays that :meth:`numpy` made of them. Rollouts that use the same memory, one after
     another, may share this dict."""
@@ -82,6 +88,7 @@ class Rollout:
             state_in=None if rollouts[0].state_in is None else _cat([r.state_in for r in rollouts], 1),
             policy_version=min(r.policy_version for r in rollouts),
             first_env_index=rollouts[0].first_env_index,
+            finals_known=rollouts[0].finals_known,
         )
 
     def map(self, function: Callable[[Rollout], Rollout]) -> Rollout:
@@ -219,6 +226,29 @@ class Rollout:
                 episodes.append(episode)
         return episodes
 
+    def cut_before_unknown(self) -> Rollout:
+        """Return a rollout in which each episode whose true final observation is unknown ends one step earlier, and
+        the step after which it is unknown is invalid. So all final observations are known, and targets are unbiased.
+
+        No step is truncated instead if that step is in row 0, since the rollout before ends with its observation, or
+        if it is the only one of its episode.
+        """
+        if self.finals_known:
+            return self
+        rows, slots = self.final_index.unbind(1)
+        has_earlier = (rows > 0) & ~self[Columns.STARTS][rows, slots]
+        valid, truncateds = self.valid.clone(), self[Columns.TRUNCATEDS].clone()
+        valid[rows, slots] = truncateds[rows, slots] = False
+        earlier = self.final_index[has_earlier] - self.final_index.new_tensor([1, 0])
+        truncateds[earlier.unbind(1)] = True
+        return dataclasses.replace(
+            self,
+            columns={**self.columns, Columns.VALID: valid, Columns.TRUNCATEDS: truncateds},
+            final_index=earlier,
+            final_obs=map_leaves(lambda x: x[has_earlier], self.final_obs),
+            finals_known=True,
+        )
+
     def following_observations(self) -> Tree:
         """Return the observation that followed each step, as a tree of tensors ``[T, N, ...]``. Where an episode was
         truncated, it is the true final observation. **The observation after a terminated
@@ -226,8 +256,13 @@ class Rollout:
         result repeats the observation before the step.
 
         Raises:
-            ValueError: If the true final observation of a truncated step is missing.
+            ValueError: If the true final observation of a truncated step is missing or unknown.
         """
+        if not self.finals_known:
+            raise ValueError(
+                "Rollout.following_observations(): expected true final observations, got a rollout of an env that "
+                "returns none. Call cut_before_unknown() first."
+            )
         terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
         stored = torch.zeros_like(valid)
         stored[self.final_index.unbind(1)] = True

@@ -1,39 +1,57 @@
-"""Envs that compute many envs at once without being a :class:`gymnasium.vector.VectorEnv`."""
+"""Envs that compute many envs at once without being a :class:`gymnasium.vector.VectorEnv`, as vector envs.
+
+Each adapter is chosen by what an object has, so nothing is imported that the user does not have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import tree
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from torch import Tensor
 
 
-def as_vector_env(env: gym.Env) -> VectorEnv | None:
-    """Return ``env`` as a vector env if it is a batch of envs: if it has ``num_envs`` and the spaces of one of them,
-    ``single_observation_space`` and ``single_action_space``, as simulators on GPUs do. Return None for a single env."""
-    has = {*dir(env.unwrapped)}
-    return BatchedEnv(env) if {"num_envs", "single_observation_space", "single_action_space"} <= has else None
+def as_vector_env(env: Any) -> VectorEnv | None:
+    """Return ``env`` as a vector env if it is a batch of envs, otherwise None.
+
+    A batch of envs has ``num_envs`` and the spaces of one of them, ``single_observation_space`` and
+    ``single_action_space``, as the simulators of Isaac Lab do; or it has the methods of rsl_rl's ``VecEnv``, or of an
+    env of EnvPool.
+    """
+    has = {*dir(env.unwrapped if isinstance(env, gym.Env) else env)}
+    if {"send", "recv", "all_env_ids", "config"} <= has:
+        return PoolEnvs(env)
+    if {"num_envs", "single_observation_space", "single_action_space"} <= has:
+        return BatchedEnv(env)
+    return RslEnvs(env) if {"num_envs", "num_actions", "get_observations", "step"} <= has else None
 
 
 class BatchedEnv(VectorEnv):
     """A batched ``gymnasium.Env`` as a vector env, with same-step autoreset.
 
     Each step takes and returns a row for each env, as the env's own tensors or arrays; flags may have any dtype. An env
-    that truncates episodes returns their last observations in ``info["final_obs"]``.
+    that truncates episodes returns their last observations in ``info["final_obs"]``, or marks that it has none; see
+    :class:`rlmodule.sampling.env_runner.EnvRunner`.
 
     Args:
         env: The env.
     """
 
-    def __init__(self, env: gym.Env) -> None:
+    def __init__(self, env: Any) -> None:
         batch: Any = env.unwrapped  # its class declares none of these
-        self.env, self.num_envs = env, int(batch.num_envs)
-        self.single_observation_space = batch.single_observation_space
-        self.single_action_space = batch.single_action_space
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self._adopt(env, batch.num_envs, batch.single_observation_space, batch.single_action_space)
+
+    def _adopt(self, env: Any, num_envs: int, obs_space: gym.Space, action_space: gym.Space) -> None:
+        self.env, self.num_envs = env, int(num_envs)
+        self.single_observation_space, self.single_action_space = obs_space, action_space
+        self.observation_space = batch_space(obs_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
+        self.metadata = {**getattr(env, "metadata", {}), "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         return self.env.reset(seed=seed, options=options)
@@ -43,4 +61,62 @@ class BatchedEnv(VectorEnv):
         return obs, rewards, terminated != 0, truncated != 0, info
 
     def close_extras(self, **kwargs: Any) -> None:
-        self.env.close()
+        if "close" in dir(self.env):
+            self.env.close()
+
+
+class RslEnvs(BatchedEnv):
+    """A ``VecEnv`` of rsl_rl as a vector env (rsl-rl-lib 5.5.1, ``rsl_rl/env/vec_env.py``).
+
+    Its observation space is a dict of the groups of ``get_observations()``, its actions are unbounded, and
+    ``extras["time_outs"]`` marks the ended episodes that a time limit cut off. ``reset()`` and ``seed(seed)`` are called
+    if the env has them.
+    """
+
+    def __init__(self, env: Any) -> None:
+        groups = _as_dict(env.get_observations())
+        obs_space = gym.spaces.Dict({name: _unbounded(leaf.shape[1:]) for name, leaf in groups.items()})
+        self._adopt(env, env.num_envs, obs_space, _unbounded((env.num_actions,)))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        has = dir(self.env)
+        if seed is not None and "seed" in has:
+            self.env.seed(seed)
+        if "reset" in has:
+            self.env.reset()
+        return _as_dict(self.env.get_observations()), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, rewards, dones, extras = self.env.step(actions)
+        if "time_outs" not in extras:
+            raise ValueError(
+                f"extras of {type(self.env).__name__}.step(): expected time_outs, got {[*extras]}. Say there which "
+                "episodes a time limit ended, or all zeros if there is none."
+            )
+        late, ended = extras["time_outs"] != 0, dones != 0
+        return _as_dict(obs), rewards, ended & ~late, ended & late, dict(extras)
+
+
+class PoolEnvs(BatchedEnv):
+    """An env of EnvPool as a vector env (EnvPool 1.2, ``envpool/python/gymnasium_envpool.py``), with next-step
+    autoreset. Its seed is the one that it was made with."""
+
+    def __init__(self, env: Any) -> None:
+        self._adopt(env, env.config["num_envs"], env.observation_space, env.action_space)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        dtype = self.single_action_space.dtype  # EnvPool converts none
+        return super().step(tree.map_structure(lambda x: np.asarray(x, dtype), actions))
+
+
+def _as_dict(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return observation groups, maybe a TensorDict, as a dict."""
+    return {name: groups[name] for name in groups.keys()}  # noqa: SIM118  # iterating a TensorDict gives its rows
+
+
+def _unbounded(shape: Any) -> gym.spaces.Box:
+    return gym.spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)

@@ -168,8 +168,10 @@ def _make(
         ) from error
     if isinstance(made, VectorEnv):
         return made
+    if (batch := as_vector_env(made)) is not None:
+        return batch
     if isinstance(made, gym.Env):
-        return as_vector_env(made) or made
+        return made
     remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
     # every env of several agents lists one of these; a PettingZoo wrapper lists only what its class defines
     if not {"possible_agents", "max_num_agents"}.isdisjoint(dir(made)):
@@ -211,6 +213,11 @@ def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode
     if "num_envs" not in dir(made):
         raise ValueError(
             f"{where}, num_envs: expected an int, got a VectorEnv without it. Set self.num_envs in __init__."
+        )
+    if made.observation_space == made.single_observation_space:
+        raise ValueError(
+            f"{where}, observation_space: expected a space of all {made.num_envs} envs, got that of one. Set it to "
+            "gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)."
         )
     if made.num_envs != num_envs:
         raise ValueError(

@@ -85,7 +85,7 @@ def state_of(rollout: Rollout | MultiRollout) -> dict[str, Any]:
     state["columns"] = {name: tree.flatten(column) for name, column in rollout.columns.items()}
     for name in ("last_obs", "final_obs", "state_in"):
         state[name] = tree.flatten(getattr(rollout, name))
-    return state | {"final_index": rollout.final_index}
+    return state | {"final_index": rollout.final_index, "finals_known": rollout.finals_known}
 
 
 def rollout_from(state: Mapping[str, Any], module: RLModule) -> Rollout:
@@ -130,6 +130,7 @@ def rollout_from(state: Mapping[str, Any], module: RLModule) -> Rollout:
         policy_version=state["policy_version"],
         first_env_index=state["first_env_index"],
         stats=_restored_stats(state["stats"]),
+        finals_known=state["finals_known"],
     )
 
 

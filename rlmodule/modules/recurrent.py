@@ -117,8 +117,15 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
 
     The module gets each observation with the recurrent state of its episode. It runs along the steps from
     ``state_in[0]`` on. A true final observation gets the state after the truncated step, and the observation after the
-    last step gets the last state, unless it starts an episode, in which case its value is not used.
+    last step gets the last state, unless it starts an episode, in which case its value is not used. If the true final
+    observations are unknown, the value of the truncated step itself is repeated.
     """
+    if not rollout.finals_known:
+        no_finals = map_leaves(lambda x: x[:0], rollout.final_obs)
+        ending_nowhere = {"final_index": rollout.final_index[:0], "final_obs": no_finals, "finals_known": True}
+        values = values_along(module, dataclasses.replace(rollout, **ending_nowhere))
+        rows, slots = rollout.final_index.unbind(1)
+        return torch.cat([values, values[rows * rollout.shape[1] + slots]])
     cut_rows, cut_slots = rollout.final_index.T.contiguous()
     ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})
     begin, state = 0, map_leaves(lambda x: x[0], rollout.state_in)

@@ -35,6 +35,7 @@ from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
+from rlmodule.envs.vector_guard import VectorGuard
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
@@ -65,7 +66,8 @@ class EnvRunner(BaseRunner):
     of device. With same-step autoreset, such an env must return ``info["final_obs"]`` as tensors ``[N, ...]`` from
     every step that truncates an episode, or that ends one if ``settings.records_final_obs`` is ``"ended"``. It should
     return them from every step, because finding out whether an episode ended would mean waiting for the device. Entries
-    of envs whose episode continues are ignored.
+    of envs whose episode continues are ignored. An env that cannot return them says so: with ``info["time_outs"]`` in
+    every step, or ``metadata["final_obs"] = False``; see :attr:`Rollout.finals_known`.
 
     A rollout's data is changed by no later call, unless :meth:`recycle` is called. If the settings record action
     distributions, it has the column ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
@@ -74,7 +76,10 @@ class EnvRunner(BaseRunner):
     - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
     - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record infos.
     - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its open episode is truncated and
-      does not count as finished, because the error, not the task, cut its return short.
+      does not count as finished, because the error, not the task, cut its return short. ``no_final_obs`` counts the
+      truncated steps of an env without true final observations, if the settings record no action distributions:
+      learners from single transitions do without them, see :meth:`Rollout.cut_before_unknown`.
+    - ``env_log``: means of the numbers in ``info["log"]`` of a ready vector env, if there are any.
 
     The class has no methods to override. Put transforms into env wrappers or the module.
 
@@ -339,8 +344,7 @@ class EnvRunner(BaseRunner):
         stats = self._totals.finished(rewards, ended, self._steps, data.faults)
         if data.faults:
             data.cut_at_faults()
-        if infos := data.episode_infos(ended):
-            stats["episode_infos"] = infos
+        stats |= data.episode_infos(ended)
         final_index, final_obs = self._no_finals, self._no_obs
         has_final = data.has_final(terminateds, truncateds)  # after the cuts at faults
         if np.count_nonzero(has_final):
@@ -363,13 +367,37 @@ class EnvRunner(BaseRunner):
             stats=stats,
         )
         rollout.views = data.views
+        if self._guard is not None:
+            return self._of_ready_env(rollout, self._guard, num_steps)
+        return rollout
+
+    def _of_ready_env(self, rollout: Rollout, guard: VectorGuard, num_steps: int) -> Rollout:
+        """Complete the rollout of a ready vector env: with what the env logged, and for an env that returns no true
+        final observations."""
         if self._counts_resets:
             self._uncount_resets(num_steps)
-        return rollout
+        if log := guard.take_log():
+            rollout.stats["env_log"] = log
+        rollout.finals_known = not self._lacks_finals(guard)
+        if rollout.finals_known or self._settings.records_action_dist:
+            return rollout
+        # a learner from single transitions gets only those whose next observation is known
+        if num_cut := len(rollout.final_index):
+            rollout.stats.setdefault("num_env_steps_lost", {})["no_final_obs"] = num_cut
+        return rollout.cut_before_unknown()
+
+    def _lacks_finals(self, guard: VectorGuard) -> bool:
+        """Return whether the observation before each truncated step stands in for the true final one."""
+        is_same_step = self._mode is AutoresetMode.SAME_STEP
+        return guard.lacks_finals and is_same_step and self._records_final_obs == "truncated"
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
         """Return ``found``, the row and slot of the last step of each episode ``[K, 2]``, as a tensor, and the true
         final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
+        if self._guard is not None and self._lacks_finals(self._guard):
+            final_index = torch.from_numpy(found).to(self.device)
+            rows, slots = final_index.unbind(1)
+            return final_index, map_leaves(lambda x: x[rows, slots], data.columns[Columns.OBS])
         final_index, final_obs = data.finals(found)
         if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
             obs, space = self.module.env_part(final_obs), self.module.observation_space

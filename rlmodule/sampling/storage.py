@@ -275,9 +275,10 @@ class RolloutStorage:
         for row, slot in stuck.nonzero()[:1].tolist():
             raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", mask)
 
-    def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
-        """Return the last ``info`` of each episode in order of time. ``ended`` ``[T, N]`` marks the last rows."""
-        return self.infos
+    def episode_infos(self, ended: np.ndarray) -> dict[str, Any]:
+        """Return the last ``info`` of each episode in order of time as ``episode_infos``, or an empty dict if there are
+        none. ``ended`` ``[T, N]`` marks the last rows."""
+        return {"episode_infos": self.infos} if self.infos else {}
 
     def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
         """Return the final observations of episodes as the module would see them.
@@ -302,7 +303,8 @@ class RolloutStorage:
                 f"info of {self.env_name}.step(): expected final_obs whenever an episode ends, as "
                 f"same-step autoreset has it, got {missing} {self.records_final_obs} episodes without it. Put the "
                 "last observation of each ended episode into info['final_obs'], or declare "
-                "another autoreset mode in the env's metadata."
+                "another autoreset mode in the env's metadata. An env that does not have them says so with "
+                "info['time_outs'], or metadata['final_obs'] = False."
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not self.module.sees_more_than_the_env:
@@ -361,12 +363,12 @@ class TensorStorage(RolloutStorage):
         names = info.keys() if self.mode is AutoresetMode.NEXT_STEP else info.keys() & {"final_info"}
         self.infos.append({name: tree.map_structure(_copy, info[name]) for name in names})
 
-    def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
+    def episode_infos(self, ended: np.ndarray) -> dict[str, Any]:
         infos: list[dict[str, Any]] = []
         for row in np.flatnonzero(ended.any(1)) if self.infos else ():
             info = {name: tree.map_structure(_as_array, part) for name, part in self.infos[row].items()}
             infos += last_infos(info, ended[row], self.mode is AutoresetMode.SAME_STEP)
-        return infos
+        return {"episode_infos": infos} if infos else {}
 
     def num_acting(self, t: int) -> int:
         return len(self.starts[t])
