@@ -77,8 +77,8 @@ class RunMetrics:
         self.episodes += len(stats["episode_returns"])
         self._returns.extend(stats["episode_returns"].tolist())
         self._lengths.extend(stats["episode_lengths"].tolist())
-        if "env_log" in stats:
-            self._log_all(stats["env_log"])
+        for name, value in stats.get("env_log", {}).items():
+            self.log_value(name, value)
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 
@@ -138,10 +138,6 @@ class RunMetrics:
             )
         total, count = self._logged.get(name, (0.0, 0))
         self._logged[name] = total + float(value), count + 1
-
-    def _log_all(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.log_value(name, value)
 
     def logged_means(self) -> dict[str, dict[str, float]]:
         """Return a dict with the section ``custom_metrics``: the mean of the values logged under each name. Return an

@@ -48,6 +48,7 @@ class BatchedEnv(VectorEnv):
 
     def _adopt(self, env: Any, num_envs: int, obs_space: gym.Space, action_space: gym.Space) -> None:
         self.env, self.num_envs = env, int(num_envs)
+        self.simulator = env.unwrapped if isinstance(env, gym.Env) else env
         self.single_observation_space, self.single_action_space = obs_space, action_space
         self.observation_space = batch_space(obs_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
@@ -69,8 +70,8 @@ class RslEnvs(BatchedEnv):
     """A ``VecEnv`` of rsl_rl as a vector env (rsl-rl-lib 5.5.1, ``rsl_rl/env/vec_env.py``).
 
     Its observation space is a dict of the groups of ``get_observations()``, its actions are unbounded, and
-    ``extras["time_outs"]`` marks the ended episodes that a time limit cut off. ``reset()`` and ``seed(seed)`` are called
-    if the env has them.
+    ``extras["time_outs"]`` marks the ended episodes that a time limit cut off. ``reset()`` and ``seed(seed)`` are
+    called if the env has them.
     """
 
     def __init__(self, env: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 import tree
 from torch import Tensor
 
+from rlmodule.envs.batched import BatchedEnv
 from rlmodule.envs.checks import (
     Where,
     check_info,
@@ -39,7 +40,8 @@ class VectorGuard:
         self._last_step: Any = None
         self._dtypes: tuple[Any, Any, Any] | None = None  # dtypes of the last checked rewards and flags
         self._steps = self._resets = 0
-        self._env: Any = vector_env.unwrapped
+        env = vector_env.unwrapped
+        self._env: Any = env.simulator if isinstance(env, BatchedEnv) else env
         self.lacks_finals = vector_env.metadata.get("final_obs") is False
         self._has_finals = False
         self._log: dict[str, list[Tensor]] = {}

@@ -346,9 +346,8 @@ class EnvRunner(BaseRunner):
             data.cut_at_faults()
         stats |= data.episode_infos(ended)
         final_index, final_obs = self._no_finals, self._no_obs
-        has_final = data.has_final(terminateds, truncateds)  # after the cuts at faults
-        if np.count_nonzero(has_final):
-            final_index, final_obs = self._finals_of(data, np.argwhere(has_final))
+        if len(found := np.argwhere(data.has_final(terminateds, truncateds))):  # after the cuts at faults
+            final_index, final_obs = self._finals_of(data, found)
         if self._settings.records_action_dist:
             # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)

@@ -774,7 +774,7 @@ def vector_step(**parts: Any) -> dict[str, Any]:
         ({"rewards": np.zeros((3, 1))}, TypeError, ["rewards", "(3,)", "(3, 1)"]),
         ({"rewards": np.zeros(3, complex)}, TypeError, ["rewards", "real numbers", "complex128"]),
         ({"rewards": [0.0, 0.0, 0.0]}, TypeError, ["rewards", "list"]),
-        ({"terminateds": np.zeros(3, int)}, TypeError, ["terminateds", "bools", "int64"]),
+        ({"terminateds": np.full(3, 2)}, TypeError, ["terminateds", "0s and 1s", "int64"]),
         ({"truncateds": np.zeros((), bool)}, TypeError, ["truncateds", "(3,)"]),
         ({"info": [{}, {}, {}]}, TypeError, ["vector env, step 2, info", "a dict", "list"]),
     ],

@@ -607,7 +607,7 @@ def test_ready_vector_env_is_checked_too() -> None:
 class Ready(VectorEnv[Any, Any, Any]):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     num_envs = 3
-    single_observation_space = observation_space = spaces.MultiBinary(3)
+    single_observation_space, observation_space = spaces.MultiBinary(3), spaces.MultiBinary((3, 3))
     single_action_space = spaces.Discrete(2)
 
 
@@ -711,8 +711,8 @@ def test_what_goes_wrong_after_the_first_hundred_steps_is_named_too(what: str) -
 
 LATE_VECTORS: dict[str, tuple[int, Any, str]] = {
     "text rewards": (1, np.array(["1", "2", "3"]), "rewards: .* real numbers .* dtype <U1"),
-    "numbers as flags": (2, np.zeros(3), "terminateds: .* bools .* float64"),
-    "a list of flags": (3, [False] * 3, "truncateds: .* bools .* list"),
+    "numbers as flags": (2, np.full(3, 0.5), "terminateds: .* 0s and 1s .* float64"),
+    "a list of flags": (3, [False] * 3, "truncateds: .* 0s and 1s .* list"),
 }
 
 
