@@ -52,8 +52,8 @@ ppo = PPOConfig().environment(lambda config: Hover()).env_runners(num_envs_per_e
 ppo.training(train_batch_size_per_learner=32 * NUM_ENVS, minibatch_size=512)
 ppo.rl_module(model_config={"critic_only_keys": ["critic"], "vf_share_layers": False})
 sac = SACConfig().environment(lambda config: Hover()).env_runners(num_envs_per_env_runner=NUM_ENVS)
-sac.training(num_steps_sampled_before_learning_starts=128).reporting(num_env_steps_per_iteration=128)
-for config, num_env_steps in ((ppo, 10_000), (sac, 256)):
+sac.training(num_steps_sampled_before_learning_starts=256).reporting(num_env_steps_per_iteration=128)
+for config, num_env_steps in ((ppo, 10_000), (sac, 320)):
     with config.debugging(seed=1).build() as algo:
         algo.learn(num_env_steps=num_env_steps, progress=True)
         result = algo.train()
