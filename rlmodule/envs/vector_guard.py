@@ -117,8 +117,8 @@ class VectorGuard:
             is_array = isinstance(values, np.ndarray | Tensor) and values.shape == (self._num_envs,)
             if isinstance(values, Tensor) and values.dtype is torch.bfloat16:
                 values = values.float()  # NumPy lacks the type
-            is_right = is_array and (array := to_array(values)).dtype.kind in kinds
-            if not is_right or (name != "rewards" and ((array != 0) & (array != 1)).any()):
+            is_right = is_array and to_array(values).dtype.kind in kinds
+            if not is_right or (name != "rewards" and not np.isin(to_array(values), (0, 1)).all()):
                 raise TypeError(
                     f"vector env, {when}, {name}: expected an array of {what} of shape ({self._num_envs},), "
                     f"got {describe(values)}. Correct what the vector env returns."
