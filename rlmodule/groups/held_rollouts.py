@@ -117,6 +117,8 @@ def rollout_from(state: Mapping[str, Any], module: RLModule) -> Rollout:
 
     if (final_index < 0).any() or (final_index >= torch.tensor([steps, slots])).any():
         raise ValueError(f"rollout, final_index: expected steps below {steps} and slots below {slots}")
+    if not isinstance(state["finals_known"], bool):
+        raise ValueError(f"rollout, finals_known: expected true or false, got {state['finals_known']!r}")
     state_in = None
     if module.is_stateful():
         count = -(-steps // module.max_seq_len)
