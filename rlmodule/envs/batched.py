@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def as_vector_env(env: Any) -> VectorEnv | None:
-    """Return ``env`` as a vector env if it is a batch of envs, otherwise None.
+    """Return ``env`` as a vector env if it is one or a batch of envs, otherwise None.
 
     A batch of envs has ``num_envs`` and the spaces of one of them, ``single_observation_space`` and
     ``single_action_space``, as the simulators of Isaac Lab do; or it has the methods of rsl_rl's ``VecEnv``, or of an
@@ -26,6 +26,8 @@ def as_vector_env(env: Any) -> VectorEnv | None:
     has = {*dir(env.unwrapped if isinstance(env, gym.Env) else env)}
     if {"send", "recv", "all_env_ids", "config"} <= has:
         return PoolEnvs(env)
+    if isinstance(env, VectorEnv):
+        return env
     if {"num_envs", "single_observation_space", "single_action_space"} <= has:
         return BatchedEnv(env)
     return RslEnvs(env) if {"num_envs", "num_actions", "get_observations", "step"} <= has else None
@@ -99,8 +101,8 @@ class RslEnvs(BatchedEnv):
 
 
 class PoolEnvs(BatchedEnv):
-    """An env of EnvPool as a vector env (EnvPool 1.2, ``envpool/python/gymnasium_envpool.py``), with next-step
-    autoreset. Its seed is the one that it was made with."""
+    """An env of EnvPool as a vector env (EnvPool 1.2.5, ``envpool/python/gymnasium_envpool.py``), with next-step
+    autoreset. Its spaces are those of one env, and its seed is the one that it was made with."""
 
     def __init__(self, env: Any) -> None:
         self._adopt(env, env.config["num_envs"], env.observation_space, env.action_space)

@@ -166,8 +166,6 @@ def _make(
         raise RuntimeError(
             f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.')}. {remedy}"
         ) from error
-    if isinstance(made, VectorEnv):
-        return made
     if (batch := as_vector_env(made)) is not None:
         return batch
     if isinstance(made, gym.Env):

@@ -3,10 +3,12 @@
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
 from algorithms.ppo import PPOConfig
+from rlmodule.envs.make import make_vector_env
 from rlmodule.testing.data import differences
 from tests.tensor_envs import TensorCartPole
 
@@ -61,3 +63,32 @@ def test_it_is_made_once_and_gives_the_data_of_its_batch() -> None:
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message), config(Simulator, **settings).build() as algorithm:
         algorithm.train()
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_envpool_gives_the_rows_of_gymnasium_with_a_reset_after_each_end() -> None:
+    envpool = pytest.importorskip("envpool", reason="the extra 'batched' is not installed")
+    made = make_vector_env(lambda settings: envpool.make_gymnasium("CartPole-v1", num_envs=3, seed=1), {}, 3)
+    singles = [gym.make("CartPole-v1").unwrapped for _ in range(3)]
+    rng = np.random.default_rng(0)
+    obs, _ = made.reset(seed=1)
+    over = np.ones(3, bool)  # an episode has ended, or none has begun
+    for _ in range(200):
+        for single, row, begins in zip(singles, obs, over, strict=True):
+            if begins:
+                single.reset()
+                single.state = row.astype(np.float64)
+        actions = rng.integers(2, size=3)
+        after, rewards, terminated, truncated, _ = made.step(actions)
+        for index, single in enumerate(singles):
+            if over[index] and rewards[index] == 0:  # the step that only resets
+                continue
+            expected = single.step(int(actions[index]))
+            np.testing.assert_allclose(after[index], expected[0], rtol=1e-4, atol=1e-5)
+            assert (rewards[index], terminated[index]) == expected[1:3]
+        # float32 states are compared from step to step, so that rounding does not add up
+        for single, row in zip(singles, after, strict=True):
+            single.state = row.astype(np.float64)
+        obs, over = after, terminated | truncated
+    assert not truncated.any()
+    made.close()
