@@ -22,6 +22,9 @@ from rlmodule.modules.rl_module import RLModule
 if TYPE_CHECKING:
     from algorithms.iql.iql import IQLConfig
 
+NEXT_STATE_VALUES = "next_state_values"
+"""Column of a batch: the state values of the observations that :func:`seen_by_critics` finds after its rows."""
+
 
 class IQLLearner(ActionCriticLearner):
     """Learns state values, critics and a policy from one batch of stored steps at a time (Kostrikov et al. 2022,
@@ -87,14 +90,19 @@ class IQLLearner(ActionCriticLearner):
         }
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return ``batch`` with the critics' targets as ``value_targets``, and with the least of the target critics'
-        values of the actions in it as ``action_values``."""
+        """Return ``batch`` with the critics' targets as ``value_targets``, with the least of the target critics' values
+        of the actions in it as ``action_values``, and with the state values from which the targets are computed."""
         target, rows = self.target[module_id], valid_rows(batch)
         assert isinstance(target, ActionValueAPI)
-        seen, _ = seen_by_critics(target, batch)
+        assert isinstance(target, StateValueAPI)
+        seen, after = seen_by_critics(target, batch)
         values = target.compute_action_outputs(seen, rows[Columns.ACTIONS], seen.get(Columns.EMBEDDINGS))
-        column = as_column(self.least_returns(target.return_head(), values), batch)
-        return super().prepare_batch(module_id, batch) | {Columns.ACTION_VALUES: column}
+        next_values = target.compute_values(after, after.get(Columns.EMBEDDINGS))
+        batch = batch | {
+            Columns.ACTION_VALUES: as_column(self.least_returns(target.return_head(), values), batch),
+            NEXT_STATE_VALUES: as_column(next_values, batch),
+        }
+        return super().prepare_batch(module_id, batch)
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """Return the target of each row's action value: its n-step reward plus the discounted state value of the next
@@ -103,16 +111,13 @@ class IQLLearner(ActionCriticLearner):
 
         Args:
             module_id: The module that learns.
-            batch: Columns of :meth:`ReplayBuffer.sample`.
+            batch: Columns of :meth:`ReplayBuffer.sample`, and the state values that :meth:`prepare_batch` adds.
 
         Returns:
             Targets ``[B]``. For sequences, ``B`` is the number of valid rows.
         """
-        target, rows = self.target[module_id], valid_rows(batch)
-        assert isinstance(target, StateValueAPI)
-        _, after = seen_by_critics(target, batch)
-        values = target.compute_values(after, after.get(Columns.EMBEDDINGS))
-        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], values)
+        rows = valid_rows(batch)
+        return torch.addcmul(rows[Columns.REWARDS], rows[Columns.DISCOUNTS], rows[NEXT_STATE_VALUES])
 
 
 def expectile_loss(errors: Tensor, expectile: float) -> Tensor:
