@@ -55,6 +55,5 @@ sac = SACConfig().environment(lambda config: Hover()).env_runners(num_envs_per_e
 sac.training(num_steps_sampled_before_learning_starts=256).reporting(num_env_steps_per_iteration=128)
 for config, num_env_steps in ((ppo, 10_000), (sac, 320)):
     with config.debugging(seed=1).build() as algo:
-        algo.learn(num_env_steps=num_env_steps, progress=True)
-        result = algo.train()
+        result = algo.learn(num_env_steps, progress=True)
         print(f"{result['env_runners']['episode_return_mean']:.1f}", result["custom_metrics"])

@@ -1,4 +1,4 @@
-"""Envs that compute many envs at once without being a :class:`gymnasium.vector.VectorEnv`, as vector envs.
+"""Envs that compute many envs at once without being a ``gymnasium.vector.VectorEnv``, as vector envs.
 
 Each adapter is chosen by what an object has, so nothing is imported that the user does not have.
 """
