@@ -12,7 +12,7 @@ import torch
 from algorithms.ppo import PPOConfig
 from algorithms.sac import SACConfig
 
-NUM_ENVS, LENGTH = 64, 50
+NUM_ENVS, LENGTH = 32, 50
 
 
 class Hover(gym.Env):
