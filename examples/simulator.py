@@ -1,7 +1,6 @@
 """A simulator as rsl_rl and Isaac Lab have it: batched tensors, time-outs without a final observation, a log.
 
-Run it as ``python examples/simulator.py``. PPO trains on it, and then SAC.
-"""
+Run it as ``python examples/simulator.py``. PPO trains on it, and then SAC."""
 
 from typing import Any
 
@@ -53,6 +52,7 @@ ppo.training(train_batch_size_per_learner=32 * NUM_ENVS, minibatch_size=512)
 ppo.rl_module(model_config={"critic_only_keys": ["critic"], "vf_share_layers": False})
 sac = SACConfig().environment(lambda config: Hover()).env_runners(num_envs_per_env_runner=NUM_ENVS)
 sac.training(num_steps_sampled_before_learning_starts=256).reporting(num_env_steps_per_iteration=128)
+sac.rl_module(model_config={"fcnet_hiddens": [64, 64]})
 for config, num_env_steps in ((ppo, 10_000), (sac, 320)):
     with config.debugging(seed=1).build() as algo:
         result = algo.learn(num_env_steps, progress=True)
