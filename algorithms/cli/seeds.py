@@ -117,18 +117,17 @@ class Runs:
         """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more
         processes."""
         is_alone = self.plan.flags.jobs == 1
-        waiting, seeds = list(self.plan.seeds), dict[Job, int]()
+
+        def start(seed: int) -> Job:
+            if is_alone:
+                self.plan.say(f"\nSeed {seed}")
+            run_dir = self.folder / f"seed-{seed}"
+            words = ["train", *self.args, f"--seed={seed}", f"--run-dir={run_dir}", "--no-hints"]
+            return jobs.start(f"seed {seed}", words)
+
         with Jobs(self.plan.flags.jobs, None if is_alone else _print_line) as jobs:
-            while jobs.running or (waiting and jobs.has_room):
-                while waiting and jobs.has_room:
-                    seed = waiting.pop(0)
-                    if is_alone:
-                        self.plan.say(f"\nSeed {seed}")
-                    run_dir = str(self.folder / f"seed-{seed}")
-                    args = ["train", *self.args, f"--seed={seed}", f"--run-dir={run_dir}", "--no-hints"]
-                    seeds[jobs.start(f"seed {seed}", args)] = seed
-                for job in jobs.wait():
-                    self._note(seeds[job], job)
+            for seed, job in jobs.run_all(self.plan.seeds, start):
+                self._note(seed, job)
             self.stopped_by = jobs.stopped_by
 
     @property

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Self
 
@@ -21,6 +21,8 @@ from catalog_rl import PACKAGES
 
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
+
+Item = TypeVar("Item")
 
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
@@ -50,8 +52,8 @@ class Job:
 
 
 class Jobs:
-    """Runs commands, each in a process with a session of its own, so that a terminal sends Ctrl-C to this process
-    alone. On the first Ctrl-C or SIGTERM, this process asks the others to finish their iteration and save. On a second
+    """Runs commands in other processes. Each has a new session, so that a terminal sends Ctrl-C to this process alone.
+    On the first Ctrl-C or SIGTERM, this process asks the others to finish their iteration and save. On a second
     Ctrl-C, it kills them. If this process dies, the others save and end.
 
     A context manager: the processes that still run at its end are asked to save, and waited for.
@@ -118,6 +120,17 @@ class Jobs:
             process.terminate()
         threading.Thread(target=self._follow, args=(job,), daemon=True).start()
         return job
+
+    def run_all(self, items: Iterable[Item], start: Callable[[Item], Job]) -> Iterator[tuple[Item, Job]]:
+        """Call ``start``, which starts a job, for each of ``items``, as soon as there is room. Yield each item with its
+        job when that has ended. After a signal, start no more."""
+        waiting, item_of = list(items), dict[Job, Item]()
+        while item_of or (waiting and self.has_room):
+            while waiting and self.has_room:
+                item = waiting.pop(0)
+                item_of[start(item)] = item
+            for job in self.wait():
+                yield item_of.pop(job), job
 
     def wait(self, timeout: float | None = None) -> list[Job]:
         """Wait until a job ends, or for ``timeout`` seconds. Return the jobs that have ended, which no longer run."""

@@ -17,6 +17,7 @@ from algorithms.run.progress import Show
 from algorithms.run.results import read_result
 from algorithms.run.text import duration_text, return_text
 from algorithms.tuning.study import SeedResult, Study, Trial
+from algorithms.tuning.trials import wait_until_free
 
 RUNGS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """Shares of a run's steps at which a trial may be stopped."""
@@ -37,7 +38,7 @@ class Driver:
     Attributes:
         study: The study.
         jobs: Runs the commands.
-        command: The command of a run, given the folder of its trial and its seed.
+        command: The command of a run, given its trial and its seed.
         amount: Steps of a run.
         metric: Path of the return at a rung.
         prunes: Whether to stop trials that are worse than others.
@@ -46,7 +47,7 @@ class Driver:
 
     study: Study
     jobs: Jobs
-    command: Callable[[Path, int], Sequence[str]]
+    command: Callable[[Trial, int], Sequence[str]]
     amount: int
     metric: str
     prunes: bool
@@ -69,7 +70,8 @@ class Driver:
                 trial = self._next_trial(seeds, most, propose)
                 if trial is None:
                     break
-                self._start(trial, next(seed for seed in seeds if seed not in trial.results))
+                seed = next(seed for seed in seeds if seed not in trial.results)
+                self._runs[self._start(trial, seed)] = trial, seed
             if not self._runs:
                 return
             for job in self.jobs.wait(SECONDS_BETWEEN_CHECKS):
@@ -83,21 +85,15 @@ class Driver:
 
     def test(self, seeds: range) -> None:
         """Train the best trials with seeds that no trial saw."""
-        waiting = []
+        runs = []
         for trial in self.study.finished()[:NUM_TESTED]:
-            waiting += [(trial, seed) for seed in seeds if seed not in trial.results]
-        tested = [trial for trial, _ in waiting]
-        while self._runs or (waiting and self.jobs.has_room):
-            while waiting and self.jobs.has_room:
-                self._start(*waiting.pop(0))
-            for job in self.jobs.wait():
-                trial, seed = self._runs.pop(job)
-                self._note(trial, seed, job)
-                self.show(
-                    len(self.study.trials), f"testing the best trials: {len(waiting) + len(self._runs)} runs left"
-                )
+            runs += [(trial, seed) for seed in seeds if seed not in trial.results]
+        ended = self.jobs.run_all(runs, lambda run: self._start(*run))
+        for num_ended, ((trial, seed), job) in enumerate(ended, 1):
+            self._note(trial, seed, job)
+            self.show(len(self.study.trials), f"testing the best trials: {len(runs) - num_ended} runs left")
         if self.jobs.stopped_by is None:
-            for trial in {trial.number: trial for trial in tested}.values():
+            for trial in {trial.number: trial for trial, _ in runs}.values():
                 self.study.tell(trial, "finished", trial.error)
 
     def _next_trial(self, seeds: range, most: int, propose: Callable[[], Trial]) -> Trial | None:
@@ -109,14 +105,17 @@ class Driver:
                 return trial
         return propose() if len(self.study.trials) < most else None
 
-    def _start(self, trial: Trial, seed: int) -> None:
+    def _start(self, trial: Trial, seed: int) -> Job:
+        wait_until_free(self._run_of(trial, seed), self.jobs)
         trial.results[seed] = SeedResult()
-        job = self.jobs.start("", self.command(self.study.folder_of(trial), seed))
-        self._runs[job] = trial, seed
+        return self.jobs.start("", self.command(trial, seed))
+
+    def _run_of(self, trial: Trial, seed: int) -> Path:
+        return self.study.folder_of(trial) / f"seed-{seed}"
 
     def _note(self, trial: Trial, seed: int, job: Job) -> None:
         """Note what the run of a seed that has ended has reached."""
-        result, run = trial.results[seed], self.study.folder_of(trial) / f"seed-{seed}"
+        result, run = trial.results[seed], self._run_of(trial, seed)
         result.rungs = self._rungs_of(run)
         try:
             reached = read_result(run)
@@ -154,7 +153,7 @@ class Driver:
         """Stop the trials that are worse than the median of the others at a rung that all their seeds which have begun
         have reached."""
         for trial, seed in self._runs.values():
-            trial.results[seed].rungs = self._rungs_of(self.study.folder_of(trial) / f"seed-{seed}")
+            trial.results[seed].rungs = self._rungs_of(self._run_of(trial, seed))
         for trial in {trial.number: trial for trial, _ in self._runs.values()}.values():
             seeds = tuple(trial.results)
             for rung in range(trial.num_rungs):

@@ -17,7 +17,7 @@ from algorithms.tuning.study import FIRST_TEST_SEED, Study, Trial
 NUM_SHOWN = 5
 """Number of trials in the table and among the curves."""
 NUM_GROUPS = 4
-"""Number of parts of a range whose trials are compared to tell how much a setting matters."""
+"""Number of equal parts of a range. How much a setting matters follows from the trials in each of them."""
 
 
 def winning_command(study: Study) -> str:
@@ -38,10 +38,8 @@ def study_table(study: Study) -> str:
         centre = interval = ""
         if len(tests[0]):
             low, high = bootstrap_interval(iqm, tests)
-            centre, interval = (
-                return_text(float(iqm(tests))),
-                f"{return_text(float(low))} to {return_text(float(high))}",
-            )
+            centre = return_text(float(iqm(tests)))
+            interval = f"{return_text(float(low))} to {return_text(float(high))}"
         settings = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in trial.point.items())
         lines.append((str(trial.number), return_text(trial.value or 0.0), centre, interval, settings))
     return table_text(lines, ">>>><", indent="")

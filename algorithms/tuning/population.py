@@ -32,9 +32,9 @@ from algorithms.run.progress import Show, display
 from algorithms.run.results import read_result
 from algorithms.run.text import return_text, table_text
 from algorithms.tuning.point import applied
-from algorithms.tuning.search import Search, check_search, parse_search, point_at, random_shares
+from algorithms.tuning.search import Search, check_search, checked_shares, parse_search, point_at, random_shares
 from algorithms.tuning.study import SearchFolder
-from algorithms.tuning.trials import check_jobs, raise_if_stopped, settings_of_trials, write_config
+from algorithms.tuning.trials import check_jobs, raise_if_stopped, settings_of_trials, wait_until_free, write_config
 from catalog.settings import settings_of
 
 SHARE = 0.25
@@ -76,6 +76,7 @@ def check_perturbable(config: AlgorithmConfig, search: Search) -> None:
     """
     local = config.copy().update({"run_dir": None, "loggers": None, "num_env_runners": 0, "num_learners": 0})
     known = settings_of(type(config))
+    allow = [*config.modules_to_allow()]
     with TemporaryDirectory() as folder, local.build() as algorithm:
         checkpoint = algorithm.save(Path(folder) / "checkpoint")
         for name, dimension in search.items():
@@ -90,9 +91,7 @@ def check_perturbable(config: AlgorithmConfig, search: Search) -> None:
                 why = f"a setting of .{known[name].section}()"
             for share in (0.0, 1.0) if not why else ():
                 try:
-                    Algorithm.from_checkpoint(
-                        checkpoint, allow=[*config.modules_to_allow()], **{name: dimension.at(share)}
-                    ).stop()
+                    Algorithm.from_checkpoint(checkpoint, allow=allow, **{name: dimension.at(share)}).stop()
                 except (TypeError, ValueError) as error:
                     why = f"what does not fit a run that goes on ({error})"
             if why:
@@ -145,7 +144,7 @@ def train_population(
     about = {"algorithm": name_of(config), "config": config.to_dict(), "search": [*search]}
     about |= {"size": size, "interval": interval, "seed": seed}
     num_generations = math.ceil(num_env_steps / interval)
-    with closing(Population(Path(run_dir), about)) as population:
+    with closing(Population(Path(run_dir), about, dimensions)) as population:
         with (
             Jobs(jobs, lambda name, line: None) as running,
             display(num_generations * size, enabled=progress, waiting="first generation …") as show,
@@ -153,7 +152,7 @@ def train_population(
             while len(population.generations) < num_generations and running.stopped_by is None:
                 # of the generation alone, so that a population that goes on draws the same
                 rng = np.random.default_rng((seed, len(population.generations)))
-                members = population.next_members(dimensions, size, rng)
+                members = population.next_members(size, rng)
                 population.train(members, config, interval, running, show)
         raise_if_stopped(running, population.folder)
         _draw(population, population.folder / "population.png")
@@ -169,13 +168,16 @@ class Population(SearchFolder):
 
     lines_file = "generations.jsonl"
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        super().__init__(folder, about)
-        try:
-            self.generations = [[Member(**member) for member in line["members"]] for line in self.lines]
-        except (TypeError, LookupError) as error:
-            self.close()
-            raise self._damaged(error) from error
+    def __init__(self, folder: Path, about: Mapping[str, Any], search: Search) -> None:
+        self.generations: list[list[Member]] = []
+        super().__init__(folder, about, search)
+
+    def _replay(self, line: Any) -> None:
+        members = [Member(**member) for member in line["members"]]
+        for member in members:
+            member.point = point_at(self.search, checked_shares(self.search, member.shares))
+            member.value = float(member.value)
+        self.generations.append(members)
 
     @property
     def best_run(self) -> Path:
@@ -184,12 +186,12 @@ class Population(SearchFolder):
         best = max(range(len(members)), key=lambda number: members[number].value)
         return self._run(best, len(self.generations) - 1)
 
-    def next_members(self, search: Search, size: int, rng: np.random.Generator) -> list[Member]:
+    def next_members(self, size: int, rng: np.random.Generator) -> list[Member]:
         """Return the members of the next generation: at first drawn at random, then those of the last one, the worst of
         which take over from the best and change their settings."""
         if not self.generations:
-            drawn = [random_shares(search, rng) for _ in range(size)]
-            return [Member(number, shares, point_at(search, shares)) for number, shares in enumerate(drawn)]
+            drawn = [random_shares(self.search, rng) for _ in range(size)]
+            return [Member(number, shares, point_at(self.search, shares)) for number, shares in enumerate(drawn)]
         last = self.generations[-1]
         order = sorted(range(size), key=lambda number: last[number].value)
         num_replaced = max(1, int(size * SHARE))
@@ -197,7 +199,7 @@ class Population(SearchFolder):
         for number in order[:num_replaced]:
             donor = int(rng.choice(order[-num_replaced:]))
             shares = {name: _perturbed(share, rng) for name, share in last[donor].shares.items()}
-            members[number] = Member(donor, shares, point_at(search, shares))
+            members[number] = Member(donor, shares, point_at(self.search, shares))
         return members
 
     def train(self, members: list[Member], config: AlgorithmConfig, interval: int, jobs: Jobs, show: Show) -> None:
@@ -207,18 +209,15 @@ class Population(SearchFolder):
             RuntimeError: If a run fails, or has no return.
         """
         generation, size = len(self.generations), len(members)
-        waiting = [number for number in range(size) if not self._has_ended(number, interval)]
-        running: dict[Job, int] = {}
-        while running or (waiting and jobs.has_room):
-            while waiting and jobs.has_room:
-                number = waiting.pop(0)
-                running[jobs.start("", self._command(number, members[number], config, interval))] = number
-            for job in jobs.wait():
-                number = running.pop(job)
-                if job.exit_code != 0 and jobs.stopped_by is None:
-                    raise RuntimeError(f"member {number}: expected a run that trains, got an error. {job.last_line}")
-            num_ended = size - len(waiting) - len(running)
-            best = max((member.value for members in self.generations for member in members), default=math.nan)
+        best = max((member.value for members in self.generations for member in members), default=math.nan)
+
+        def start(number: int) -> Job:
+            return jobs.start("", self._command(number, members[number], config, interval))
+
+        waiting = [number for number in range(size) if not self._has_ended(number, interval, jobs)]
+        for num_ended, (number, job) in enumerate(jobs.run_all(waiting, start), size - len(waiting) + 1):
+            if job.exit_code != 0 and jobs.stopped_by is None:
+                raise RuntimeError(f"member {number}: expected a run that trains, got an error. {job.last_line}")
             facts = f"generation {generation}, {num_ended}/{size}  best {return_text(best)}"
             show(generation * size + num_ended, facts)
         if jobs.stopped_by is not None:
@@ -235,10 +234,11 @@ class Population(SearchFolder):
     def _run(self, number: int, generation: int) -> Path:
         return self.folder / f"member-{number}" / f"generation-{generation:03d}"
 
-    def _has_ended(self, number: int, interval: int) -> bool:
+    def _has_ended(self, number: int, interval: int, jobs: Jobs) -> bool:
         """Return whether a member has ended in the next generation. A run that has not is removed: its parent's
         checkpoint is there, and it would repeat the same steps."""
         run = self._run(number, len(self.generations))
+        wait_until_free(run, jobs)
         try:
             has_ended = read_result(run).env_steps >= interval * (len(self.generations) + 1)
         except ValueError:
@@ -253,8 +253,8 @@ class Population(SearchFolder):
         folder = self.folder / f"member-{number}"
         train = ["train", f"--run-dir={self._run(number, generation)}", "--quiet", *allow_flag(config)]
         if not generation:
-            write_config(folder, applied(config, member.point))
-            return [*train, f"--config={folder / 'config.json'}", f"--seed={number + 1}", f"--num-env-steps={interval}"]
+            file = write_config(folder, applied(config, member.point))
+            return [*train, f"--config={file}", f"--seed={number + 1}", f"--num-env-steps={interval}"]
         # Up to the next multiple of the interval: iterations may have gone beyond the last.
         parent = self._run(member.parent, generation - 1)
         left = interval * (generation + 1) - read_result(parent).env_steps

@@ -51,7 +51,7 @@ class Range:
 
     def at(self, share: float) -> float:
         """Return the value at ``share`` of the way, rounded to four digits."""
-        high = self.high + self.is_whole  # each whole number has an interval of its own
+        high = self.high + self.is_whole  # a whole number covers the shares up to the next
         value = self.low * (high / self.low) ** share if self.log else self.low + share * (high - self.low)
         if self.is_whole:
             return min(math.floor(value), int(self.high))
@@ -142,6 +142,18 @@ def _malformed(text: str, got: str) -> ValueError:
 def point_at(search: Search, shares: Mapping[str, float]) -> dict[str, Any]:
     """Return the values of a search at ``shares``, by name."""
     return {name: dimension.at(shares[name]) for name, dimension in search.items()}
+
+
+def checked_shares(search: Search, shares: Any) -> dict[str, float]:
+    """Return ``shares`` from a file.
+
+    Raises:
+        ValueError: If they are not a number in [0, 1] for each name of the search.
+    """
+    has_names = isinstance(shares, dict) and shares.keys() == search.keys()
+    if has_names and all(isinstance(share, float) and 0 <= share <= 1 for share in shares.values()):
+        return shares
+    raise ValueError(f"expected a number in [0, 1] for each of {', '.join(search)}, got {shares!s:.80}")
 
 
 def check_search(config: AlgorithmConfig, search: Search) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import Any, Literal
 from algorithms.loggers.base import replace_file
 from algorithms.run.run_folder import lock_folder
 from algorithms.run.text import path_text
+from algorithms.tuning.search import Search, checked_shares, point_at
+from catalog.errors import printable
 
 State = Literal["running", "finished", "pruned", "failed"]
 FIRST_TEST_SEED = 1001
@@ -90,19 +93,23 @@ class Trial:
         return self.value_at(self.num_rungs - 1, tuple(self.results))
 
 
-class SearchFolder:
+class SearchFolder(ABC):
     """A folder with a file about a search and lines of what happened in it, locked until :meth:`close`.
+
+    Somebody else may have written the folder. What it holds is compared and shown; the values of settings come from the
+    search that the caller passes, and only places in it from the lines.
 
     Override points:
         ``lines_file``: Name of the file with the lines.
+        ``_replay``: Do what a line notes.
 
     Args:
         folder: The folder; created if it does not exist.
         about: What is searched, and how: the content of study.json.
+        search: What is searched.
 
     Attributes:
         about: The content of study.json.
-        lines: The lines so far.
 
     Raises:
         BlockingIOError: If the search goes on in another process.
@@ -112,8 +119,8 @@ class SearchFolder:
 
     lines_file: str
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self.folder, self.about = folder, about
+    def __init__(self, folder: Path, about: Mapping[str, Any], search: Search) -> None:
+        self.folder, self.about, self.search = folder, about, search
         self._file = folder / self.lines_file
         about_file = folder / "study.json"
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,10 +129,21 @@ class SearchFolder:
             found = json.loads(about_file.read_text(encoding="utf-8")) if about_file.exists() else None
             self._check(found, json.loads(json.dumps(about)))
             replace_file(about_file, json.dumps(about, indent=1) + "\n")
-            self.lines = self._read()
+            for line in self._read():
+                self._replay(line)
+        except (ValueError, TypeError, LookupError) as error:
+            self.close()
+            raise ValueError(
+                f"study {path_text(folder)!r}: expected study.json and {self.lines_file} of a study, got what cannot "
+                f"be read ({printable(str(error))}). Choose another folder."
+            ) from error
         except BaseException:
             self.close()
             raise
+
+    @abstractmethod
+    def _replay(self, line: Any) -> None:
+        """Do what a line notes. May raise ValueError, TypeError and LookupError for one that nobody wrote so."""
 
     def _check(self, found: Any, about: Mapping[str, Any]) -> None:
         where = f"study {path_text(self.folder)!r}"
@@ -139,8 +157,8 @@ class SearchFolder:
         for name, value in now.items():
             if name != "config" and was.get(name) != value:
                 raise FileExistsError(
-                    f"{where}: expected a study with the same {name}, got {was.get(name)!s:.200} there and "
-                    f"{value!s:.200} here. Repeat the command that began it, or choose another folder."
+                    f"{where}: expected a study with the same {name}, got {printable(str(was.get(name)))[:200]} there "
+                    f"and {value!s:.200} here. Repeat the command that began it, or choose another folder."
                 )
 
     def _read(self) -> list[dict[str, Any]]:
@@ -149,16 +167,7 @@ class SearchFolder:
         whole, _, rest = content.rpartition(b"\n")
         if rest:  # the process was killed while it wrote this line
             replace_file(self._file, (whole + b"\n").decode() if whole else "")
-        try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except ValueError as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> ValueError:
-        return ValueError(
-            f"study {path_text(self._file)!r}: expected the lines of a study, got what cannot be read ({error}). "
-            "Choose another folder."
-        )
+        return [json.loads(line) for line in whole.splitlines()]
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line, which is on the disk when this returns."""
@@ -181,29 +190,27 @@ class Study(SearchFolder):
 
     lines_file = "trials.jsonl"
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        super().__init__(folder, about)
+    def __init__(self, folder: Path, about: Mapping[str, Any], search: Search) -> None:
         self.trials: list[Trial] = []
-        try:
-            for line in self.lines:
-                self._replay(line)
-        except (ValueError, TypeError, LookupError) as error:
-            self.close()
-            raise self._damaged(error) from error
+        super().__init__(folder, about, search)
 
-    def _replay(self, line: Mapping[str, Any]) -> None:
-        """Do what a line notes."""
+    def _replay(self, line: Any) -> None:
         if "asked" in line:
-            self.trials.append(Trial(len(self.trials), line["shares"], line["point"]))
+            self._add(checked_shares(self.search, line["shares"]))
             return
         trial = self.trials[line["ended"]]
-        trial.state, trial.value, trial.error = line["state"], line["value"], line["error"]
+        trial.state, trial.error = line["state"], str(line["error"])
         trial.results = {int(seed): SeedResult(**result) for seed, result in line["results"].items()}
+        trial.value = None if line["value"] is None else float(line["value"])
 
-    def ask(self, shares: Mapping[str, float], point: Mapping[str, Any]) -> Trial:
-        """Add a trial, and return it."""
-        trial = Trial(len(self.trials), shares, point)
-        self.append({"asked": trial.number, "shares": shares, "point": point})
+    def ask(self, shares: Mapping[str, float]) -> Trial:
+        """Add a trial with the values at ``shares``, and return it."""
+        trial = self._add(shares)
+        self.append({"asked": trial.number, "shares": shares, "point": trial.point})
+        return trial
+
+    def _add(self, shares: Mapping[str, float]) -> Trial:
+        trial = Trial(len(self.trials), shares, point_at(self.search, shares))
         self.trials.append(trial)
         return trial
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from algorithms.config import AlgorithmConfig
 from algorithms.loggers.base import replace_file
 from algorithms.registry import name_of
 from algorithms.run.jobs import Jobs
+from algorithms.run.run_folder import lock_folder
 from algorithms.run.text import path_text
+
+SECONDS_BETWEEN_TRIES = 0.2
+"""Time between two tries to lock the folder of a run."""
 
 
 def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> AlgorithmConfig:
@@ -36,11 +41,24 @@ def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> Algorith
     return config
 
 
-def write_config(folder: Path, config: AlgorithmConfig) -> None:
-    """Write ``config`` to config.json in ``folder``, for ``rlmodule train --config``."""
+def write_config(folder: Path, config: AlgorithmConfig) -> Path:
+    """Write ``config`` to config.json in ``folder``, for ``rlmodule train --config``, and return the file."""
     folder.mkdir(exist_ok=True)
     content: dict[str, Any] = {"algorithm": name_of(config), "config": config.to_dict()}
-    replace_file(folder / "config.json", json.dumps(content, indent=1) + "\n")
+    file = folder / "config.json"
+    replace_file(file, json.dumps(content, indent=1) + "\n")
+    return file
+
+
+def wait_until_free(run: Path, jobs: Jobs) -> None:
+    """Wait until no process trains in the folder ``run``, or a signal stops ``jobs``: a run of a study that was killed
+    still finishes its iteration and saves."""
+    while (run / ".lock").exists() and jobs.stopped_by is None:
+        try:
+            lock_folder(run).release()
+            return
+        except BlockingIOError:
+            time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def raise_if_stopped(jobs: Jobs, folder: Path) -> None:
@@ -53,6 +71,13 @@ def raise_if_stopped(jobs: Jobs, folder: Path) -> None:
 
 
 def check_jobs(jobs: int) -> None:
-    """Raise ValueError if there are more jobs than cores, which would slow all of them down."""
-    if jobs > (os.cpu_count() or 1):
-        raise ValueError(f"jobs: expected at most the {os.cpu_count()} cores of this machine, got {jobs}. Pass fewer.")
+    """Raise ValueError if there are more jobs than cores, which would slow all of them down, or none."""
+    num_cores = os.cpu_count() or 1
+    if not 1 <= jobs <= num_cores:
+        raise ValueError(f"jobs: expected at most the {num_cores} cores of this machine, and 1 at least, got {jobs}.")
+
+
+def check_count(function: str, name: str, number: int, *, least: int = 1) -> None:
+    """Raise ValueError if the argument ``name`` of ``function`` is less than ``least``."""
+    if number < least:
+        raise ValueError(f"{function}({name}=): expected at least {least}, got {number}. Pass more.")

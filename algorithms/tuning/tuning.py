@@ -17,9 +17,9 @@ from algorithms.tuning.driver import Driver
 from algorithms.tuning.page import write_page
 from algorithms.tuning.point import applied
 from algorithms.tuning.samplers import SamplerName, sampler_named
-from algorithms.tuning.search import check_search, parse_search, point_at
+from algorithms.tuning.search import check_search, parse_search
 from algorithms.tuning.study import FIRST_TEST_SEED, Study, Trial
-from algorithms.tuning.trials import check_jobs, raise_if_stopped, settings_of_trials, write_config
+from algorithms.tuning.trials import check_count, check_jobs, raise_if_stopped, settings_of_trials, write_config
 
 Pruning = Literal["median", "none"]
 
@@ -77,10 +77,10 @@ def tune(
     if amount is None or (num_env_steps is not None and num_updates is not None):
         raise TypeError("tune(): expected num_env_steps or num_updates, got neither or both. Pass one of them.")
     budget: Budget = "num_env_steps" if num_updates is None else "num_updates"
-    numbers = {"trials": trials, "jobs": jobs, "seeds": seeds, "test_seeds": test_seeds + 1, budget: amount}
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"tune({name}=): expected a number above 0, got {number}. Pass at least 1.")
+    check_count("tune", "trials", trials)
+    check_count("tune", "seeds", seeds)
+    check_count("tune", "test_seeds", test_seeds, least=0)
+    check_count("tune", budget, amount)
     check_jobs(jobs)
     texts = [f"{name}={values}" for name, values in search.items()] if isinstance(search, Mapping) else [*search]
     config = settings_of_trials(config, run_dir)
@@ -101,18 +101,16 @@ def tune(
     }
     sample = sampler_named(sampler)
     metric = TRAINING_RETURN if config.evaluation_interval is None else EVALUATION_RETURN
-    with closing(Study(Path(run_dir), about)) as study:
+    with closing(Study(Path(run_dir), about, dimensions)) as study:
 
         def propose() -> Trial:
-            shares = sample(dimensions, study.trials, seed)
-            point = point_at(dimensions, shares)
-            trial = study.ask(shares, point)
-            write_config(study.folder_of(trial), applied(config, point))
-            return trial
+            return study.ask(sample(dimensions, study.trials, seed))
 
-        def command(folder: Path, seed: int) -> list[str]:
-            run = [f"--config={folder / 'config.json'}", f"--seed={seed}", f"--run-dir={folder / f'seed-{seed}'}"]
-            return ["train", *run, "--resume=auto", "--quiet", *about["flags"]]
+        def command(trial: Trial, seed: int) -> list[str]:
+            folder = study.folder_of(trial)
+            file = write_config(folder, applied(config, trial.point))
+            words = [f"--config={file}", f"--seed={seed}", f"--run-dir={folder / f'seed-{seed}'}"]
+            return ["train", *words, "--resume=auto", "--quiet", *about["flags"]]
 
         with (
             Jobs(jobs, lambda name, line: None) as running,

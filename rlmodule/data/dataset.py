@@ -95,11 +95,6 @@ class Dataset:
         self.observation_space, self.action_space, self.env = observation_space, action_space, env
         # The offsets first: errors of all other columns name the episode.
         self.offsets = as_offsets(where, offsets, _num_steps(where, rewards))
-        # Numbers far outside overflow when they are subtracted, and would pass as rows in order.
-        least, most = self.offsets.min(), self.offsets.max()
-        if least < 0 or most > self.offsets[-1]:
-            remedy = "Put the steps of each episode together, one episode after another."
-            raise misfit(where, "offsets", f"rows 0 to {self.offsets[-1]}", f"rows {least} to {most}", remedy)
         steps = Rows(where, self.offsets)
         self.rewards: np.ndarray = fitted(REWARD_SPACE, rewards, steps, "rewards")
         self.terminated = as_flags(where, "terminated", terminated, self.num_episodes)

@@ -98,7 +98,8 @@ def as_offsets(where: str, value: Any, num: int) -> np.ndarray:
     if array[0] != 0 or array[-1] != num:
         raise misfit(where, "offsets", f"0 first and {num} last", f"{array[0]} and {array[-1]}", remedy)
     offsets = array.astype(np.int64)
-    if (empty := np.flatnonzero(np.diff(offsets) < 1)).size:
+    # compared, since the difference of numbers far outside would overflow
+    if (empty := np.flatnonzero(offsets[1:] <= offsets[:-1])).size:
         episode = empty[0]
         got = f"rows {offsets[episode]} to {offsets[episode + 1]}"
         raise misfit(where, f"offsets, episode {episode}", "at least one step", got, remedy)

@@ -81,7 +81,7 @@ def read(where: str, path: StrPath) -> dict[str, Any]:
             leaves = count()
             space = spaces["action_space" if name == "actions" else "observation_space"]
             columns[name] = map_spaces(lambda _, name=name, leaves=leaves: arrays.pop(f"{name}/{next(leaves)}"), space)
-        if arrays:
+        if arrays:  # or data that nobody asked for would be carried along unseen
             raise DamagedFolder(f"{ARRAYS}: {next(iter(arrays))!r} is no array of its spaces")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise unreadable(where, "a folder of Dataset.save(path)", error) from error

@@ -1,6 +1,7 @@
 """VectorGuard: check the batched arrays of ready vector envs, whose sub-envs cannot be wrapped, and keep what they
 log."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -67,10 +68,20 @@ class VectorGuard:
         self._dtypes = dtypes
         self._has_finals |= "final_obs" in info
         self.lacks_finals = not self._has_finals and (self.lacks_finals or "time_outs" in info)
-        for name, value in info.get("log", {}).items():
-            self._log.setdefault(name, []).append(torch.as_tensor(value).detach().float().mean())
+        if isinstance(log := info.get("log"), Mapping):
+            self._note_log(log)
         if self._steps <= _TRUSTED_AFTER:
-            self._check_resets(obs, to_array(terminateds) | to_array(truncateds), info)
+            self._check_resets(obs, to_array(terminateds != 0) | to_array(truncateds != 0), info)
+
+    def _note_log(self, log: Mapping[str, Any]) -> None:
+        """Keep the mean of each number, or array of numbers, in ``log``. Leave out other values, and the masks that
+        Gymnasium adds, whose names begin with an underscore."""
+        for name, value in log.items():
+            is_number = isinstance(value, int | float | Tensor) or (
+                isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+            )
+            if is_number and not name.startswith("_"):
+                self._log.setdefault(name, []).append(torch.as_tensor(value).detach().float().mean())
 
     def _check_resets(self, obs: Any, ended: np.ndarray, info: Any) -> None:
         """Raise ValueError if an env was reset without a flag, or if its final observations are those after its

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
 from algorithms.run.jobs import Jobs
+from algorithms.run.run_folder import lock_folder
 from algorithms.tuning.driver import Driver
 from algorithms.tuning.page import importance
+from algorithms.tuning.population import Population
 from algorithms.tuning.samplers import sampler_named
 from algorithms.tuning.search import parse_search
 from algorithms.tuning.study import SeedResult, Study, Trial
+from algorithms.tuning.trials import wait_until_free
 
 ABOUT: dict[str, Any] = {"algorithm": "PPO", "config": {"lr": 0.1}, "search": ["lr=1..2"], "seeds": 2}
+SEARCH = parse_search(ABOUT["search"])
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Iterator[Study]:
-    with closing(Study(tmp_path / "study", ABOUT)) as made:
+    with closing(Study(tmp_path / "study", ABOUT, SEARCH)) as made:
         yield made
 
 
 def ended(study: Study, values: list[float], *, state: Any = "finished") -> Trial:
     """A trial whose seeds 1, 2, … have ended with ``values``, which they had at all rungs, too."""
-    trial = study.ask({"lr": 0.5}, {"lr": 1.5})
+    trial = study.ask({"lr": 0.5})
     for seed, value in enumerate(values, 1):
         trial.results[seed] = SeedResult([value] * 4, value if state == "finished" else None, 100, "digest")
     study.tell(trial, state)
@@ -39,36 +46,78 @@ def ended(study: Study, values: list[float], *, state: Any = "finished") -> Tria
 def test_a_study_is_read_from_its_lines(study: Study) -> None:
     best = ended(study, [3.0, 1.0, 8.0])
     ended(study, [0.5, 0.5], state="pruned")
-    running = study.ask({"lr": 0.1}, {"lr": 1.1})
+    running = study.ask({"lr": 0.1})
     best.results[1001] = SeedResult([], -5.0, 100, "other")
     study.tell(best, "finished")
     study.close()
-    with closing(Study(study.folder, ABOUT)) as again:
+    with closing(Study(study.folder, ABOUT, SEARCH)) as again:
         assert again.trials == study.trials
         assert (again.best.number, again.best.value) == (0, 3.0)  # the median, without the seed that no trial saw
         assert again.trials[2].number == running.number == 2
         assert not again.trials[2].results
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 7))
+@pytest.mark.parametrize("cut", range(1, 54, 7))
 def test_a_last_line_that_was_cut_off_is_no_trial(study: Study, cut: int) -> None:
     ended(study, [1.0])
-    study.ask({"lr": 0.1}, {"lr": 1.1})
+    study.ask({"lr": 0.1})
     study.close()
     file = study.folder / "trials.jsonl"
     file.write_bytes(file.read_bytes()[:-cut])
-    with closing(Study(study.folder, ABOUT)) as again:
+    with closing(Study(study.folder, ABOUT, SEARCH)) as again:
         assert [trial.state for trial in again.trials] == ["finished"]
-        again.ask({"lr": 0.2}, {"lr": 1.2})
+        again.ask({"lr": 0.2})
     assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"ended": 7, "state": "finished"}', '{"asked": 0}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"ended": 7, "state": "finished"}',
+        '{"asked": 0}',
+        '{"asked": 0, "shares": {"lr": "0.5"}}',
+        '{"asked": 0, "shares": {"lr": 1.5}}',
+        '{"asked": 0, "shares": {"lr": NaN}}',
+        '{"asked": 0, "shares": {"env": 0.5}}',
+        '{"asked": 0, "shares": {}}',
+    ],
+)
 def test_damaged_lines_are_refused(study: Study, line: str) -> None:
     study.close()
     (study.folder / "trials.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"trials.jsonl': expected the lines of a study, got what cannot be read"):
-        Study(study.folder, ABOUT)
+    with pytest.raises(ValueError, match=r"expected study\.json and trials\.jsonl of a study, got what"):
+        Study(study.folder, ABOUT, SEARCH)
+
+
+def test_settings_come_from_the_search_and_not_from_the_lines(study: Study) -> None:
+    study.close()
+    (study.folder / "trials.jsonl").write_text('{"asked": 0, "shares": {"lr": 0.5}, "point": {"env": "evil:Env"}}\n')
+    with closing(Study(study.folder, ABOUT, SEARCH)) as again:
+        assert again.trials[0].point == {"lr": SEARCH["lr"].at(0.5)}
+    foreign = {"parent": 0, "shares": {"lr": 0.5}, "point": {"callbacks-class": "evil:Thing"}, "value": 1.0}
+    (study.folder / "generations.jsonl").write_text(json.dumps({"members": [foreign] * 4}) + "\n")
+    with closing(Population(study.folder, ABOUT, SEARCH)) as population:
+        members = population.next_members(4, np.random.default_rng(0))
+        assert all(member.point.keys() == {"lr"} for member in members)  # which become flags
+
+
+@pytest.mark.parametrize("damage", ["[]", '"text"', '{"config": 3}', "{"])
+def test_a_damaged_file_about_the_study_is_refused(study: Study, damage: str) -> None:
+    study.close()
+    (study.folder / "study.json").write_text(damage)
+    with pytest.raises(ValueError, match=r"expected study\.json and trials\.jsonl of a study, got what"):
+        Study(study.folder, ABOUT, SEARCH)
+
+
+def test_a_run_that_still_saves_is_waited_for(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path)
+    begun = time.perf_counter()
+    threading.Timer(0.5, lock.release).start()
+    wait_until_free(tmp_path, Jobs(1))
+    assert time.perf_counter() - begun > 0.4
+    wait_until_free(tmp_path / "not there", Jobs(1))
 
 
 @pytest.mark.parametrize(
@@ -82,17 +131,17 @@ def test_damaged_lines_are_refused(study: Study, line: str) -> None:
 def test_the_folder_of_another_search_is_refused(study: Study, change: dict[str, Any], message: str) -> None:
     study.close()
     with pytest.raises(FileExistsError, match=message):
-        Study(study.folder, ABOUT | change)
+        Study(study.folder, ABOUT | change, SEARCH)
 
 
 def test_a_folder_with_something_else_or_that_another_process_uses_is_refused(study: Study) -> None:
     with pytest.raises(BlockingIOError, match="expected a folder in which no run is training"):
-        Study(study.folder, ABOUT)
+        Study(study.folder, ABOUT, SEARCH)
     (study.folder.parent / "run.json").touch()
     with pytest.raises(
         FileExistsError, match=r"expected a new folder or that of a study, got one with (run.json|study)"
     ):
-        Study(study.folder.parent, ABOUT)
+        Study(study.folder.parent, ABOUT, SEARCH)
 
 
 def test_a_study_without_a_finished_trial_has_no_best(study: Study) -> None:
@@ -106,9 +155,9 @@ def test_a_study_without_a_finished_trial_has_no_best(study: Study) -> None:
 
 def judged(study: Study, rungs: dict[int, list[float | None]]) -> bool:
     """Whether a trial whose seeds have reached these rungs would be stopped at the last of them."""
-    trial = study.ask({"lr": 0.1}, {"lr": 1.1})
+    trial = study.ask({"lr": 0.1})
     trial.results = {seed: SeedResult(list(values)) for seed, values in rungs.items()}
-    driver = Driver(study, Jobs(1), lambda folder, seed: [], 100, "", True, lambda done, facts: None)
+    driver = Driver(study, Jobs(1), lambda trial, seed: [], 100, "", True, lambda done, facts: None)
     return driver.is_worse(trial, trial.num_rungs - 1, tuple(trial.results))
 
 
@@ -140,7 +189,8 @@ def test_a_proposal_depends_on_the_seed_and_the_trials_alone(study: Study, name:
         assert shares == sample(search, study.trials, 3)
         assert {*shares} == {*search}
         assert all(0 <= share <= 1 for share in shares.values())
-        trial = study.ask(shares, {})
+        trial = Trial(number, shares, {})
+        study.trials.append(trial)
         trial.results[1] = SeedResult([1.0], float(number))
         study.tell(trial, ("finished", "failed", "pruned")[number % 3])
     assert sample(search, study.trials, 3) != sample(search, study.trials, 4)

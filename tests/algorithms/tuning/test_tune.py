@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
     assert "0 runs left" in err
     with_lines = [json.loads(line) for line in Path("study/trials.jsonl").read_text().splitlines()]
     about = json.loads(Path("study/study.json").read_text())
-    study = Study(Path("study"), about)
+    study = Study(Path("study"), about, parse_search(about["search"]))
     study.close()
     assert [trial.state for trial in study.trials] == ["finished"] * 3
     assert all({*trial.results} == {1, 2, 1001} for trial in study.trials)
@@ -78,6 +79,17 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
         assert again.digest == study.best.results[seed].digest
         assert again.final_return == study.best.results[seed].final
 
+    # killed between the line and the first file of a trial
+    shutil.rmtree(study.folder_of(study.trials[2]))
+    lines = Path("study/trials.jsonl").read_text().splitlines()
+    kept = [line for line in lines if json.loads(line).get("ended") != 2]
+    Path("study/trials.jsonl").write_text("\n".join(kept) + "\n")
+    assert main(args) == 0
+    again = Study(study.folder, about, study.search)
+    again.close()
+    assert again.trials == study.trials
+
+    with_lines = [json.loads(line) for line in Path("study/trials.jsonl").read_text().splitlines()]
     capsys.readouterr()
     assert main(args) == 0  # all is there: nothing is trained, whatever --jobs was
     assert [json.loads(line) for line in Path("study/trials.jsonl").read_text().splitlines()] == with_lines

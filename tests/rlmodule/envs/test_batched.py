@@ -53,6 +53,37 @@ def test_it_is_made_once_and_gives_the_data_of_its_batch() -> None:
     assert differences(*states) == []
 
 
+class Chatty(TensorCartPole):
+    """A ready vector env whose flags are numbers, and whose log holds more than numbers."""
+
+    log: Any = None
+
+    def step(self, actions: Any) -> Any:
+        obs, rewards, terminateds, truncateds, info = super().step(actions)
+        return obs, rewards, terminateds.float(), truncateds.float(), {**info, "log": self.log}
+
+
+@pytest.mark.parametrize(
+    ("log", "kept"),
+    [
+        ({"speed": 2.0, "of each": np.array([1, 3])}, {"speed": 2.0, "of each": 2.0}),
+        ({"_speed": np.array([True]), "text": "a", "texts": np.array(["b"])}, {}),
+        ("a text", {}),
+        (np.array([{"speed": 1.0}], object), {}),
+        (None, {}),
+    ],
+)
+def test_numbers_of_a_log_are_kept_and_flags_may_be_floats(log: Any, kept: dict[str, float]) -> None:
+    def make(settings: Any) -> Any:
+        env = Chatty(4, max_steps=9)
+        env.log = log
+        return env
+
+    with config(make).build() as algorithm:
+        metrics = algorithm.train().get("custom_metrics", {})
+    assert metrics == kept
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -72,7 +103,7 @@ def test_envpool_gives_the_rows_of_gymnasium_with_a_reset_after_each_end() -> No
     singles = [gym.make("CartPole-v1").unwrapped for _ in range(3)]
     rng = np.random.default_rng(0)
     obs, _ = made.reset(seed=1)
-    over = np.ones(3, bool)  # an episode has ended, or none has begun
+    truncated = over = np.ones(3, bool)  # an episode has ended, or none has begun
     for _ in range(200):
         for single, row, begins in zip(singles, obs, over, strict=True):
             if begins:
