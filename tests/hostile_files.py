@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import CodeType
@@ -35,6 +36,10 @@ from algorithms.ppo import PPOConfig
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.league import League
+from algorithms.tuning.page import importance, study_table, winning_command
+from algorithms.tuning.population import Member, Population, population_table
+from algorithms.tuning.search import parse_search
+from algorithms.tuning.study import SeedResult, Study
 from catalog.settings import settings_of
 from rlmodule import Dataset, Policy, RLModuleSpec, sealed_folder
 from rlmodule.agents import MultiAgentPolicy
@@ -134,6 +139,11 @@ TABLE: dict[str, dict[str, str]] = {
         f" model_config/fcnet_activation {_below('config', _SETTINGS)}",
     },
     "progress.jsonl": {"data": "*/metric"},
+    "study.json": {
+        "refused": f"algorithm search/* sampler prune flags/* budget config/env config/run_dir config/env_config/*"
+        f" model_config/fcnet_hiddens model_config/fcnet_activation {_below('config', _SETTINGS)}",
+    },
+    "trials": {"data": "*/metric"},
     "dataset": {"data": "env space/*", "refused": "space/__space__ space/__float__ space/dtype"},
 }
 
@@ -254,6 +264,7 @@ def make_folders() -> None:
     with PPOConfig(**LAKE, **logged, **TINY).build() as algorithm:
         algorithm.learn(num_env_steps=8)
         algorithm.policy.save("lake")
+        make_studies(PPOConfig(**LAKE, **logged, **TINY))
     for service in ("wandb", "mlflow"):
         Path("runs/lake", f"{service}_run_id").write_text(TEXTS["file"])
     by_agent = {"cart_0": "a", "cart_1": "b"}
@@ -585,6 +596,48 @@ def read_runs(trials: Trials) -> None:
     )
 
 
+STUDY = parse_search(["model_config.fcnet_activation=relu|tanh"])
+ABOUT: dict[str, Any] = {"search": ["model_config.fcnet_activation=relu|tanh"], "sampler": "tpe", "prune": "median"}
+POINT = {"model_config.fcnet_activation": "tanh"}
+ABOUT |= {"algorithm": "PPO", "budget": "num_env_steps", "flags": ["--num-env-steps=8"]}
+
+
+def make_studies(config: PPOConfig) -> None:
+    """Write the folders of a study and of a population, with a trial and a generation that have ended."""
+    about = ABOUT | {"config": config.to_dict()}
+    with closing(Study(Path("study"), about, STUDY)) as study:
+        trial = study.ask({"model_config.fcnet_activation": 0.5})
+        trial.results[1] = SeedResult([1.0], 2.0, 8, "digest")
+        study.tell(trial, "finished", "error")
+        study.tell(study.ask({"model_config.fcnet_activation": 0.5}), "failed", "error")
+    member = Member(0, trial.shares, trial.point, 1.0, "digest")
+    with closing(Population(Path("population"), about, STUDY)) as population:
+        population.append({"members": [asdict(member)] * 4})
+
+
+def read_studies(trials: Trials) -> None:
+    """Read the folders of studies and populations. What goes on with them has the values of the search."""
+    about = json.loads(Path("study/study.json").read_text())
+
+    def read_study() -> None:
+        with closing(Study(Path("study"), about, STUDY)) as study:
+            for shown in (study_table(study), winning_command(study)):
+                assert shown
+            importance(study.trials)
+            assert all(trial.point == POINT for trial in study.trials)
+
+    def read_population() -> None:
+        with closing(Population(Path("population"), about, STUDY)) as population:
+            assert population_table(population)
+            members = population.next_members(4, np.random.default_rng(0))
+            assert [member.point for member in members].count(POINT) >= 3
+
+    of_study = Entry("Study", read_study)
+    trials.run(Source("study", "study.json", "study.json"), of_study)
+    trials.run(Source("study", "trials.jsonl", "trials"), of_study)
+    trials.run(Source("population", "generations.jsonl", "trials"), Entry("Population", read_population))
+
+
 def read_teams(trials: Trials) -> None:
     """Read a checkpoint of several agents."""
     config, spec = "config|algorithm|state|modules/[*]/(class|parameters)", "modules/[*]/spec"
@@ -657,6 +710,7 @@ def main_of_tests() -> None:
         read_teams(trials)
         read_policies(trials)
         read_datasets(trials)
+        read_studies(trials)
         trials.settings()
         after = {str(path.relative_to(home)) for path in home.rglob("*") if MARK in str(path)}
         trials.report.seen += [f"made: {path}" for path in after ^ before]
