@@ -16,7 +16,7 @@ from collections.abc import Callable
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -54,7 +54,7 @@ def mlp(num_in: int, num_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(num_in, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, num_out))
 
 
-def num_inputs(env: SyncVectorEnv) -> int:
+def num_inputs(env: VectorEnv) -> int:
     """How many numbers an observation has."""
     return int(np.prod(env.single_observation_space.shape or ()))
 
@@ -67,7 +67,7 @@ class Actor(nn.Module):
         make: Makes the net, given the number of its inputs (those of an observation) and outputs.
     """
 
-    def __init__(self, env: SyncVectorEnv, make: Callable[[int, int], nn.Module] = mlp):
+    def __init__(self, env: VectorEnv, make: Callable[[int, int], nn.Module] = mlp):
         super().__init__()
         space = env.single_action_space
         self.discrete = isinstance(space, gym.spaces.Discrete)
@@ -94,7 +94,7 @@ class Actor(nn.Module):
 class Storage:
     """The columns of one batch, `[T, N, …]`, and numpy views on those that the envs fill."""
 
-    def __init__(self, env: SyncVectorEnv, fragment: int):
+    def __init__(self, env: VectorEnv, fragment: int):
         rows = (fragment, env.num_envs)
         space = env.single_action_space
         discrete = isinstance(space, gym.spaces.Discrete)

@@ -6,7 +6,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 WARM_UP = 2  # iterations before the clock starts
 
@@ -199,6 +199,28 @@ STREAM_JOBS = {
 }
 """For ours_stream and RLlib alone: the others have no such runners, or none for their own algorithms."""
 
+
+@dataclass(frozen=True)
+class TensorJob(Job):
+    """One PPO job on envs in one tensor, with two separate nets of ELU units."""
+
+    hiddens: tuple[int, ...] = (128, 128, 128)
+
+
+TENSOR_JOBS = {
+    "carts": TensorJob(
+        "tensors of CartPole",
+        4096,
+        24,
+        num_epochs=5,
+        minibatch_size=4096 * 24 // 4,
+        lr=1e-3,
+        entropy_coeff=0.005,
+        vf_loss_coeff=1.0,
+        grad_clip=1.0,
+    )
+}
+
 AnyJob = TypeVar("AnyJob", bound=Job | DQNJob | SACJob | StreamJob)
 
 
@@ -208,7 +230,7 @@ def peak_mb() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def main(train: Callable[[AnyJob, int, int], Mapping[str, float]], doc: str | None, jobs: Mapping[str, AnyJob]) -> None:
+def main(train: Callable[[AnyJob, int, int], Mapping[str, Any]], doc: str | None, jobs: Mapping[str, AnyJob]) -> None:
     """The command line of a timed script: run one of `jobs` and print a line of JSON, with the peak memory added."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("job", choices=sorted(jobs))

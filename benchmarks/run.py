@@ -81,6 +81,7 @@ TRAININGS = {
     "td3-cheetah": Training("TD3 HalfCheetah", "ours_td3", "bare_td3", 4_000, 0.95),
     "td3-cheetah-1": Training("TD3 HalfCheetah, 1 env", "ours_td3", "bare_td3", 4_000, 0.95),
     "pong": Training("PPO Pong", "ours_ppo", "bare_pong", 6_000, 0.9),
+    "carts": Training("PPO, 4,096 CartPoles in one tensor", "ours_tensors", "bare_tensors", 700_000, 0.97),
 }
 
 

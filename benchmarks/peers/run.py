@@ -1,9 +1,9 @@
 """Measure our speed and that of other libraries doing the same jobs, in one run on one machine.
 
     python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners agents-shared agents-own agents-100
-                                           sac-pendulum sac-cheetah td3-pendulum td3-cheetah replay-adding
+                                           sac-pendulum sac-cheetah td3-pendulum td3-cheetah carts replay-adding
                                            replay-uniform replay-prioritized import]
-                                   [--peers sb3 rllib tianshou torchrl cleanrl] [--repeats 5] [--write]
+                                   [--peers sb3 rllib tianshou torchrl cleanrl rsl_rl] [--repeats 5] [--write]
 
 Each peer lives in a virtual environment of its own under `.peers/`, made here from the pinned versions in
 `requirements/`; one that cannot be installed, or that fails in a job, is reported and left out. Ours, the bare loop and
@@ -51,6 +51,7 @@ PEERS = {
     "tianshou": Peer("Tianshou", "from tianshou.algorithm import PPO", ("tianshou",)),
     "torchrl": Peer("TorchRL", "from torchrl.objectives import ClipPPOLoss", ("torchrl",)),
     "cleanrl": Peer("CleanRL's loop", None, ()),
+    "rsl_rl": Peer("rsl_rl", None, ("rsl-rl-lib",)),
 }
 
 
@@ -107,6 +108,14 @@ CONTESTS = {
         _steps(5_000, bare=5_000, sb3=5_000, rllib=5_000),
         bare="bare_pong",
         floors={"sb3": 1.3, "rllib": 1.3},
+    ),
+    # per second of CPU time
+    "carts": Contest(
+        "PPO, 4,096 CartPoles in one tensor",
+        _steps(700_000, bare=700_000, rsl_rl=700_000),
+        ours="ours_tensors",
+        bare="bare_tensors",
+        floors={BARE: 0.97, "rsl_rl": 1.0},
     ),
     "learners": Contest(
         "PPO CartPole, 2 learners",

@@ -20,6 +20,7 @@ from catalog.base import Tree
 from catalog.hooks import Hooks, explain_unknown
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.device import keep_freed_memory
 from rlmodule.data.sequences import flatten_sequences, num_rows
 from rlmodule.learning.compilation import gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel
@@ -104,6 +105,8 @@ class Learner(Hooks, ABC):
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.settings = self.run_settings = settings
         self.device = learner_device(settings)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
         self.data_parallel: DataParallel | None = None  # None for a single learner

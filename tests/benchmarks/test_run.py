@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run
-from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SAC_JOBS, TD3_JOBS
+from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SAC_JOBS, TD3_JOBS, TENSOR_JOBS
 from benchmarks.run import REPLAY, Row
 
 FASTER = Row(
@@ -103,7 +103,8 @@ def test_each_job_runs_beside_the_loop_for_it(monkeypatch: pytest.MonkeyPatch) -
     (row,) = run.training_rows("dqn", 1, lambda text: None)
     assert [args[1:3] for args in calls] == [("benchmarks.ours_dqn", "dqn"), ("benchmarks.bare_dqn", "dqn")]
     assert (row.name, row.floor, row.reached) == ("DQN CartPole", 0.9, False)
-    assert run.TRAININGS.keys() == JOBS.keys() | DQN_JOBS.keys() | SAC_JOBS.keys() | TD3_JOBS.keys() | PONG_JOBS.keys()
+    jobs = JOBS | DQN_JOBS | SAC_JOBS | TD3_JOBS | PONG_JOBS | TENSOR_JOBS
+    assert run.TRAININGS.keys() == jobs.keys()
 
 
 @pytest.mark.parametrize("sb3", [True, False])
