@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,9 @@ class Step:
 class Stream:
     """``num_envs`` envs whose frames are numbered, so that no two observations are alike.
 
-    ``mode`` is ``"same_step"`` or ``"next_step"``. ``axis`` is where frames are stacked in an observation, or None for
-    observations of one frame.
+    ``mode`` is ``"same_step"``, ``"next_step"``, or ``"unknown_finals"``: as in the same step, but the true final
+    observation of a truncated episode is unknown, so that the episode ends one step earlier. ``axis`` is where frames
+    are stacked in an observation, or None for observations of one frame.
     """
 
     def __init__(self, seed: int, num_envs: int, *, mode: str = "same_step", frames: int = 1, axis: int | None = None):
@@ -76,9 +78,22 @@ class Stream:
                 step = rows[n][-1]
                 if step.valid and step.ended and not step.terminated:
                     final_index.append((t, n))
-                    finals.append(self.observe(step.following))
+                    finals.append(self.observe(step.stack if self.mode == "unknown_finals" else step.following))
             self.steps[n] += rows[n]
-        return self._pack(rows, num_steps, final_index, finals)
+        rollout = self._pack(rows, num_steps, final_index, finals)
+        if self.mode == "unknown_finals":
+            rollout = dataclasses.replace(rollout, finals_known=False).cut_before_unknown()
+            self._end_earlier(num_steps)
+        return rollout
+
+    def _end_earlier(self, num_steps: int) -> None:
+        """Leave out the truncated steps among the last ``num_steps``, and end their episodes before them."""
+        for steps in self.steps:
+            for i in range(len(steps) - num_steps, len(steps)):
+                if steps[i].ended and not steps[i].terminated:
+                    steps[i].valid = False
+                    if i and not steps[i].start:
+                        steps[i - 1].ended = True
 
     def _step(self, n: int) -> Step:
         stack, start = self._stacks[n], self._starts[n]
@@ -90,7 +105,7 @@ class Stream:
         terminated, truncated = (bool(x) for x in self.rng.random(2) < 0.15)
         ended = terminated or truncated
         self._stacks[n] = following
-        if ended and self.mode == "same_step":
+        if ended and self.mode != "next_step":
             self._stacks[n], self._starts[n] = self._reset(), True
         elif ended:
             self._to_reset[n] = True

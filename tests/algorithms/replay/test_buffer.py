@@ -89,7 +89,7 @@ def check_all(buffer: ReplayBuffer, stream: Stream, n_steps: range = range(1, 2)
     num_envs=st.integers(1, 4),
     capacity=st.integers(8, 40),
     fragments=st.lists(st.integers(1, 30), min_size=1, max_size=12),
-    mode=st.sampled_from(["same_step", "next_step"]),
+    mode=st.sampled_from(["same_step", "next_step", "unknown_finals"]),
     n_step=st.sampled_from([1, 2, 3, (1, 3), (2, 2)]),
     restart=st.sampled_from([0.0, 0.3]),
     frames=st.sampled_from([(1, None), (1, 0), (3, 0), (3, 1), (2, -1)]),

@@ -321,7 +321,7 @@ def cases(draw: Any) -> dict[str, Any]:
         "num_envs": num_envs,
         "capacity": num_envs * (least + draw(st.integers(0, 12))),
         "seed": draw(st.integers(0, 2**32 - 1)),
-        "mode": draw(st.sampled_from(["same_step", "next_step"])),
+        "mode": draw(st.sampled_from(["same_step", "next_step", "unknown_finals"])),
         "frames": draw(st.sampled_from([1, 1, 3])),
         "prioritized": draw(st.sampled_from([None, PrioritizedReplay()])),
         "second": draw(st.booleans()),

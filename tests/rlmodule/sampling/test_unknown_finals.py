@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+import tree
 
 from algorithms.dqn import DQNConfig
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ppo import PPOConfig
-from rlmodule.data.rollout import Rollout
+from rlmodule.data.rollout import Rollout, entry_of, map_leaves
 from rlmodule.learning.sharding import shard_rollout
 from tests.tensor_envs import TensorCartPole
 
@@ -88,6 +89,56 @@ def test_advantages_are_those_of_rsl_rl(steps: int) -> None:
     assert (found - expected).abs().max() <= 1e-10
     assert not any(part.finals_known for part in shard_rollout(rollout, 2) if part is not None)
     assert not Rollout.concat([rollout, rollout]).finals_known
+
+
+def values_row_by_row(module: Any, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values before and after each step, from a module with a memory that sees one row of one env at a time."""
+    steps, slots = rollout.shape
+    before, after = torch.zeros(steps, slots), torch.zeros(steps, slots)
+    for slot in range(slots):
+        state = tree.map_structure(lambda x, slot=slot: x[0, slot : slot + 1], rollout.state_in)
+        for t in range(steps + 1):
+            obs = entry_of(rollout["obs"], (slice(t, t + 1), slice(slot, slot + 1)))
+            starts = rollout["starts"][t : t + 1, slot : slot + 1]
+            if t == steps:
+                obs = map_leaves(lambda x, slot=slot: x[None, slot : slot + 1], rollout.last_obs)
+                starts = torch.zeros(1, 1, dtype=torch.bool)
+            out = module.forward_train({"obs": obs, "starts": starts, "state_in": state})
+            state = out["state_out"]
+            value = module.compute_values({"obs": map_leaves(lambda x: x[0], obs)}, out["embeddings"][0])
+            if t < steps:
+                before[t, slot] = value
+            if t:
+                after[t - 1, slot] = value
+            if t and rollout["truncateds"][t - 1, slot]:
+                after[t - 1, slot] = before[t - 1, slot]
+    return before, after
+
+
+MEMORIES = {
+    "lstm": {"use_lstm": True},
+    "gru": {"use_gru": True},
+    "attention": {"use_attention": True, "attention_memory": 3},
+    "past": {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.parametrize("memory", MEMORIES)
+@torch.no_grad()
+def test_a_memory_values_a_truncated_row_as_it_saw_it(memory: str, steps: int) -> None:
+    config = on_policy(lambda config: Marked(4, max_steps=3), max_seq_len=2, **MEMORIES[memory])
+    with config.build() as algorithm:
+        places = set()
+        for _ in range(4):
+            (rollout,) = algorithm.env_runner_group.sample(steps)
+            learner = algorithm.learner_group.learner
+            found = learner.value_pass("default_policy", rollout)
+            goes_on = ~rollout["terminateds"]
+            for values, expected in zip(found, values_row_by_row(learner.module["default_policy"], rollout)):
+                assert (values - expected)[goes_on].abs().max() <= 1e-5
+            places |= {*rollout.final_index[:, 0].tolist()}
+    assert {0, steps - 1} <= places
 
 
 @pytest.mark.parametrize("model", [{"use_lstm": True, "max_seq_len": 5}, {}])
