@@ -375,7 +375,7 @@ class EnvRunner(BaseRunner):
         final observations."""
         if self._counts_resets:
             self._uncount_resets(num_steps)
-        if log := guard.take_log():
+        if log := guard.end_fragment():
             rollout.stats["env_log"] = log
         rollout.finals_known = not self._lacks_finals(guard)
         if rollout.finals_known or self._settings.records_action_dist:

@@ -329,27 +329,21 @@ def test_nothing_is_read_between_the_first_step_and_the_last(
         last = 0
 
         def step(self, actions: Any) -> Any:
-            result = super().step(actions)
+            *result, info = super().step(actions)
             self.steps += 1
             watch.on = self.steps < self.last
-            return result
+            return *result, {**info, "log": {"reward": result[1]}}
 
     env = Watched(3, autoreset_mode=mode, max_steps=9)
     model = {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True, "max_seq_len": 4}
     runner = tensor_runner(lambda config: env, PPOModule, model=model if recurrent else {})
     watch = Watch(monkeypatch)
-    runner.sample(100)  # all of whose steps are checked
+    runner.sample(24)
+    runner.sample(24)  # all of whose steps are checked
     env.last = env.steps + 250
     rollout = runner.sample(250)
     assert not watch.on
     assert len(rollout.final_index) > 10
-    # steps 200 and 300 are checked: each of four tensors by to_array()
-    expected = {"cpu", "numpy"}
-    assert set(watch.reads) <= expected, sorted(set(watch.reads))
-    assert watch.reads.count("cpu") <= 2 * 8
-    watch.reads.clear()
-    env.last, watch.on = env.steps + 40, False
-    runner.sample(40)
     assert watch.reads == []
 
 
@@ -357,7 +351,8 @@ def test_nothing_is_read_between_the_first_step_and_the_last(
 def test_the_end_of_a_fragment_copies_once(truncates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And if it truncated episodes, their final observations, which are checked."""
     runner = tensor_runner(cartpoles(max_steps=9 if truncates else 500))
-    runner.sample(100)
+    runner.sample(24)
+    runner.sample(24)
     watch = Watch(monkeypatch)
     watch.on = True
     rollout = runner.sample(50)
