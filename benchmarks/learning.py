@@ -205,6 +205,22 @@ _DROQ_PENDULUM = _PENDULUM | {
     "model_config": _PENDULUM["model_config"]
     | {"functions": {"value": {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}}},
 }
+_BATCHED: dict[str, Any] = {"gym_env_vectorize_mode": "vector_entry_point"}
+_SAC_BATCHED = _BATCHED | {
+    "num_envs_per_env_runner": 512,
+    "train_batch_size_per_learner": 256,
+    "training_intensity": 8.0,  # 16 updates for each step of all envs
+    "num_steps_sampled_before_learning_starts": 5120,
+    "num_env_steps_per_iteration": 10_240,
+}
+_LSTM_BATCHED = _BATCHED | {
+    "num_envs_per_env_runner": 64,
+    "train_batch_size_per_learner": 4096,
+    "minibatch_size": 1024,
+    "num_epochs": 8,
+    "lr": 1e-3,
+    "model_config": {"use_lstm": True, "max_seq_len": 16},
+}
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
     "num_envs_per_env_runner": 8,
@@ -362,6 +378,15 @@ GOALS = {
     "SAC-Hopper": {
         part: Goal("SAC", "Hopper-v5", 100_000, floor, settings, part=part)
         for part, settings, floor in (("defaults", {}, 798), ("TQC", _TQC, 1000))
+    },
+    "tensors": {
+        part: Goal(
+            algo, f"benchmarks.tensor_envs:{env}", budget, floor, settings, None, True, part, "return in training", 1, 3
+        )
+        for algo, part, env, budget, floor, settings in (
+            ("SAC", "512 Pendulums", "Pendulums-v0", 307_200, -200, _SAC_BATCHED),
+            ("PPO", "64 CartPoles without velocities, LSTM", "PositionCarts-v0", 400_000, 450, _LSTM_BATCHED),
+        )
     },
     "PPO-Pong": {
         PONG: Goal(

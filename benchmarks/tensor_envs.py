@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -148,3 +149,7 @@ def timed(job: TensorJob, total_steps: int, iteration: Callable[[], float]) -> d
     curve += [iteration() for _ in range(iterations)]
     took = time.process_time() - started
     return {"steps_per_s": round(iterations * job.batch_size / took, 1), "late_return": curve[-1], "curve": curve}
+
+
+gym.register("Pendulums-v0", vector_entry_point="benchmarks.tensor_envs:Pendulums")
+gym.register("PositionCarts-v0", vector_entry_point="benchmarks.tensor_envs:Carts", kwargs={"positions_only": True})

@@ -54,8 +54,8 @@ from tests.deploy.hub_double import TOKEN, HubDouble, hub_double
 #   allow    the file is refused, and the error says what to allow; once it is allowed, it is imported
 #   path     the file is refused for the path of a file, and the error says what to allow
 _SETTINGS = """
-    actor_lr alpha_lr bc_coeff beta burn_in_len callbacks_class checkpoint_interval clip_param clip_rewards
-    cql_alpha cql_num_actions critic_bc_coeff critic_lr data_share double_q
+    actor_lr adaptive_lr_kl alpha_lr bc_coeff beta burn_in_len callbacks_class checkpoint_interval clip_param
+    clip_rewards cql_alpha cql_num_actions critic_bc_coeff critic_lr data_share double_q
     drop_quantiles dueling entropy_coeff env_config env_step_timeout_s epsilon evaluation_duration
     evaluation_duration_unit evaluation_env_config evaluation_explore evaluation_interval evaluation_num_envs
     evaluation_num_videos evaluation_policy_mapping_fn evaluation_policy_mapping_fn/* expectile exploration_noise

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from algorithms.ppo.ppo import PPOConfig
 
 
+LEAST_LR, MOST_LR = 1e-5, 1e-2
+"""Bounds of a learning rate that is adapted."""
 MOST_RATIO = 2.0
 """Largest weight of a row whose action has become more likely since it was sampled, with ``sample_ahead``."""
 
@@ -84,7 +86,9 @@ class PPOLearner(ActorCriticLearner):
         # a loss that a subclass changed may depend on more than the rows
         own = type(self).compute_loss_for_module, type(self).compute_policy_objective
         inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
-        return own == inherited and not (self.settings.use_kl_loss or self.settings.rnd_coeff)
+        settings = self.settings
+        adds = settings.use_kl_loss or settings.rnd_coeff
+        return own == inherited and not adds and settings.adaptive_lr_kl is None
 
     def policy_objective(self, logp: Tensor, log_ratio: Tensor, batch: Batch) -> Tensor:
         return self.compute_policy_objective(log_ratio.exp(), batch)
@@ -190,10 +194,34 @@ class PPOLearner(ActorCriticLearner):
         return type(self).should_stop is not PPOLearner.should_stop or self.settings.target_kl is not None
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        if self.settings.use_kl_loss:
-            self._adapt_kl_coeff(module_id, batch)
+        if self.settings.use_kl_loss or self.settings.adaptive_lr_kl:
+            self._adapt_to_kl(module_id, batch)
 
     @torch.no_grad()
+    def _adapt_to_kl(self, module_id: str, batch: Batch) -> None:
+        if self.settings.use_kl_loss:
+            self._adapt_kl_coeff(module_id, batch)
+        if self.settings.adaptive_lr_kl is not None:
+            self._adapt_lr(module_id, batch, self.settings.adaptive_lr_kl)
+
+    def _adapt_lr(self, module_id: str, batch: Batch, target: float) -> None:
+        """Divide the learning rate by 1.5 if the KL of this update exceeds 2 · ``target``, and multiply it by 1.5 if it
+        is below ``target`` / 2 (the rule of rsl_rl, there for each minibatch). KL(acting policy ‖ updated policy) is
+        estimated from the actions in the rows of all learners."""
+        divergence = torch.zeros((), device=self.device)
+        if num_rows(batch):
+            rows, fwd_out = self.forward_rows(module_id, batch)
+            dist = self.module[module_id].action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+            log_ratio = dist.logp(rows[Columns.ACTIONS]) - rows[Columns.ACTION_LOGP]
+            divergence = k3_divergence(log_ratio).mean()
+        mean = float(self.collective.all_reduce_mean(divergence, num_rows(batch)))
+        if target / 2 <= mean <= 2 * target:
+            return
+        factor = 1 / 1.5 if mean > target else 1.5
+        for part in self.trained[module_id].parts.values():
+            for group in part.optimizer.param_groups:
+                group["lr"] = min(max(group["lr"] * factor, LEAST_LR), MOST_LR)
+
     def _adapt_kl_coeff(self, module_id: str, batch: Batch) -> None:
         """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL < ``kl_target`` / 1.5.
         KL(acting policy ‖ updated policy) is the mean over the rows of all learners."""

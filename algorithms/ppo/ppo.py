@@ -52,6 +52,12 @@ class PPOTraining(ActorCriticTraining):
     target_kl: float | None = setting(
         None, "Skip the remaining epochs after an epoch whose mean KL exceeds this, in nats; None never skips.", gt=0
     )
+    adaptive_lr_kl: float | None = setting(
+        None,
+        "KL per update that lr is adapted to reach, in nats: after an update whose KL is more than twice this, lr is "
+        "divided by 1.5, and if it is less than half, multiplied, from 1e-5 to 1e-2. None keeps lr.",
+        gt=0,
+    )
     rnd_coeff: float = setting(
         0.0,
         "Reward for reaching an observation that is as new as the average one so far, by random network distillation "
@@ -129,6 +135,8 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
         remedy = "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
         for name in ("kl_coeff", "kl_target"):
             self._check_needs(name, "use_kl_loss", remedy)
+        if self.is_on("adaptive_lr_kl") and not isinstance(self.lr, int | float):
+            raise self._invalid("lr", "a number with adaptive_lr_kl", "Set its first value alone.")
         self._check_needs("rnd_dim", "rnd_coeff", "Set that, too, or leave this out.")
 
     def _check_needs(self, name: str, switch: str, remedy: str) -> None:

@@ -90,6 +90,7 @@ ACTS: dict[str, dict[str, Any]] = {
         "kl_coeff": 5.0,
         "kl_target": 1e-9,
         "target_kl": 1e-9,
+        "adaptive_lr_kl": 1e-9,
     },
     "novelty": {"rnd_coeff": 0.1},
     "A2C": {"lambda_": 0.5, "minibatch_size": 8, "num_epochs": 2, "sample_ahead": 1},

@@ -66,7 +66,9 @@ def test_a_job_that_only_peers_were_measured_in_stands_without_ratios_or_a_bar(
 ) -> None:
     kept = {"agents-own": {"machine": "here", "figures": {"rllib": [900.0, 1000.0, 1100.0]}}}
     row = run.table(kept).splitlines()[2]
-    assert row == "| PPO CartPole, 4 agents, 4 modules | – | – | – | 1,000 | – | – | – | – | RLlib 5: not measured yet |"
+    assert (
+        row == "| PPO CartPole, 4 agents, 4 modules | – | – | – | 1,000 | – | – | – | – | RLlib 5: not measured yet |"
+    )
     monkeypatch.setattr(run, "PICTURE", tmp_path / "peers.png")
     run.draw(kept)
     assert not run.PICTURE.exists()

@@ -59,6 +59,7 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "kl_coeff": ([0, 0.2], [-0.1, NAN, INF], ["0.2", None]),
     "kl_target": ([0.01, 1], [0, -0.1, NAN, INF], ["0.01", None]),
     "target_kl": ([None, 0.01], [0, -0.1, NAN, INF], ["0.01", False]),
+    "adaptive_lr_kl": ([None, 0.01], [0, -0.1, NAN, INF], ["0.01", False]),
     "rnd_coeff": ([0, 0.5, 10], [-0.1, NAN, INF], ["0.5", None, True]),
     "rnd_dim": ([1, 64], [0, -1], ["64", None, 1.5, True]),
     "policies": (
@@ -142,6 +143,10 @@ def test_a_setting_of_another_section() -> None:
             lambda c: c.training(kl_target=0.02),
             ("PPOConfig.kl_target", "its default without use_kl_loss", "got 0.02", "target_kl ends the epochs"),
         ),
+        (
+            lambda c: c.training(lr=[[0, 1e-3], [100, 0.0]], adaptive_lr_kl=0.01),
+            ("PPOConfig.lr", "a number with adaptive_lr_kl"),
+        ),
         (lambda c: c.environment(None), ("PPOConfig.env", ".environment('CartPole-v1')")),
         (lambda c: c.environment("CartPole-v9"), ("'CartPole-v9'",)),
         (lambda c: c.environment("CartPol-v1"), ("'CartPol-v1'", "Did you mean 'CartPole-v1'?")),
@@ -164,6 +169,7 @@ def test_a_setting_of_another_section() -> None:
         "a penalty of 0",
         "kl_coeff without the penalty",
         "kl_target without the penalty",
+        "a schedule of an adapted learning rate",
         "no env",
         "unknown version",
         "misspelt id",

@@ -279,6 +279,37 @@ def test_kl_coefficient_stays_near_the_target_and_is_saved(make_rollout: MakeRol
     assert again.kl_coeff[ID] == near.kl_coeff[ID]
 
 
+@pytest.mark.parametrize("share", [0.4, 0.9, 1.9, 2.1])
+def test_the_learning_rate_is_adapted_to_the_kl(make_rollout: MakeRollout, share: float) -> None:
+    free = build(lr=1e-3, num_epochs=2)
+    rollout = make_rollout(free.module[ID])
+    free.update_from_episodes(rollout, env_steps=64)
+    batch = {name: rollout[name].flatten(0, 1) for name in (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)}
+    with torch.no_grad():
+        logits = free.module[ID].forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+        logp = free.module[ID].action_dist_cls.from_logits(logits).logp(batch[Columns.ACTIONS])
+    kl = float(k3_divergence(logp - batch[Columns.ACTION_LOGP]).mean())
+    learner = build(lr=1e-3, num_epochs=2, adaptive_lr_kl=kl / share)
+    report = learner.update_from_episodes(rollout, env_steps=64)[ID]
+    factor = {0.4: 1.5, 0.9: 1.0, 1.9: 1.0, 2.1: 1 / 1.5}[share]
+    assert report["learning_rate"] == 1e-3
+    assert torch.equal(weights(learner), weights(free))  # only later updates have the new one
+    assert learner.optimizers[ID].param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
+    again = build(lr=1e-3, adaptive_lr_kl=kl / share)
+    again.set_state(learner.get_state())
+    assert again.optimizers[ID].param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
+
+
+@pytest.mark.parametrize(("lr", "target", "bound"), [(1.2e-5, 1e-12, 1e-5), (8e-3, 100.0, 1e-2)])
+def test_an_adapted_learning_rate_stays_in_its_bounds(
+    make_rollout: MakeRollout, lr: float, target: float, bound: float
+) -> None:
+    learner = build(lr=lr, num_epochs=1, adaptive_lr_kl=target)
+    for iteration in range(2):
+        learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)
+    assert learner.optimizers[ID].param_groups[0]["lr"] == bound
+
+
 def test_each_module_has_coefficients_of_its_own(make_rollout: MakeRollout) -> None:
     spec = RLModuleSpec(PPOModule, BOX, spaces.Discrete(2), {"fcnet_hiddens": [8]}, PPOCatalog)
     learners = [build(use_kl_loss=True, kl_coeff=0.3, kl_target=1e-6, lr=1e-2) for _ in range(2)]

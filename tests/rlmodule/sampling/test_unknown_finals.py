@@ -135,7 +135,8 @@ def test_a_memory_values_a_truncated_row_as_it_saw_it(memory: str, steps: int) -
             learner = algorithm.learner_group.learner
             found = learner.value_pass("default_policy", rollout)
             goes_on = ~rollout["terminateds"]
-            for values, expected in zip(found, values_row_by_row(learner.module["default_policy"], rollout)):
+            by_row = values_row_by_row(learner.module["default_policy"], rollout)
+            for values, expected in zip(found, by_row, strict=True):
                 assert (values - expected)[goes_on].abs().max() <= 1e-5
             places |= {*rollout.final_index[:, 0].tolist()}
     assert {0, steps - 1} <= places
