@@ -6,10 +6,12 @@ Each adapter is chosen by what an object has, so nothing is imported that the us
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 import tree
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -20,8 +22,8 @@ def as_vector_env(env: Any) -> VectorEnv | None:
     """Return ``env`` as a vector env if it is one or a batch of envs, otherwise None.
 
     A batch of envs has ``num_envs`` and the spaces of one of them, ``single_observation_space`` and
-    ``single_action_space``, as the simulators of Isaac Lab do; or it has the methods of rsl_rl's ``VecEnv``, or of an
-    env of EnvPool.
+    ``single_action_space``, as the simulators of Isaac Lab do; or it has the methods of rsl_rl's ``VecEnv``, of an env
+    of EnvPool, or of an env of Brax.
     """
     has = {*dir(env.unwrapped if isinstance(env, gym.Env) else env)}
     if {"send", "recv", "all_env_ids", "config"} <= has:
@@ -30,7 +32,9 @@ def as_vector_env(env: Any) -> VectorEnv | None:
         return env
     if {"num_envs", "single_observation_space", "single_action_space"} <= has:
         return BatchedEnv(env)
-    return RslEnvs(env) if {"num_envs", "num_actions", "get_observations", "step"} <= has else None
+    if {"num_envs", "num_actions", "get_observations", "step"} <= has:
+        return RslEnvs(env)
+    return JaxEnvs(env) if {"observation_size", "action_size", "reset", "step"} <= has else None
 
 
 class BatchedEnv(VectorEnv):
@@ -114,6 +118,49 @@ class PoolEnvs(BatchedEnv):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         dtype = self.single_action_space.dtype  # EnvPool converts none
         return super().step(tree.map_structure(lambda x: np.asarray(x, dtype), actions))
+
+
+class JaxEnvs(BatchedEnv):
+    """A batched env of Brax as a vector env of tensors that share JAX's memory (Brax 0.14.2, ``brax/envs/base.py`` and
+    ``brax/envs/wrappers/training.py``). Actions are from -1 to 1.
+
+    Args:
+        env: The env, made with ``auto_reset`` and ``batch_size``: ``brax.envs.create("ant", batch_size=4096)``.
+
+    Raises:
+        ValueError: If the env is not batched, or does not limit the time of episodes.
+    """
+
+    def __init__(self, env: Any) -> None:
+        jax = import_module("jax")  # which an env of Brax has imported
+
+        self._jax, self._key = jax, jax.random.PRNGKey(0)
+        self._jitted_reset, self._jitted_step = jax.jit(env.reset), jax.jit(env.step)
+        state = jax.eval_shape(env.reset, self._key)
+        if state.reward.ndim != 1 or "truncation" not in state.info:
+            raise ValueError(
+                f"{type(env).__name__}: expected a batch of envs with a time limit, got rewards of shape "
+                f"{state.reward.shape} and {[*state.info]} in info. Make it by brax.envs.create(name, batch_size=...)."
+            )
+        obs_space: Any = tree.map_structure(lambda leaf: _unbounded(leaf.shape[1:]), state.obs)
+        if isinstance(obs_space, dict):
+            obs_space = gym.spaces.Dict(obs_space)
+        action_space = gym.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+        self._adopt(env, state.reward.shape[0], obs_space, action_space)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._key = self._jax.random.PRNGKey(seed)
+        self._key, key = self._jax.random.split(self._key)
+        self._state = self._jitted_reset(key)
+        return tree.map_structure(torch.from_dlpack, self._state.obs), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._state = state = self._jitted_step(self._state, self._jax.dlpack.from_dlpack(actions.contiguous()))
+        results = state.obs, state.reward, state.done, state.info["truncation"], state.metrics
+        in_torch: Any = tree.map_structure(torch.from_dlpack, results)
+        obs, rewards, dones, late, log = in_torch
+        return obs, rewards, dones != late, late != 0, {"time_outs": late, "log": log}
 
 
 def _as_dict(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -52,7 +52,8 @@ class VectorGuard:
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
         """Check the results of one vector step: `info` always, and the other results if a check is due or a dtype has
-        changed. No check of tensors is due after two fragments. The leaves of `obs` are ``[N, ...]``, rewards and flags ``[N]``, all of NumPy or torch.
+        changed. No check of tensors is due after two fragments. The leaves of `obs` are ``[N, ...]``, rewards and flags
+        ``[N]``, all of NumPy or torch.
 
         Raises:
             TypeError, ValueError: If a value is wrong; names the step, the leaf and, for an observation outside the

@@ -123,3 +123,33 @@ def test_envpool_gives_the_rows_of_gymnasium_with_a_reset_after_each_end() -> No
         obs, over = after, terminated | truncated
     assert not truncated.any()
     made.close()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_an_env_of_brax_gives_its_own_rows_as_tensors_and_trains() -> None:
+    envs = pytest.importorskip("brax.envs", reason="Brax is not installed")
+    import jax
+
+    def make(settings: Any) -> Any:
+        return envs.create("inverted_pendulum", batch_size=4, episode_length=6, backend="generalized")
+
+    batch, twin = make_vector_env(make, {}, 4), make({})
+    obs, _ = batch.reset(seed=3)
+    state = jax.jit(twin.reset)(jax.random.split(jax.random.PRNGKey(3))[1])
+    step, late = jax.jit(twin.step), 0
+    for _ in range(12):
+        np.testing.assert_array_equal(obs, state.obs)
+        actions = torch.rand(4, 1) * 2 - 1
+        obs, rewards, terminated, truncated, info = batch.step(actions)
+        state = step(state, actions.numpy())
+        np.testing.assert_array_equal(rewards, state.reward)
+        np.testing.assert_array_equal(terminated | truncated, state.done)
+        np.testing.assert_array_equal(info["time_outs"], state.info["truncation"])
+        assert not (terminated & truncated).any()
+        late += int(truncated.sum())
+    assert late
+    with config(make).build() as algorithm:
+        algorithm.train()
+        assert torch.is_tensor(algorithm.sample()["rewards"])
+    with pytest.raises(ValueError, match="expected a batch of envs with a time limit"):
+        make_vector_env(lambda settings: envs.create("fast"), {}, 1)
