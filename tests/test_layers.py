@@ -156,7 +156,7 @@ ROOMS = (
     "algorithms.dqn algorithms.ppo algorithms.sac algorithms.td3",
     "algorithms.a2c algorithms.ddpg algorithms.impala algorithms.iql algorithms.marwil",
     "algorithms.appo algorithms.bc algorithms.recording",
-    "algorithms.tuning",
+    "algorithms.doctor algorithms.tuning",
     "algorithms.cli algorithms.ray_tune",
     "algorithms.shell",
 )

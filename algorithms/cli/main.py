@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from algorithms.cli.compare import compare
+from algorithms.cli.doctor import doctor
 from algorithms.cli.evaluate import evaluate
 from algorithms.cli.exits import OK, USAGE, UsageError, exit_code_of
 from algorithms.cli.explain import explain
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "plot": ("RUN ... [flags]", plot),
     "compare": ("RUN RUN ... [flags]", compare),
     "inspect": ("CKPT [flags]", inspect),
+    "doctor": ("ENV [flags]", doctor),
     "explain": ("ENV [flags]", explain),
     "list": ("[algorithms|presets|spaces]", list_known),
 }

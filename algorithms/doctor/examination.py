@@ -31,6 +31,7 @@ TRACE = 300
 """Number of resets and steps in which two plays of an env are compared."""
 
 _SEED = 7
+_MOST_DRAWN = 1_000  # returns and seconds
 _WINDOW = 100  # episodes that the return of a training is averaged over
 
 
@@ -108,7 +109,7 @@ class Examination:
 
     def _compare(self, env: Any, other: Any) -> None:
         """Report randomness that no seed determines, state that outlasts a reset, and actions without effect."""
-        until = self._begin("playing the same seed again", 0.05)
+        until = self._begin("playing the same seed again", 0.03)
         first = list[Any]()
         for moment in islice(moments(env, _SEED), TRACE):
             first.append(moment.digest())
@@ -142,7 +143,8 @@ class Examination:
         has_time_limit = isinstance(env, OneAgent) and env.has_time_limit
         for finding in play.findings(has_time_limit=has_time_limit, is_raw=is_raw):
             self.report(finding)
-        self.measured |= {"returns": play.returns, "step_seconds": play.step_seconds}
+        every = math.ceil(len(play.step_seconds) / _MOST_DRAWN)
+        self.measured |= {"returns": play.returns[-_MOST_DRAWN:], "step_seconds": play.step_seconds[::every]}
 
     def _visit_corners(self, env: Any) -> None:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
@@ -169,9 +171,8 @@ class Examination:
         if not points:
             self.report(Finding("time", f"one iteration takes more than {self.seconds / 2:.0f} s"))
             return
-        framework = seconds.pop("bookkeeping") + total - seconds.total()
-        env = seconds.pop("env_step")
-        shares = {"env": env, "nets": seconds.total(), "framework": framework}
+        env, _ = seconds.pop("env_step"), seconds.pop("bookkeeping")
+        shares = {"env": env, "nets": seconds.total(), "framework": total - env - seconds.total()}
         text = ", ".join(f"{name} {value / total:.0%}" for name, value in shares.items())
         self.report(Finding("time", f"{points[-1][0] / total:,.0f} steps a second: {text}"))
         self.measured["curve"] = curve = [point for point in points if math.isfinite(point[1])]
@@ -183,9 +184,8 @@ class Examination:
         margin = 2 * pstdev(random_returns) * math.sqrt(counts)
         if curve[-1][1] <= fmean(random_returns) + margin:
             shown = " → ".join(return_text(value) for _, value in curve[:: math.ceil(len(curve) / 6)])
-            self.report(
-                Finding("learning", f"random play returns {return_text(fmean(random_returns))}, training {shown}")
-            )
+            text = f"random play returns {return_text(fmean(random_returns))}, training {shown}"
+            self.report(Finding("learning", text))
 
 
 @contextmanager
