@@ -7,185 +7,144 @@ import logging
 import math
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from itertools import islice
-from statistics import fmean, pstdev
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
-from algorithms.doctor.findings import Finding, finding_of
-from algorithms.doctor.random_play import RandomPlay
-from algorithms.doctor.subject import OneAgent, at_corners, envs_of, moments
+from algorithms.doctor.findings import Finding, finding, finding_of
+from algorithms.doctor.random_play import TRACE, RandomPlay
+from algorithms.doctor.subject import at_corners, envs_of, moments
 from algorithms.run.text import return_text
 from catalog.spaces import array_leaves
 
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
-TRACE = 300
-"""Number of resets and steps in which two plays of an env are compared."""
-
-_SEED = 7
-_MOST_DRAWN = 1_000  # returns and seconds
-_WINDOW = 100  # episodes that the return of a training is averaged over
 
 
 class _TimeUp(BaseException):
     """Raised in the middle of an iteration. No Exception, which the guard of an env would take for one of the env."""
 
 
-class _Log(logging.Handler):
-    """Reports what the library logs about the env, each text once."""
-
-    def __init__(self, report: Callable[[Finding], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._report, self._known = report, set[str]()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if text not in self._known:
-            self._known.add(text)
-            self._report(Finding("unread-mask" if "nothing reads the mask" in text else "logged", text))
-
-
-@dataclass
-class Examination:
-    """Examines the env of ``config`` for about ``seconds``. The first fault ends the examination.
+class Examination(logging.Handler):
+    """Examines the env of ``config`` for about ``seconds``. The first fault ends the examination. What the library logs
+    meanwhile is a finding, too.
 
     Args:
         config: The env, and the algorithm to train with.
         seconds: How long to play and train.
-        report: Called with each finding.
-        say: Called with what is done next, and its seconds if it goes well.
+        say: Called with what is done next, and with its seconds if they are known.
 
     Attributes:
-        measured: Numbers for a picture: ``returns`` of random play, ``curve``, pairs of env steps and mean return of
-            the training, and the seconds of each step in random play, ``step_seconds``.
+        findings: What was found.
+        play: The random play.
+        curve: Env steps and mean return after each iteration of the training.
     """
 
-    config: AlgorithmConfig
-    seconds: float
-    report: Callable[[Finding], None]
-    say: Callable[[str, float], None]
-    measured: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, config: AlgorithmConfig, seconds: float, say: Callable[..., None]) -> None:
+        super().__init__(logging.WARNING)
+        self._config, self._seconds, self._say = config, seconds, say
+        self.findings, self.play, self.curve = list[Finding](), RandomPlay(), list[tuple[int, float]]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.findings.append(finding("logged", record.getMessage()))
 
     def run(self) -> None:
-        """Make the env, examine it, and report what is found."""
-        printed, log, logger = io.StringIO(), _Log(self.report), logging.getLogger("rlmodule")
-        logger.addHandler(log)
-        name_of_error = "contract"
+        """Make the env, and examine it."""
+        logger, name_of_error = logging.getLogger("rlmodule"), "contract"
+        logger.addHandler(self)
         try:
-            with redirect_stdout(printed), ExitStack() as opened:
-                self._begin("making the env")
-                envs = [opened.enter_context(closing(env)) for env in envs_of(self.config)]
+            with ExitStack() as opened:
+                opened.enter_context(redirect_stdout(io.StringIO()))
+                self._say("making the env")
+                envs = [opened.enter_context(closing(env)) for env in envs_of(self._config)]
+                self._say("building the nets")
                 name_of_error = "spaces"
-                self._begin("building the nets")
-                algorithm = opened.enter_context(self.config.build())
+                algorithm = opened.enter_context(self._config.build())
                 name_of_error = "contract"
-                play = RandomPlay()
                 if envs:  # a ready vector env has none
-                    self._compare(*envs[:2])
-                    before = printed.tell()
-                    self._play(envs[0], play, algorithm)
-                    if text := printed.getvalue()[before:].strip():
-                        self.report(Finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}"))
-                    self._visit_corners(envs[0])
+                    self.findings += self._play(envs[0], algorithm)
+                    self.findings += self._compare(*envs[:2])
+                    self.findings += self._visit_corners(envs[0])
                 name_of_error = "training"
-                self._train(algorithm, play.returns)
+                self.findings += self._train(algorithm)
         except (Exception, SystemExit) as error:
-            self.report(finding_of(error, name_of_error))
+            self.findings.append(finding_of(error, name_of_error))
         finally:
-            logger.removeHandler(log)
+            logger.removeHandler(self)
 
-    def _begin(self, what: str, share: float = 0.0) -> float:
-        """Say ``what`` is done for a ``share`` of the time, and return when that is over."""
-        self.say(what, share * self.seconds)
-        return perf_counter() + share * self.seconds
+    def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Finding]:
+        """Play at random, and yield what that shows."""
+        self._say("playing at random", self._seconds / 4)
+        until = perf_counter() + self._seconds / 4
+        with redirect_stdout(io.StringIO()) as printed:
+            for moment in moments(env):
+                self.play.add(moment)
+                if perf_counter() > until or len(self.play.step_seconds) == MOST_STEPS:
+                    break
+        if text := printed.getvalue().strip():
+            yield finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}")
+        modules = dict(algorithm.learner_group.module.items()).values()
+        yield from self.play.findings(is_raw=any(module.observation_normalizer is None for module in modules))
 
-    def _compare(self, env: Any, other: Any) -> None:
-        """Report randomness that no seed determines, state that outlasts a reset, and actions without effect."""
-        until = self._begin("playing the same seed again", 0.03)
-        first = list[Any]()
-        for moment in islice(moments(env, _SEED), TRACE):
-            first.append(moment.digest())
-            if perf_counter() > until:
-                break
-
-        def differences(env: Any) -> Iterator[bool]:
-            return (moment.digest() != digest for moment, digest in zip(moments(env, _SEED), first, strict=False))
+    def _compare(self, env: Any, other: Any) -> Iterator[Finding]:
+        """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
+        self._say("playing the same seed again")
+        first = self.play.trace
 
         def first_difference(*envs: Any) -> int | None:
-            in_turn = zip(*map(differences, envs), strict=True)
-            return next((number for number, differ in enumerate(in_turn) if any(differ)), None)
+            for number, (digest, *others) in enumerate(zip(first, *map(moments, envs), strict=False)):
+                if any(moment.digest() != digest for moment in others):
+                    return number
+            return None
 
         if (at := first_difference(other)) is not None:
-            self.report(Finding("seed", f"two envs with seed {_SEED} and the same actions differ after {at} steps"))
+            yield finding("seed", f"two envs with the same seed and actions differ after {at} steps")
         elif (at := first_difference(env, other)) is not None:
-            text = f"envs that are reset again with seed {_SEED}, and step in turn, differ from a new one"
-            self.report(Finding("leak", f"{text} after {at} steps"))
-        if [moment.digest() for moment in islice(moments(env, _SEED, action_seed=100), len(first))] == first:
-            self.report(Finding("actions", f"{len(first):,} steps were the same with other actions"))
+            yield finding("leak", f"envs that are reset again, and step in turn, differ from new ones after {at} steps")
+        if [moment.digest() for moment in islice(moments(env, action_seed=100), len(first))] == first:
+            yield finding("actions", f"{len(first)} steps were the same with other actions")
 
-    def _play(self, env: Any, play: RandomPlay, algorithm: Algorithm) -> None:
-        """Play at random, and report what that shows."""
-        until = self._begin("playing at random", 0.25)
-        for moment in moments(env, _SEED):
-            play.add(moment)
-            if perf_counter() > until or len(play.step_seconds) == MOST_STEPS:
-                break
-        modules = dict(algorithm.learner_group.module.items()).values()
-        is_raw = any(module.observation_normalizer is None for module in modules)
-        has_time_limit = isinstance(env, OneAgent) and env.has_time_limit
-        for finding in play.findings(has_time_limit=has_time_limit, is_raw=is_raw):
-            self.report(finding)
-        every = math.ceil(len(play.step_seconds) / _MOST_DRAWN)
-        self.measured |= {"returns": play.returns[-_MOST_DRAWN:], "step_seconds": play.step_seconds[::every]}
-
-    def _visit_corners(self, env: Any) -> None:
+    def _visit_corners(self, env: Any) -> Iterator[Finding]:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
         leaves = [leaf.space for space in env.action_spaces.values() for leaf in array_leaves(space)]
         boxes = [space for space in leaves if isinstance(space, spaces.Box)]
         if unbounded := [box for box in boxes if not box.is_bounded()]:
-            self.report(Finding("action-bounds", f"there are none in {unbounded[0]}"))
+            yield finding("action-bounds", f"there are none in {unbounded[0]}")
         for share in (0.0, 1.0, 0.5) if boxes else ():
-            until = self._begin("taking extreme actions", 0.03)
-            for _ in islice(moments(env, _SEED, at_corners(share)), TRACE):
-                if perf_counter() > until:
-                    break
+            self._say("taking extreme actions")
+            with _time_limit(self._seconds / 20):
+                for _ in islice(moments(env, at_corners(share)), TRACE):
+                    pass
 
-    def _train(self, algorithm: Algorithm, random_returns: Sequence[float]) -> None:
-        """Train until the time is up. Report where it went, and whether the returns grew."""
-        self._begin(f"training with {type(algorithm).__name__}", 0.5)
-        points, seconds, total = list[tuple[int, float]](), Counter[str](), 0.0
-        with _time_limit(self.seconds * 0.5):
+    def _train(self, algorithm: Algorithm) -> Iterator[Finding]:
+        """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
+        self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
+        seconds, total = Counter[str](), 0.0
+        with _time_limit(self._seconds / 2):
             while True:
                 result = algorithm.train()
-                points.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
                 seconds.update(result["timers"])
                 total = result["time_total_s"]
-        if not points:
-            self.report(Finding("time", f"one iteration takes more than {self.seconds / 2:.0f} s"))
+                if algorithm.metrics.episodes:
+                    self.curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
+        if not total:
+            yield finding("time", f"one iteration takes more than {self._seconds / 2:.0f} s")
             return
-        env, _ = seconds.pop("env_step"), seconds.pop("bookkeeping")
-        shares = {"env": env, "nets": seconds.total(), "framework": total - env - seconds.total()}
-        text = ", ".join(f"{name} {value / total:.0%}" for name, value in shares.items())
-        self.report(Finding("time", f"{points[-1][0] / total:,.0f} steps a second: {text}"))
-        self.measured["curve"] = curve = [point for point in points if math.isfinite(point[1])]
-        if not (random_returns and curve):
-            self.report(Finding("learning", "no return to compare, as no episode ended"))
-            return
-        # two standard errors, if the spread of the returns in training is that of random play
-        counts = 1 / len(random_returns) + 1 / min(algorithm.metrics.episodes, _WINDOW)
-        margin = 2 * pstdev(random_returns) * math.sqrt(counts)
-        if curve[-1][1] <= fmean(random_returns) + margin:
-            shown = " → ".join(return_text(value) for _, value in curve[:: math.ceil(len(curve) / 6)])
-            text = f"random play returns {return_text(fmean(random_returns))}, training {shown}"
-            self.report(Finding("learning", text))
+        env, nets = seconds["env_step"], seconds.total() - seconds["env_step"] - seconds["bookkeeping"]
+        shares = f"env {env / total:.0%}, nets {nets / total:.0%}, framework {1 - (env + nets) / total:.0%}"
+        yield finding("time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}")
+        returns = self.play.returns[:-1] or [math.nan]
+        mean, margin = np.mean(returns), 2 * np.std(returns) / math.sqrt(len(returns))  # two standard errors
+        if not self.curve or not self.curve[-1][1] > mean + margin:
+            shown = [return_text(value) for _, value in self.curve[:: math.ceil(len(self.curve) / 6) or 1]]
+            yield finding("learning", f"random play returns {return_text(float(mean))}, training {' → '.join(shown)}")
 
 
 @contextmanager
@@ -195,7 +154,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
     def end(number: int, frame: Any) -> None:
         raise _TimeUp
 
-    before = signal.signal(signal.SIGALRM, end)
+    signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -203,4 +162,3 @@ def _time_limit(seconds: float) -> Iterator[None]:
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

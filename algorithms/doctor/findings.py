@@ -37,8 +37,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "reset-cost": ("warning", "Load files and start simulators in __init__, and let reset() only set the state."),
     "memory": ("warning", "Look for a list that grows with each step, such as of frames or infos."),
     "prints": ("warning", "Remove the print(), which takes longer than many steps."),
-    "unread-mask": ("warning", "Wrap the env as the text says, and the mask is obeyed."),
-    "logged": ("note", "Read the text: the run goes on."),
+    "logged": ("note", "Do what the text says; the run goes on without."),
     "learning": ("note", "Half a minute is too little for most tasks. If a long run is as flat, see the curve first."),
     "time": ("note", "If the env takes most and a step takes over 1 ms, set gym_env_vectorize_mode='async'."),
 }
@@ -53,27 +52,27 @@ _BY_TEXT = {
 
 
 class Finding(NamedTuple):
-    """One thing that was found in an env: a name of :data:`KINDS`, and what was found, as text."""
+    """One thing that was found in an env: its name in :data:`KINDS`, and what was found, as text."""
 
+    severity: Severity
     name: str
     found: str
+    remedy: str
 
-    @property
-    def severity(self) -> Severity:
-        return KINDS[self.name][0]
 
-    @property
-    def remedy(self) -> str:
-        return KINDS[self.name][1]
+def finding(name: str, found: str) -> Finding:
+    """Return the finding ``name`` with its severity and remedy."""
+    severity, remedy = KINDS[name]
+    return Finding(severity, name, found, remedy)
 
 
 def finding_of(error: BaseException, otherwise: str) -> Finding:
     """Return the fault that ``error`` shows, which ended the examination. ``otherwise`` is its name if neither the
     type nor the text of the error says more."""
     text = str(error).partition("\n")[0] or type(error).__name__
-    if isinstance(error, ImportError):
-        return Finding("import", text)
     if isinstance(error, EnvError):
         otherwise = "raises"
-    matches = (name for name, pattern in _BY_TEXT.items() if re.search(pattern, text))
-    return Finding(next(matches, otherwise), text)
+    elif isinstance(error, ImportError):
+        otherwise = "import"
+    names = (name for name, pattern in _BY_TEXT.items() if re.search(pattern, text))
+    return finding(next(names, otherwise), text)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
+from algorithms.doctor.examination import Examination
 from algorithms.doctor.findings import SEVERITIES, Finding
 from algorithms.loggers.base import replace_file
 from algorithms.run.plotting import COLOURS
@@ -16,35 +16,35 @@ from catalog.errors import printable
 
 
 def report_text(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as text that is also Markdown, the most serious first."""
-    counts = [f"{sum(finding.severity == name for finding in findings)} {name}s" for name in SEVERITIES]
-    lines = [f"{title}: {', '.join(counts)}", ""]
-    for finding in sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)):
+    """Return the findings as text that is also Markdown."""
+    counts = [f"{name}s: {sum(finding.severity == name for finding in findings)}" for name in SEVERITIES]
+    lines = [f"{title}. {', '.join(counts)}", ""]
+    for finding in findings:
         lines += [f"- {finding.severity}, {finding.name}: {printable(finding.found)}", f"  → {finding.remedy}"]
     return "\n".join(lines)
 
 
-def write_page(folder: Path, text: str, measured: Mapping[str, Any]) -> None:
-    """Write doctor.md to ``folder``, and doctor.png if anything was measured."""
+def write_page(folder: Path, text: str, examination: Examination | None) -> None:
+    """Write doctor.md, and doctor.png if the env was played, to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    if measured:
-        _draw(measured, folder / "doctor.png")
+    if examination is not None and examination.play.step_seconds:
+        _draw(examination, folder / "doctor.png")
         text += "\n\n![returns, and the time of a step](doctor.png)"
     replace_file(folder / "doctor.md", f"# {text}\n")
 
 
-def _draw(measured: Mapping[str, Any], out: Path) -> None:
+def _draw(examination: Examination, out: Path) -> None:
     """Draw the returns of random play and of the training, and how long steps take."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     returns, times = figure.subplots(1, 2)
-    if measured["returns"]:
-        returns.axhline(fmean(measured["returns"]), color="grey", linestyle=":", label="random play, mean")
-    curve = np.reshape(measured.get("curve", ()), (-1, 2))
-    returns.plot(*curve.T, "o-", color=COLOURS[0], markersize=4, label="training")
+    if examination.curve:
+        returns.plot(*zip(*examination.curve, strict=True), "o-", color=COLOURS[0], markersize=4, label="training")
+    if ended := examination.play.returns[:-1]:
+        returns.axhline(fmean(ended), color="grey", linestyle=":", label="random play, mean")
+        returns.legend(frameon=False)
     returns.set(title="returns", xlabel="env steps", ylabel="mean episode return")
-    returns.legend(frameon=False)
-    times.hist(np.array(measured["step_seconds"]) * 1e3, bins=50, log=True, color=COLOURS[0])
+    times.hist(np.array(examination.play.step_seconds) * 1e3, bins=50, log=True, color=COLOURS[0])
     times.set(title="time of a step of the env", xlabel="ms", ylabel="steps")
     figure.savefig(out, dpi=120)
