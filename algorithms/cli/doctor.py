@@ -82,9 +82,8 @@ def _report(
     """Print the findings, write the page if asked to, and return the exit code."""
     findings = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     text = report_text(f"{env} with {flags.algo}", findings)
+    as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
+    print(json.dumps(as_json, indent=2) if flags.json else text, file=out)
     if flags.run_dir is not None:
         write_page(Path(flags.run_dir), text, examination)
-    if flags.json:
-        text = json.dumps({"env": env, "algo": flags.algo, "findings": [item._asdict() for item in findings]}, indent=2)
-    print(text, file=out)
     return FAILED if any(finding.severity == "fault" for finding in findings) else OK

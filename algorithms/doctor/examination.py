@@ -144,7 +144,8 @@ class Examination(logging.Handler):
         mean, margin = np.mean(returns), 2 * np.std(returns) / math.sqrt(len(returns))  # two standard errors
         if not self.curve or not self.curve[-1][1] > mean + margin:
             shown = [return_text(value) for _, value in self.curve[:: math.ceil(len(self.curve) / 6) or 1]]
-            yield finding("learning", f"random play returns {return_text(float(mean))}, training {' → '.join(shown)}")
+            text = f"random play returns {return_text(float(mean))}, training {' → '.join(shown) or '–'}"
+            yield finding("learning", text)
 
 
 @contextmanager
