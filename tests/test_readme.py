@@ -35,6 +35,7 @@ from algorithms.appo import APPOConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.compare import CompareFlags
+from algorithms.cli.doctor import DoctorFlags
 from algorithms.cli.evaluate import EvaluateFlags
 from algorithms.cli.export import ExportFlags
 from algorithms.cli.flags import parse
@@ -306,11 +307,12 @@ def check_command(command: str) -> None:
                     del args[place : place + 1 + len([*values])]
                 args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
-        case "rlmodule", [("evaluate" | "export" | "push" | "plot" | "compare" | "inspect") as name, *args] if (
-            "--help" not in args
-        ):
+        case "rlmodule", [
+            ("evaluate" | "export" | "push" | "plot" | "compare" | "inspect" | "doctor") as name,
+            *args,
+        ] if "--help" not in args:
             known = {"evaluate": EvaluateFlags, "export": ExportFlags, "push": PushFlags}
-            known |= {"plot": PlotFlags, "compare": CompareFlags, "inspect": InspectFlags}
+            known |= {"plot": PlotFlags, "compare": CompareFlags, "inspect": InspectFlags, "doctor": DoctorFlags}
             flags = known[name]
             parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
         case "rlmodule", ["tune", *args]:

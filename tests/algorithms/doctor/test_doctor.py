@@ -1,0 +1,149 @@
+"""The doctor names each planted fault, and leaves healthy envs alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from algorithms.cli.main import main
+from algorithms.doctor.examination import Examination
+from algorithms.doctor.findings import KINDS, Finding
+from algorithms.ppo import PPOConfig
+from tests.algorithms.doctor import faulty_envs, walk
+from tests.algorithms.doctor.table import FAULTS, GYMNASIUM, PETTINGZOO, Planted, drawn
+
+ROOT = Path(__file__).resolve().parents[3]
+NOT_IN_THIS_PROCESS = ("KillsProcess", "HangsInReset", "does_not_import:ENV")
+QUICK = (
+    "WrongShape",
+    "NanAtCorners",
+    "LeaksState",
+    "NoEffect",
+    "Prints",
+    "ForbidsAll",
+    "VaryingAgents",
+    "NeedsDisplay",
+)
+FOLDER = "tests.algorithms.doctor"
+
+
+def examined(env: object, seconds: float) -> list[Finding]:
+    config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
+    examination = Examination(config, seconds, lambda *what: None)
+    examination.run()
+    return examination.findings
+
+
+def serious(findings: list[Finding]) -> list[str]:
+    return [finding.name for finding in findings if finding.severity != "note"]
+
+
+def command(*args: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "algorithms.cli", "doctor", *args]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
+
+
+def named(planted: Planted, seconds: float) -> None:
+    findings = examined(getattr(faulty_envs, planted.env), seconds)
+    assert planted.finding in [finding.name for finding in findings]
+    assert planted.is_fault == any(finding.severity == "fault" for finding in findings)
+
+
+@pytest.mark.parametrize("planted", [row for row in FAULTS if row.env in QUICK], ids=lambda row: row.env)
+def test_faults_are_named(planted: Planted) -> None:
+    named(planted, seconds=1)
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
+@pytest.mark.parametrize(
+    "planted", [row for row in FAULTS if row.env not in NOT_IN_THIS_PROCESS], ids=lambda row: row.env
+)
+def test_all_faults_are_named(planted: Planted) -> None:
+    named(planted, seconds=5)
+
+
+@pytest.mark.parametrize("env", [walk.Walk, walk.PushedWalk, walk.MaskedWalk, walk.Walks])
+def test_the_same_envs_without_a_fault_are_healthy(env: type) -> None:
+    assert not serious(examined(env, seconds=1))
+
+
+def test_a_ready_vector_env_is_only_trained_on() -> None:
+    findings = examined(lambda config: gym.make_vec("CartPole-v1", 8, "vector_entry_point"), seconds=1)
+    assert [finding.name for finding in findings] == ["time", "learning"]
+
+
+def test_a_wrong_command_line_is_no_fault_of_the_env(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 2
+    assert main(["doctor", "CartPole-v1", "--second", "5"]) == 2
+    assert "--seconds" in capsys.readouterr().err
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
+def test_an_env_that_ends_its_process_is_named() -> None:
+    done = command(f"{FOLDER}.faulty_envs:KillsProcess", "--json", "--seconds", "1")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, finding["name"], finding["severity"]) == (1, "crash", "fault")
+    assert "code 3" in finding["found"]
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
+def test_an_env_that_hangs_or_does_not_import_is_named() -> None:
+    done = command(f"{FOLDER}.faulty_envs:HangsInReset", "--timeout", "2", "--seconds", "1")
+    assert done.returncode == 1
+    assert "fault, hang: no answer for 2 s" in done.stdout
+    assert "faulty_envs.py" in done.stderr  # where it waits
+    done = command(f"{FOLDER}.does_not_import:ENV")
+    assert done.returncode == 1
+    assert "fault, import" in done.stdout
+    assert "simulator_that_is_not_installed" in done.stdout
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
+def test_the_page_shows_the_findings_and_a_picture(tmp_path: Path) -> None:
+    done = command(f"{FOLDER}.faulty_envs:Prints", "--seconds", "2", "--run-dir", str(tmp_path / "page"))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page" / "doctor.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {done.stdout.strip()}")  # nothing that the env prints
+    assert "warning, prints" in page
+    assert "doctor.png" in page
+    assert (tmp_path / "page" / "doctor.png").stat().st_size > 10_000
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [*GYMNASIUM, *PETTINGZOO])
+def test_healthy_envs_have_no_fault_and_at_most_one_warning(env: str) -> None:
+    done = command(env, "--json")
+    names = [finding["severity"] for finding in json.loads(done.stdout)["findings"]]
+    assert done.returncode == 0, done.stdout
+    assert names.count("warning") <= 1, done.stdout
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", drawn()[0], ids=lambda row: row.env)
+def test_faults_in_reserve_are_named(planted: Planted) -> None:
+    done = command(f"{FOLDER}.faulty_envs:{planted.env}", "--json", "--seconds", "10", "--timeout", "5")
+    assert planted.finding in [finding["name"] for finding in json.loads(done.stdout)["findings"]]
+    assert done.returncode == planted.is_fault
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize("env", drawn()[1])
+def test_envs_in_reserve_are_healthy(env: str) -> None:
+    test_healthy_envs_have_no_fault_and_at_most_one_warning(env)
+
+
+def test_the_docs_explain_every_finding() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    assert not [name for name, (severity, _) in KINDS.items() if f"| {severity} | `{name}` |" not in page]
