@@ -13,9 +13,8 @@ from algorithms.cli.exits import FAILED, OK, UsageError
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
-from algorithms.config import AlgorithmConfig
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import SEVERITIES, Finding, finding
+from algorithms.doctor.findings import SEVERITIES, finding
 from algorithms.doctor.page import report_text, write_page
 from catalog.settings import setting, settings_of
 
@@ -40,50 +39,46 @@ def doctor(args: Sequence[str]) -> int:
     preset, _ = preset_of(algo, env, "auto")
     config = algo(seed=1, torch_num_threads=1, **(preset.settings if preset else {}))
     config.update(changed_settings(typed, config))
+    examination = Examination(config, flags.seconds)
     if flags.in_process:
         with os.fdopen(os.dup(1), "w") as out:
             os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
-            examination = _examined(config, env, flags)
-            return _report(env, flags, examination.findings, examination, out)
+            _examine(examination, env, flags)
+            return _report(env, flags, examination, out)
     command = [sys.executable, "-m", "algorithms.cli", "doctor", "--in-process", *args]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.stdout:
         print(done.stdout, end="")
         return done.returncode
+    name, found = "crash", f"the process ended with code {done.returncode}; stderr shows in which step"
     if done.returncode == FAILED:  # by faulthandler
-        text = f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
-        found = finding("hang", text)
-    else:
-        found = finding("crash", f"the process ended with code {done.returncode}; stderr shows in which step")
-    return _report(env, flags, [found], None, sys.stdout)
+        name, found = "hang", f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
+    examination.findings.append(finding(name, found))
+    return _report(env, flags, examination, sys.stdout)
 
 
-def _examined(config: AlgorithmConfig, env: str, flags: DoctorFlags) -> Examination:
-    """Examine ``env`` in this process. End it if the env does not answer."""
+def _examine(examination: Examination, env: str, flags: DoctorFlags) -> None:
+    """Examine ``env`` in this process. End the process if the env does not answer."""
 
     def say(what: str, seconds: float = 0.0) -> None:
         print(f"{what} ...", file=sys.stderr, flush=True)
         faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
 
-    examination = Examination(config, flags.seconds, say)
     say("importing the env")
     try:
-        config.update({"env": environment(env)})
-        examination.run()
+        examination.config.update({"env": environment(env)})
+        examination.run(say)
     except UsageError as error:
         examination.findings.append(finding("import", str(error)))
     faulthandler.cancel_dump_traceback_later()
-    return examination
 
 
-def _report(
-    env: str, flags: DoctorFlags, findings: Sequence[Finding], examination: Examination | None, out: TextIO
-) -> int:
+def _report(env: str, flags: DoctorFlags, examination: Examination, out: TextIO) -> int:
     """Print the findings, write the page if asked to, and return the exit code."""
-    findings = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = sorted(examination.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text, file=out)
     if flags.run_dir is not None:
         write_page(Path(flags.run_dir), text, examination)
-    return FAILED if any(finding.severity == "fault" for finding in findings) else OK
+    return FAILED if findings and findings[0].severity == "fault" else OK

@@ -20,7 +20,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.findings import Finding, finding, finding_of
 from algorithms.doctor.random_play import TRACE, RandomPlay
-from algorithms.doctor.subject import at_corners, envs_of, moments
+from algorithms.doctor.subject import envs_of, moments
 from algorithms.run.text import return_text
 from catalog.spaces import array_leaves
 
@@ -39,7 +39,6 @@ class Examination(logging.Handler):
     Args:
         config: The env, and the algorithm to train with.
         seconds: How long to play and train.
-        say: Called with what is done next, and with its seconds if they are known.
 
     Attributes:
         findings: What was found.
@@ -47,26 +46,29 @@ class Examination(logging.Handler):
         curve: Env steps and mean return after each iteration of the training.
     """
 
-    def __init__(self, config: AlgorithmConfig, seconds: float, say: Callable[..., None]) -> None:
+    _say: Callable[..., None]
+
+    def __init__(self, config: AlgorithmConfig, seconds: float) -> None:
         super().__init__(logging.WARNING)
-        self._config, self._seconds, self._say = config, seconds, say
+        self.config, self._seconds = config, seconds
         self.findings, self.play, self.curve = list[Finding](), RandomPlay(), list[tuple[int, float]]()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.findings.append(finding("logged", record.getMessage()))
 
-    def run(self) -> None:
-        """Make the env, and examine it."""
+    def run(self, say: Callable[..., None]) -> None:
+        """Make the env, and examine it. ``say`` is called with what is done next, and its seconds if they are known."""
+        self._say = say
         logger, name_of_error = logging.getLogger("rlmodule"), "contract"
         logger.addHandler(self)
         try:
             with ExitStack() as opened:
                 opened.enter_context(redirect_stdout(io.StringIO()))
                 self._say("making the env")
-                envs = [opened.enter_context(closing(env)) for env in envs_of(self._config)]
+                envs = [opened.enter_context(closing(env)) for env in envs_of(self.config)]
                 self._say("building the nets")
                 name_of_error = "spaces"
-                algorithm = opened.enter_context(self._config.build())
+                algorithm = opened.enter_context(self.config.build())
                 name_of_error = "contract"
                 if envs:  # a ready vector env has none
                     self.findings += self._play(envs[0], algorithm)
@@ -90,8 +92,8 @@ class Examination(logging.Handler):
                     break
         if text := printed.getvalue().strip():
             yield finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}")
-        modules = dict(algorithm.learner_group.module.items()).values()
-        yield from self.play.findings(is_raw=any(module.observation_normalizer is None for module in modules))
+        modules = algorithm.learner_group.module.items()
+        yield from self.play.findings(is_raw=any(module.observation_normalizer is None for _, module in modules))
 
     def _compare(self, env: Any, other: Any) -> Iterator[Finding]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
@@ -115,12 +117,13 @@ class Examination(logging.Handler):
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
         leaves = [leaf.space for space in env.action_spaces.values() for leaf in array_leaves(space)]
         boxes = [space for space in leaves if isinstance(space, spaces.Box)]
-        if unbounded := [box for box in boxes if not box.is_bounded()]:
-            yield finding("action-bounds", f"there are none in {unbounded[0]}")
+        for box in boxes:
+            if not box.is_bounded():
+                yield finding("action-bounds", f"{box} has numbers without a bound")
         for share in (0.0, 1.0, 0.5) if boxes else ():
             self._say("taking extreme actions")
             with _time_limit(self._seconds / 20):
-                for _ in islice(moments(env, at_corners(share)), TRACE):
+                for _ in islice(moments(env, share=share), TRACE):
                     pass
 
     def _train(self, algorithm: Algorithm) -> Iterator[Finding]:

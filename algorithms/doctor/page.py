@@ -11,7 +11,6 @@ import numpy as np
 from algorithms.doctor.examination import Examination
 from algorithms.doctor.findings import SEVERITIES, Finding
 from algorithms.loggers.base import replace_file
-from algorithms.run.plotting import COLOURS
 from catalog.errors import printable
 
 
@@ -24,10 +23,10 @@ def report_text(title: str, findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def write_page(folder: Path, text: str, examination: Examination | None) -> None:
+def write_page(folder: Path, text: str, examination: Examination) -> None:
     """Write doctor.md, and doctor.png if the env was played, to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    if examination is not None and examination.play.step_seconds:
+    if examination.play.step_seconds:
         _draw(examination, folder / "doctor.png")
         text += "\n\n![returns, and the time of a step](doctor.png)"
     replace_file(folder / "doctor.md", f"# {text}\n")
@@ -40,11 +39,11 @@ def _draw(examination: Examination, out: Path) -> None:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     returns, times = figure.subplots(1, 2)
     if examination.curve:
-        returns.plot(*zip(*examination.curve, strict=True), "o-", color=COLOURS[0], markersize=4, label="training")
+        returns.plot(*zip(*examination.curve, strict=True), "o-", markersize=4, label="training")
     if ended := examination.play.returns[:-1]:
         returns.axhline(fmean(ended), color="grey", linestyle=":", label="random play, mean")
         returns.legend(frameon=False)
     returns.set(title="returns", xlabel="env steps", ylabel="mean episode return")
-    times.hist(np.array(examination.play.step_seconds) * 1e3, bins=50, log=True, color=COLOURS[0])
+    times.hist(np.array(examination.play.step_seconds) * 1e3, bins=50, log=True)
     times.set(title="time of a step of the env", xlabel="ms", ylabel="steps")
     figure.savefig(out, dpi=120)

@@ -81,8 +81,7 @@ class RandomPlay:
             text = f"a reset takes {reset * 1e3:.2g} ms, as long as {reset / step:,.0f} steps"
             yield finding("reset-cost", f"{text}, and all resets take longer than all steps")
         memory = self._memory[len(self._memory) // 3 :]  # what is loaded first does not count
-        if len(memory) > 2:
-            growth, late = memory[-1] - memory[0], memory[-1] - memory[len(memory) // 2]
-            of_a_step = growth / (len(memory) - 1) / _MEASURE_EVERY
-            if growth > _GROWTH and of_a_step > _GROWTH_OF_STEP and late > growth / 4:
-                yield finding("memory", f"the process grew by {growth / 1e6:.0f} MB, {of_a_step:,.0f} bytes a step")
+        growth = memory[-1] - memory[0] if memory else 0
+        of_a_step = growth / len(memory or [0]) / _MEASURE_EVERY
+        if growth > _GROWTH and of_a_step > _GROWTH_OF_STEP:
+            yield finding("memory", f"the process grew by {growth / 1e6:.0f} MB, {of_a_step:,.0f} bytes a step")

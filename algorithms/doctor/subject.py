@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -21,8 +23,7 @@ from rlmodule.envs.sync_vector_env import SyncEnvs
 AGENT = "agent"
 """The name that the only agent of an env gets."""
 
-Pick = Callable[[Space[Any], Any], Any]
-"""Function that chooses an action of a space, given the observation."""
+_SEED = 7
 
 
 class OneAgent:
@@ -31,6 +32,7 @@ class OneAgent:
     def __init__(self, guard: EnvGuard) -> None:
         self._guard, self.acting, self.is_over = guard, [AGENT], True
         self.action_spaces = {AGENT: guard.action_space}
+        self.close = guard.close
 
     def reset(self, *, seed: int | None) -> Any:
         result = self._guard.reset(seed=seed)
@@ -41,9 +43,6 @@ class OneAgent:
         result = self._guard.step(actions[AGENT])
         self.is_over = result[2] or result[3]
         return tuple({AGENT: part} for part in result)
-
-    def close(self) -> None:
-        self._guard.close()
 
 
 def envs_of(config: AlgorithmConfig) -> Sequence[Any]:
@@ -81,31 +80,34 @@ class Moment(NamedTuple):
         return [[to_array(leaf).tobytes() for leaf in tree.flatten(part)] for part in (self.obs, self[1:-1])]
 
 
-def at_random(space: Space[Any], obs: Any) -> Any:
-    """Return a random action that the mask in ``obs``, if any, allows."""
+def action_of(space: Space[Any], obs: Any, share: float | None) -> Any:
+    """Return a random action that the mask in ``obs``, if any, allows. With a ``share``, see :func:`_at_bounds`."""
+    if share is not None:
+        return map_spaces(partial(_at_bounds, share), space)
     if not isinstance(obs, Mapping) or "action_mask" not in obs:
         return space.sample()
     mask: Any = (np.asarray(obs["action_mask"]) != 0).astype(np.int8)
     if isinstance(space, spaces.MultiDiscrete):
         mask = tuple(np.split(mask, np.cumsum(space.nvec)[:-1]))
-    return space.sample(mask)
+    return space.sample(mask) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else space.sample()
 
 
-def at_corners(share: float) -> Pick:
-    """Return a function that picks each number of a Box at its upper bound with probability ``share``, else at the
-    lower one. It picks at random where there is no bound, and in other spaces."""
-
-    def leaf(space: Space[Any]) -> Any:
-        if not isinstance(space, spaces.Box):
-            return space.sample()
-        bounds = np.where(space.np_random.random(space.shape) < share, space.high, space.low)
-        return np.where(np.isfinite(bounds), bounds, space.sample())
-
-    return lambda space, obs: map_spaces(leaf, space)
+def _at_bounds(share: float, space: Space[Any]) -> Any:
+    """Return an action with each number of a Box at its upper bound with probability ``share``, else at the lower one,
+    and at random where there is no bound."""
+    if not isinstance(space, spaces.Box):
+        return space.sample()
+    bounds = np.where(space.np_random.random(space.shape) < share, space.high, space.low)
+    return np.where(np.isfinite(bounds), bounds, space.sample())
 
 
-def moments(env: Any, pick: Pick = at_random, action_seed: int = 0) -> Iterator[Moment]:
+def moments(env: Any, *, share: float | None = None, action_seed: int = 0) -> Iterator[Moment]:
     """Play episodes, always with the same seed of the env, and yield each reset and step.
+
+    Args:
+        env: An env of several agents, in its guard.
+        share: See :func:`_at_bounds`; None plays at random.
+        action_seed: Seed of the actions.
 
     Raises:
         ValueError: If an observation or a reward is not finite.
@@ -113,23 +115,16 @@ def moments(env: Any, pick: Pick = at_random, action_seed: int = 0) -> Iterator[
     action_spaces = copy.deepcopy(env.action_spaces)  # which envs may share
     for number, space in enumerate(action_spaces.values()):
         space.seed(action_seed + number)
-    seed, steps = 7, 0
-    while True:
+    obs: dict[Any, Any] = {}
+    for number in itertools.count():
+        is_step = number > 0 and not env.is_over
+        actions = {agent: action_of(action_spaces[agent], obs[agent], share) for agent in env.acting if is_step}
         start = perf_counter()
-        obs, _ = env.reset(seed=seed)
-        yield _finite(Moment(obs, {}, False, False, False, perf_counter() - start), steps)
-        seed = None
-        while not env.is_over:
-            actions = {agent: pick(action_spaces[agent], obs[agent]) for agent in env.acting}
-            start = perf_counter()
+        if is_step:
             obs, rewards, _, truncateds, _ = env.step(actions)
-            seconds = perf_counter() - start
-            steps += 1
-            yield _finite(Moment(obs, rewards, env.is_over, any(truncateds.values()), True, seconds), steps)
-
-
-def _finite(moment: Moment, steps: int) -> Moment:
-    """Return ``moment``. Raise ValueError if a number in it is not finite."""
-    for path, number, index in wrong_numbers({"obs": moment.obs, "rewards": moment.rewards}, None):
-        raise not_finite(f"step {steps}, {path}", number, index)
-    return moment
+        else:
+            obs, rewards, truncateds = env.reset(seed=None if number else _SEED)[0], {}, {}
+        seconds = perf_counter() - start
+        for path, value, index in wrong_numbers({"obs": obs, "rewards": rewards}, None):
+            raise not_finite(f"after {number} resets and steps, {path}", value, index)
+        yield Moment(obs, rewards, env.is_over, any(truncateds.values()), is_step, seconds)
