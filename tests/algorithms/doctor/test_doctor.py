@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -71,6 +72,16 @@ def test_all_faults_are_named(planted: Planted) -> None:
 @pytest.mark.parametrize("env", [walk.Walk, walk.PushedWalk, walk.MaskedWalk, walk.Walks])
 def test_the_same_envs_without_a_fault_are_healthy(env: type) -> None:
     assert not serious(examined(env, seconds=1))
+
+
+@pytest.mark.parametrize("corner", [-1.0, 1.0])
+def test_a_simulation_that_breaks_at_a_bound_alone_is_named(corner: float) -> None:
+    class Fragile(walk.PushedWalk):
+        def moved(self, action: Any) -> float:
+            return float("nan") if action[0] == corner else super().moved(action)
+
+    (fault,) = examined(Fragile, seconds=1)
+    assert (fault.name, fault.severity) == ("nan", "fault")
 
 
 def test_a_ready_vector_env_is_only_trained_on() -> None:
