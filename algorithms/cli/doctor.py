@@ -26,7 +26,7 @@ class DoctorFlags(CommandFlags):
     algo: str = setting("ppo", "The algorithm to train with for a moment.")
     run_dir: str | None = setting(None, "Folder for doctor.md and doctor.png; None only prints.")
     json: bool = setting(False, "Print the findings as JSON.")
-    seconds: float = setting(45.0, "Time to play and train, in addition to the start of Python.", gt=0)
+    seconds: float = setting(35.0, "Time to play and train, in addition to the start of Python.", gt=0)
     timeout: float = setting(20.0, "Seconds after which an env that does not answer hangs.", gt=0)
     in_process: bool = setting(False, "Examine in this process, for a debugger.")
 

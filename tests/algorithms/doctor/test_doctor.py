@@ -82,6 +82,7 @@ def test_a_simulation_that_breaks_at_a_bound_alone_is_named(corner: float) -> No
 
     (fault,) = examined(Fragile, seconds=1)
     assert (fault.name, fault.severity) == ("nan", "fault")
+    assert fault.found.startswith("after")  # and not in the training, whose actions are clipped to the bounds
 
 
 def test_a_ready_vector_env_is_only_trained_on() -> None:
