@@ -46,7 +46,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
 _BY_TEXT = {
     "display": r"\bdisplay\b|video device|\bx11\b|\bGLFW|\bEGL\b|OpenGL",
     "agents": r"possible_agents",
-    "mask": r"\bmask",
+    "mask": r"mask",
     "nan": r"expected (a )?finite number",
 }
 
