@@ -27,6 +27,8 @@ from catalog.spaces import array_leaves
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
 
+_AGAIN = 3.0  # seconds until a time limit raises again, as Python ignores what is raised in a __del__
+
 
 class _TimeUp(BaseException):
     """Raised in the middle of an iteration. No Exception, which the guard of an env would take for one of the env."""
@@ -130,8 +132,9 @@ class Examination(logging.Handler):
         """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
         self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
         seconds, total = Counter[str](), 0.0
+        until = perf_counter() + self._seconds / 2
         with _time_limit(self._seconds / 2):
-            while True:
+            while perf_counter() < until:
                 result = algorithm.train()
                 seconds.update(result["timers"])
                 total = result["time_total_s"]
@@ -159,7 +162,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         raise _TimeUp
 
     signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
         yield
     except _TimeUp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def test_a_simulation_that_breaks_at_a_bound_alone_is_named(corner: float) -> No
     (fault,) = examined(Fragile, seconds=1)
     assert (fault.name, fault.severity) == ("nan", "fault")
     assert fault.found.startswith("after")  # and not in the training, whose actions are clipped to the bounds
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_training_ends_although_python_ignores_what_is_raised_in_a_del() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.001)
+
+    class Deletes(walk.Walk):
+        def step(self, action: Any) -> Any:
+            Slow()
+            return super().step(action)
+
+    assert not serious(examined(Deletes, seconds=1))
 
 
 def test_a_ready_vector_env_is_only_trained_on() -> None:
