@@ -68,7 +68,7 @@ class RandomPlay:
         elif len(lengths) > 2 and len({*lengths}) == 1 and not self._num_cut:
             yield finding("time-out", f"all {len(lengths):,} episodes were terminated after {lengths[0]} steps")
         if len(self._rewards) == 1 and len({*lengths}) < 2:
-            yield finding("constant-reward", f"each of {steps:,} steps had the reward {self._rewards.pop():g}")
+            yield finding("constant-reward", f"each of {steps:,} steps had the reward {max(self._rewards):g}")
         largest = max(map(abs, self._rewards), default=0.0)
         if largest > _LARGE_REWARD or 0 < largest < 1 / _LARGE_REWARD:
             yield finding("reward-scale", f"the largest reward is {return_text(largest)}")
