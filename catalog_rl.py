@@ -1,4 +1,5 @@
-"""The ground floor of the three packages of `catalog-rl`: lazy imports, and the check that nothing hides a package.
+"""The ground floor of the three packages of `catalog-rl`, which imports nothing heavy: lazy imports, texts of errors,
+names from other libraries, and the check that nothing hides a package.
 
 The names of these packages (`catalog`, `rlmodule`, `algorithms`) are plain words. A user's `algorithms/` folder or
 `catalog.py` next to the script, or the package of another distribution, may come first on `sys.path` and hide ours. A
@@ -8,7 +9,9 @@ program that imports modules of both would fail in a puzzling place. The check r
 import ast
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,3 +94,78 @@ def _hiding(name: str, ours: str) -> str | None:
     if file is None and not os.path.isfile(os.path.join(ours, "__init__.py")):
         return None
     return next((folder for folder in folders if os.path.realpath(folder) != os.path.realpath(ours)), None)
+
+
+# --- texts of errors: ``where: expected …, got …. Remedy.`` ----------------------------------------------------------
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a hint such as `` Did you mean 'lr'?`` with the name in ``known`` closest to ``name``; empty if none is
+    close."""
+    name, known = str(name), list(known)
+    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
+    matches = longer or get_close_matches(name, known, n=1, cutoff=0.6)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def printable(text: str) -> str:
+    """Return ``text``, which may come from a file, with each character that a terminal would act on replaced by its
+    escape sequence, such as ``\\x1b``: control characters, line breaks and marks that change the direction."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) -> ValueError:
+    """Return the ValueError for a name that is not in ``known``. Its text suggests the closest known name.
+
+    Args:
+        where: Where the name was found.
+        what: Kind of the known names, in the plural, such as "agents".
+        known: The known names.
+        got: The unknown name.
+        remedy: Sentence that says what to do.
+    """
+    names = list(known)
+    return ValueError(
+        f"{where}: expected one of the {what} {listed(names)}, got {got!r}. {remedy}{closest(got, map(str, names))}"
+    )
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return ``names`` as a bracketed list, cut off after 200 characters."""
+    text = ", ".join(map(repr, names))
+    return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"
+
+
+# --- names from other libraries, and what to write here instead -------------------------------------------------------
+
+
+@cache
+def remedies() -> dict[str, dict[str, str]]:
+    """Return the remedies in ``catalog/migration.txt``, by the place where users type a name of another library and by
+    that name. For a hook, the place is the class that users derive from here, which does not have that hook.
+
+    The file is the only list of such names. Each line of it has the names that share a remedy, a colon, and the remedy.
+    """
+    read: dict[str, dict[str, str]] = {}
+    table = Path(__file__).with_name("catalog") / "migration.txt"
+    for part in table.read_text(encoding="utf-8").strip().split("\n\n"):
+        place, *lines = part.splitlines()
+        rows = read[place.strip("[]")] = {}
+        for line in lines:
+            words, remedy = line.split(": ", 1)
+            rows |= dict.fromkeys(words.split(), remedy)
+    return read
+
+
+def remedy_for(place: str, word: object) -> str:
+    """Return what to write instead of ``word`` at ``place``, which is a heading of ``migration.txt`` such as "flag";
+    empty if unknown."""
+    return remedies().get(place, {}).get(str(word), "")
+
+
+def remedy_for_algorithm(name: str) -> str:
+    """Return what to use instead of an algorithm of another library, such as ``A2C`` or ``apex_dqn``; empty if
+    unknown."""
+    return remedy_for("algorithm name", name.lower().replace("-", "").replace("_", ""))

@@ -45,7 +45,7 @@ class _MissingAlgorithms:
         if package != __name__:
             return
         from algorithms.registry import ALGORITHMS
-        from catalog.migration import remedy_for_algorithm
+        from catalog_rl import remedy_for_algorithm
 
         algorithm = word.removesuffix("Config")
         remedy = remedy_for_algorithm(algorithm)

@@ -30,9 +30,9 @@ from algorithms.sections import (
 )
 from algorithms.settings.base import SettingsBase, on_the_class
 from catalog.copies import mutable_copy
-from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Section, settings_of
+from catalog_rl import closest
 from rlmodule.encoding import encode
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env

@@ -22,7 +22,7 @@ from algorithms.loggers.base import flatten
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.tuning.point import applied
 from catalog.checks import Bounds, check_value
-from catalog.errors import closest
+from catalog_rl import closest
 from rlmodule.distributed.ray_cluster import check_resources
 
 if TYPE_CHECKING:

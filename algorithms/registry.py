@@ -3,9 +3,7 @@
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from algorithms.settings.base import SettingsBase
-from catalog.errors import closest
-from catalog.migration import remedy_for_algorithm
+from catalog_rl import closest, remedy_for_algorithm
 
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
@@ -43,6 +41,8 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
         TypeError: If ``config_class`` is not a config class.
         ValueError: If another algorithm has the name.
     """
+    from algorithms.settings.base import SettingsBase  # imports torch, which the overview of the shell does without
+
     where = f"register_algorithm({name!r})"
     if not (isinstance(config_class, type) and issubclass(config_class, SettingsBase)):
         raise TypeError(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 
 def shell() -> int:
@@ -13,8 +14,10 @@ def shell() -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _end_at_once)
-    from algorithms.cli.main import main
+    from algorithms.cli.main import COMMANDS, function_of, main
 
+    for command in COMMANDS.keys() & sys.argv[1:2]:
+        function_of(command)  # imports what takes long
     signal.signal(signal.SIGINT, before)
     return main()
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.errors import closest
+from catalog_rl import closest
 
 if TYPE_CHECKING:
     from catalog.model_config import DefaultModelConfig

@@ -9,8 +9,8 @@ import tree
 from torch import Tensor, nn
 
 from catalog.hooks import Hooks
-from catalog.migration import remedy_for
 from catalog.rules import RuleTable
+from catalog_rl import remedy_for
 
 Tree = Any
 """A tensor or array, or a nested dict or tuple of these with the structure of a space."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from gymnasium import Space, spaces
 
-from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
+from catalog_rl import closest
 
 _NO_MEMORY = "Acting would need its state: set functions={'value': {'use_lstm': False}}, or the memory that you use."
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
-from catalog.errors import closest
-from catalog.migration import remedy_for
+from catalog_rl import closest, remedy_for
 
 P = ParamSpec("P")
 T = TypeVar("T")

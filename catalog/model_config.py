@@ -21,9 +21,8 @@ from catalog.activations import (
     initializer_by_name,
 )
 from catalog.checks import Bounds, Filters, check_value
-from catalog.errors import closest
-from catalog.migration import remedy_for
 from catalog.settings import Settings, setting, settings_of
+from catalog_rl import closest, remedy_for
 
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
 """What a setting shapes: encoders (the value may differ by part of the observation and by function), heads (it may

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import nn
 
-from catalog.errors import closest
+from catalog_rl import closest
 
 if TYPE_CHECKING:
     from catalog.distributions.base import Distribution

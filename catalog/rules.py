@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from gymnasium import Space
 
-from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
+from catalog_rl import closest
 
 T = TypeVar("T")
 When = Callable[[Any, DefaultModelConfig], bool]

@@ -30,8 +30,7 @@ from typing_extensions import ParamSpec, Self, dataclass_transform
 
 from catalog.checks import Bounds, check_value, type_text
 from catalog.copies import mutable_copy
-from catalog.errors import closest
-from catalog.migration import remedy_for
+from catalog_rl import closest, remedy_for
 
 Parameters = ParamSpec("Parameters")
 Config = TypeVar("Config", bound="Settings")

@@ -33,7 +33,7 @@ import torch
 from filelock import lock_descriptor
 from torch import Tensor
 
-from catalog.errors import printable
+from catalog_rl import printable
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Result = TypeVar("Result")

@@ -118,8 +118,22 @@ def test_imports_load_no_package_above_and_nothing_heavy() -> None:
     assert [line.split() for line in done.stdout.splitlines()] == expected, "after each of " + "; ".join(STATEMENTS)
 
 
+@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("--version", 0), ("trian", 2)])
+def test_the_shell_answers_before_anything_heavy_is_imported(word: str, code: int) -> None:
+    script = """
+import sys
+from algorithms.shell import shell
+code = shell()
+print(*{"torch", "numpy", "gymnasium"} & {*sys.modules}, file=sys.stderr)
+sys.exit(code)
+"""
+    command = [sys.executable, "-c", script, word]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1] == ""
+
+
 ROOMS = (
-    "catalog.errors catalog.migration",
     "catalog.activations catalog.hooks",
     "catalog.checks catalog.copies",
     "catalog.settings",

@@ -33,7 +33,6 @@ from algorithms import AlgorithmConfig
 from algorithms.a2c import A2CConfig
 from algorithms.appo import APPOConfig
 from algorithms.cli import main as rlmodule
-from algorithms.cli import train_plan
 from algorithms.cli.compare import CompareFlags
 from algorithms.cli.doctor import DoctorFlags
 from algorithms.cli.evaluate import EvaluateFlags
@@ -42,6 +41,7 @@ from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
 from algorithms.cli.push import PushFlags
+from algorithms.cli.train import train_plan
 from algorithms.cli.tune import tune_plan
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.impala import IMPALAConfig

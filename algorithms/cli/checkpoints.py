@@ -12,7 +12,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.checkpoints import checkpoint_in
 from algorithms.run.saved_settings import folders_below
-from catalog.errors import closest
+from catalog_rl import closest
 from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
 from rlmodule.sealed_folder import MANIFEST

@@ -20,7 +20,7 @@ class CompareFlags(CommandFlags):
 
 
 def compare(args: Sequence[str]) -> int:
-    """Say whether runs are better than others, worse, or too few to tell."""
+    """Run ``rlmodule compare``; return its exit code."""
     flags, words, _ = parse(CompareFlags, "rlmodule compare", "RUN RUN ...", args, count=range(2, len(args) + 1))
     print(compare_runs([*map(Path, words)], metric=flags.metric, normalize=ranges_of(flags.normalize or [])))
     return OK

@@ -49,7 +49,7 @@ class EvaluateFlags(CommandFlags):
 
 
 def evaluate(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint; --video records and --render shows them."""
+    """Run ``rlmodule evaluate``; return its exit code."""
     flags, (path,), _ = parse(EvaluateFlags, "rlmodule evaluate", "CKPT", args)
     if flags.num_videos is not None and flags.video is None:
         raise UsageError("--num-videos: expected --video with it, got none. Say where to: --video videos.")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import catalog_rl
-from catalog.errors import printable
+from catalog_rl import printable
 
 # Exit codes. FAILED: an error or a missed target. USAGE: a wrong command line. INTERRUPTED: Ctrl-C. NOBODY_READS:
 # stdout is a closed pipe, as after `| head`. TERMINATED: SIGTERM. The last three are 128 plus a signal number.

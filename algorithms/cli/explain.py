@@ -29,7 +29,7 @@ class ExplainFlags(CommandFlags):
 
 
 def explain(args: Sequence[str]) -> int:
-    """Show which networks are chosen for ENV, and why."""
+    """Run ``rlmodule explain``; return its exit code."""
     algo = algorithm_config(parse_early(ExplainFlags, args).algo)
     known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo().net_settings)}
     flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))

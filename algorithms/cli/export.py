@@ -20,7 +20,7 @@ class ExportFlags(CommandFlags):
 
 
 def export(args: Sequence[str]) -> int:
-    """Write the policy of a run as FILE: x.onnx, x.pt2 or a folder."""
+    """Run ``rlmodule export``; return its exit code."""
     flags, (path, file), _ = parse(ExportFlags, "rlmodule export", "CKPT FILE", args, count=range(2, 3))
     allow = modules_in(flags.allow)
     with allowing(allow):

@@ -14,10 +14,9 @@ from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
 from catalog.catalog import Catalog
 from catalog.checks import type_text
-from catalog.errors import closest
-from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Setting, Settings, section_docs, setting, settings_of
+from catalog_rl import closest, remedy_for
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
 

@@ -13,8 +13,8 @@ from algorithms.loggers.jsonl import read_rows
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.saved_settings import default_settings, folders_below, plain_settings, read_about, setting_text
 from algorithms.run.text import return_text, table_text
-from catalog.errors import printable
 from catalog.settings import setting
+from catalog_rl import printable
 from rlmodule.checkpoint import PLAIN, holds_checkpoint, verify_checkpoint
 from rlmodule.sealed_folder import MANIFEST, standing_in
 
@@ -27,7 +27,7 @@ class InspectFlags(CommandFlags):
 
 
 def inspect(args: Sequence[str]) -> int:
-    """Show what a checkpoint holds: its history, settings, nets and size."""
+    """Run ``rlmodule inspect``; return its exit code."""
     flags, (path,), _ = parse(InspectFlags, "rlmodule inspect", "CKPT", args)
     if runs := _runs_in(Path(path)):
         print(table_text(runs, "<<<"))

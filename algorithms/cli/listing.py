@@ -10,7 +10,7 @@ from algorithms.run.text import table_text
 from catalog.actions.converters import action_converter_rules
 from catalog.base import encoder_rules
 from catalog.distributions.base import action_distribution_rules
-from catalog.errors import closest
+from catalog_rl import closest
 
 
 class ListFlags(CommandFlags):
@@ -18,7 +18,7 @@ class ListFlags(CommandFlags):
 
 
 def list_known(args: Sequence[str]) -> int:
-    """List the algorithms, the presets, and the spaces with networks."""
+    """Run ``rlmodule list``; return its exit code."""
     _, words, _ = parse(ListFlags, "rlmodule list", f"[{'|'.join(_LISTS)}]", args, count=range(2))
     for name in words:
         if name not in _LISTS:

@@ -1,7 +1,8 @@
 """The ``rlmodule`` command.
 
 A subcommand is a function in a separate module and a line in :data:`COMMANDS`. The function takes the arguments after
-the subcommand's name, and returns the exit code.
+the subcommand's name, and returns the exit code. Only the module of the subcommand that runs is imported, so that the
+overview appears at once.
 """
 
 import io
@@ -10,39 +11,65 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pkgutil import resolve_name
 
-from algorithms.cli.compare import compare
-from algorithms.cli.doctor import doctor
-from algorithms.cli.evaluate import evaluate
 from algorithms.cli.exits import OK, USAGE, UsageError, exit_code_of
-from algorithms.cli.explain import explain
-from algorithms.cli.export import export
-from algorithms.cli.inspect import inspect
-from algorithms.cli.listing import list_known
-from algorithms.cli.plot import plot
-from algorithms.cli.push import push
-from algorithms.cli.record import record
-from algorithms.cli.train import train
-from algorithms.cli.tune import tune
 from algorithms.registry import ALGORITHMS
-from catalog.errors import closest
-from catalog.migration import remedy_for
+from catalog_rl import closest, remedy_for
 
-COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
-    "train": ("ALGO ENV [flags]", train),
-    "tune": ("ALGO ENV [flags]", tune),
-    "evaluate": ("CKPT [flags]", evaluate),
-    "record": ("CKPT DIR [flags]", record),
-    "export": ("CKPT FILE [flags]", export),
-    "push": ("CKPT REPO [flags]", push),
-    "plot": ("RUN ... [flags]", plot),
-    "compare": ("RUN RUN ... [flags]", compare),
-    "inspect": ("CKPT [flags]", inspect),
-    "doctor": ("ENV [flags]", doctor),
-    "explain": ("ENV [flags]", explain),
-    "list": ("[algorithms|presets|spaces]", list_known),
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "train": ("ALGO ENV [flags]", "Train ALGO on ENV, and write the run's folder.", "algorithms.cli.train:train"),
+    "tune": (
+        "ALGO ENV [flags]",
+        "Search settings of ALGO on ENV, and print a command that repeats the best.",
+        "algorithms.cli.tune:tune",
+    ),
+    "evaluate": (
+        "CKPT [flags]",
+        "Play episodes with a checkpoint; --video records and --render shows them.",
+        "algorithms.cli.evaluate:evaluate",
+    ),
+    "record": (
+        "CKPT DIR [flags]",
+        "Play episodes with a checkpoint, and write them as a data set.",
+        "algorithms.cli.record:record",
+    ),
+    "export": (
+        "CKPT FILE [flags]",
+        "Write the policy of a run as FILE: x.onnx, x.pt2 or a folder.",
+        "algorithms.cli.export:export",
+    ),
+    "push": ("CKPT REPO [flags]", "Write the policy of a run to the Hugging Face Hub.", "algorithms.cli.push:push"),
+    "plot": (
+        "RUN ... [flags]",
+        "Draw the learning curves of runs, and print a table that compares them.",
+        "algorithms.cli.plot:plot",
+    ),
+    "compare": (
+        "RUN RUN ... [flags]",
+        "Say whether runs are better than others, worse, or too few to tell.",
+        "algorithms.cli.compare:compare",
+    ),
+    "inspect": (
+        "CKPT [flags]",
+        "Show what a checkpoint holds: its history, settings, nets and size.",
+        "algorithms.cli.inspect:inspect",
+    ),
+    "doctor": ("ENV [flags]", "Examine ENV, and say what is wrong with it.", "algorithms.cli.doctor:doctor"),
+    "explain": ("ENV [flags]", "Show which networks are chosen for ENV, and why.", "algorithms.cli.explain:explain"),
+    "list": (
+        "[algorithms|presets|spaces]",
+        "List the algorithms, the presets, and the spaces with networks.",
+        "algorithms.cli.listing:list_known",
+    ),
 }
-"""Subcommand → its arguments, as the overview shows them, and its function. A new subcommand adds its line here."""
+"""Subcommand → its arguments and purpose, as the overview shows them, and its function, which is imported on demand. A
+new subcommand adds its line here."""
+
+
+def function_of(command: str) -> Callable[[Sequence[str]], int]:
+    """Import and return the function of the subcommand ``command``."""
+    return resolve_name(COMMANDS[command][2])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,13 +102,13 @@ def _run(args: Sequence[str]) -> int:
             f"rlmodule: expected one of {', '.join(COMMANDS)}, got {args[0]!r}. "
             + (remedy_for("command", args[0].replace("-", "_")) or f"See rlmodule --help.{closest(args[0], COMMANDS)}")
         )
-    return COMMANDS[args[0]][1](args[1:])
+    return function_of(args[0])(args[1:])
 
 
 def _overview() -> str:
     lines = ["usage: rlmodule COMMAND ...", ""]
-    for name, (arguments, command) in COMMANDS.items():
-        lines += [f"  rlmodule {name} {arguments}", f"      {(command.__doc__ or '').strip()}"]
+    for name, (arguments, purpose, _) in COMMANDS.items():
+        lines += [f"  rlmodule {name} {arguments}", f"      {purpose}"]
     algorithms = ", ".join(name.lower() for name in ALGORITHMS)
     return (
         "\n".join(lines)

@@ -25,7 +25,7 @@ class PlotFlags(CommandFlags):
 
 
 def plot(args: Sequence[str]) -> int:
-    """Draw the learning curves of runs, and print a table that compares them."""
+    """Run ``rlmodule plot``; return its exit code."""
     flags, words, _ = parse(PlotFlags, "rlmodule plot", "RUN ...", args, count=range(1, len(args) + 1))
     runs, out = [Path(run) for run in words], Path(flags.out)
     curves = plot_runs(

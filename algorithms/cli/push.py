@@ -25,7 +25,7 @@ class PushFlags(CommandFlags):
 
 
 def push(args: Sequence[str]) -> int:
-    """Write the policy of a run to the Hugging Face Hub."""
+    """Run ``rlmodule push``; return its exit code."""
     flags, (path, repo_id), _ = parse(PushFlags, "rlmodule push", "CKPT REPO", args, count=range(2, 3))
     evaluation = None
     if flags.evaluation is not None:

@@ -32,7 +32,7 @@ class RecordFlags(CommandFlags):
 
 
 def record(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint, and write them as a data set."""
+    """Run ``rlmodule record``; return its exit code."""
     flags, (path, out), _ = parse(RecordFlags, "rlmodule record", "CKPT DIR", args, count=range(2, 3))
     if flags.episodes is not None and flags.num_env_steps is not None:
         raise UsageError("--episodes: expected no --num-env-steps with it, got both. Leave one of them out.")

@@ -19,14 +19,14 @@ from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folde
 from algorithms.run.goal import Budget, Goal, read_goal
 from algorithms.run.run_folder import RunFolder
 from algorithms.run.saved_settings import read_about
-from catalog.errors import closest
 from catalog.settings import settings_of
+from catalog_rl import closest
 
 _OWN = ("seed", "run_dir")  # settings that are among the command's own flags
 
 
 def train(args: Sequence[str]) -> int:
-    """Train ALGO on ENV, and write the run's folder."""
+    """Run ``rlmodule train``; return its exit code."""
     if args and args[0] in ("-h", "--help"):
         helps = " or ".join(f"`rlmodule train {name.lower()} --help`" for name in ALGORITHMS)
         try:

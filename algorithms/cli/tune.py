@@ -102,7 +102,7 @@ def tune_plan(args: Sequence[str]) -> TunePlan:
 
 
 def tune(args: Sequence[str]) -> int:
-    """Search settings of ALGO on ENV, and print a command that repeats the best."""
+    """Run ``rlmodule tune``; return its exit code."""
     plan = tune_plan(args)
     flags, amount = plan.flags, plan.amount
     if flags.pbt is not None:

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from algorithms.cli.exits import UsageError
 from catalog.checks import type_text, union_members
-from catalog.errors import closest
+from catalog_rl import closest
 
 _LISTS = (list, tuple, Sequence)
 _CONTAINERS = (*_LISTS, dict, Mapping)

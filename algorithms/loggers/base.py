@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from catalog.errors import unknown
+from catalog_rl import unknown
 
 LOGGERS = {
     "csv": "algorithms.loggers.csv:CsvLogger",

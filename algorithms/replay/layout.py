@@ -17,8 +17,8 @@ from gymnasium import Space
 
 from algorithms.replay.prioritized import PrioritizedReplay
 from catalog.checks import Bounds, check_value
-from catalog.errors import unknown
 from catalog.past import sampled_space
+from catalog_rl import unknown
 from rlmodule.data.rollout import allocate_observations
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
 
-from catalog.errors import closest
-from catalog.migration import remedy_for
+from catalog_rl import closest, remedy_for
 from rlmodule.data.rollout import Rollout
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from algorithms.run.metrics import LATER_COUNTERS
 from algorithms.run.saved_settings import SavedSettings
 from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
-from catalog.errors import printable
 from catalog.settings import settings_of
+from catalog_rl import printable
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_weights

@@ -13,8 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from algorithms.loggers.base import MOST_FAILED_IN_A_ROW, is_result
-from catalog.errors import closest
-from catalog.migration import remedy_for
+from catalog_rl import closest, remedy_for
 from rlmodule.data.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")

@@ -21,7 +21,7 @@ from algorithms.loggers.jsonl import read_rows
 from algorithms.run.aggregates import Floats, bootstrap_interval, iqm
 from algorithms.run.saved_settings import folders_below, learning_settings, read_about, setting_text
 from algorithms.run.text import duration_text, return_text, table_text
-from catalog.errors import closest
+from catalog_rl import closest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

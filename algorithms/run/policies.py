@@ -10,8 +10,8 @@ import torch
 from gymnasium import Space
 
 from algorithms.run.league import Standings
-from catalog.errors import unknown
 from catalog.explain.explain import short_space
+from catalog_rl import unknown
 from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy import MultiAgentPolicy

@@ -47,7 +47,7 @@ from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
 from algorithms.run.text import path_text
-from catalog.errors import printable
+from catalog_rl import printable
 from rlmodule.checkpoint import KIND
 from rlmodule.sealed_folder import DamagedFolder, StrPath, read_manifest
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from catalog.errors import printable
+from catalog_rl import printable
 
 
 def return_text(value: float) -> str:

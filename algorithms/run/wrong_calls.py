@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from algorithms.settings.base import SettingsBase
-from catalog.migration import remedy_for
+from catalog_rl import remedy_for
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from catalog.copies import frozen_copy, mutable_copy
-from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, settings_of
+from catalog_rl import remedy_for
 from rlmodule.encoding import Decoder, encode
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from algorithms.loggers.base import replace_file
 from algorithms.run.run_folder import lock_folder
 from algorithms.run.text import path_text
 from algorithms.tuning.search import Search, checked_shares, point_at
-from catalog.errors import printable
+from catalog_rl import printable
 
 State = Literal["running", "finished", "pruned", "failed"]
 FIRST_TEST_SEED = 1001

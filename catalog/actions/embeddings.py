@@ -9,9 +9,9 @@ from catalog.actions.masks import misfit
 from catalog.base import Tree
 from catalog.distributions.base import Distribution
 from catalog.encoders.shape_checks import check_floats, try_net
-from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.spaces import zero_batch
+from catalog_rl import closest
 
 
 class ActionEmbeddings(nn.Module):

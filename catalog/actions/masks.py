@@ -16,8 +16,8 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.distributions.categorical import choice_counts
 from catalog.distributions.nested import MultiDistribution, at, leaf_classes
-from catalog.errors import closest
 from catalog.spaces import Leaf, space_parts
+from catalog_rl import closest
 
 MASKED = -1e9
 """Logit of a forbidden choice. It gives the choice a probability of exactly 0, also in bfloat16, and no noise lifts it

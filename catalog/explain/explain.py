@@ -23,7 +23,6 @@ from catalog.encoders.dense import DenseEnsemble
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
-from catalog.errors import unknown
 from catalog.explain.mermaid import Line, flowchart
 from catalog.explain.unread import FUSION, memory_settings, unread_settings
 from catalog.hooks import definers, overrider
@@ -31,6 +30,7 @@ from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.rules import Node, RuleTable
 from catalog.settings import settings_of
+from catalog_rl import unknown
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog

@@ -11,7 +11,7 @@ import torch
 import tree
 from gymnasium.spaces import Space
 
-from catalog.errors import listed, unknown
+from catalog_rl import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
     LARGEST,

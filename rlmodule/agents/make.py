@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from catalog.copies import mutable_copy
-from catalog.errors import closest
+from catalog_rl import closest
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.pettingzoo import adapted
 from rlmodule.envs.make import check_num_envs, install_remedy, name_of

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from catalog.base import Tree
-from catalog.errors import unknown
+from catalog_rl import unknown
 from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from catalog.errors import unknown
+from catalog_rl import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import torch
 from gymnasium import Space
 
 from catalog.base import Tree
-from catalog.errors import listed, printable, unknown
 from catalog.spaces import map_spaces
+from catalog_rl import listed, printable, unknown
 from rlmodule.checkpoint import save_folder
 from rlmodule.data.dataset_checks import misfit
 from rlmodule.encoding import Decoder, encode

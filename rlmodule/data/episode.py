@@ -15,7 +15,7 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import closest
+from catalog_rl import closest
 from rlmodule.data.columns import Columns
 
 Indices = int | Sequence[int] | np.ndarray | slice | None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from catalog.base import Tree
-from catalog.errors import listed
+from catalog_rl import listed
 from rlmodule.data.dataset_checks import misfit
 from rlmodule.data.dataset_files import OPTIONAL, REQUIRED, check_exists, package, unreadable
 from rlmodule.sealed_folder import StrPath

@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from catalog.base import Tree
-from catalog.errors import printable
 from catalog.spaces import space_parts
+from catalog_rl import printable
 from rlmodule.data.dataset_checks import as_flags, misfit
 from rlmodule.data.dataset_files import package, unreadable
 from rlmodule.data.episode import Episode

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from catalog.errors import closest
+from catalog_rl import closest
 
 NAMESPACE = "ALE/"
 """Prefix of the ids of Atari games."""

@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
-from catalog.errors import closest, unknown
+from catalog_rl import closest, unknown
 from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.async_vector_env import AsyncEnvs
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from catalog.errors import closest
+from catalog_rl import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.distributed.restarts import WorkerAccounts

@@ -23,7 +23,7 @@ import tree
 from torch import Tensor
 
 from catalog.activations import without_initialisers
-from catalog.errors import closest, printable
+from catalog_rl import closest, printable
 from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, save_folder, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule

@@ -22,13 +22,13 @@ from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.encoders.shape_checks import check_head
-from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain, further_nets
 from catalog.explain.mermaid import joined
 from catalog.explain.unread import check_settings_are_read, warn_once
 from catalog.hooks import Hooks
 from catalog.model_config import MEMORIES, DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
+from catalog_rl import closest
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
 from rlmodule.modules.shared_parts import SharedParts, share_parts, tensors_at

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
-from algorithms.cli import train_plan
+from algorithms.cli.train import train_plan
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ops.rewards import clipped_rewards

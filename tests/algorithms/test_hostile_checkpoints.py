@@ -84,7 +84,6 @@ READING = (
     "catalog/settings.py",
     "algorithms/config.py",
     "algorithms/multi_agent_config.py",
-    "catalog/errors.py",
 )
 
 

@@ -18,10 +18,12 @@ import torch
 from gymnasium import spaces
 
 from algorithms import League
-from algorithms.cli import COMMANDS, main, train_plan
+from algorithms.cli import COMMANDS, main
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import SpecFlags, hint_for
+from algorithms.cli.main import function_of
 from algorithms.cli.one_run import TrainFlags
+from algorithms.cli.train import train_plan
 from algorithms.cli.values import environment, read
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig
@@ -30,8 +32,8 @@ from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.callbacks import CALLBACKS
 from catalog import DefaultModelConfig
 from catalog.checks import Bounds, is_schedule
-from catalog.migration import REMEDIES
 from catalog.settings import settings_of
+from catalog_rl import remedies
 from rlmodule import RLModuleSpec
 
 MODULE = """
@@ -263,7 +265,7 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
             *settings_of(TrainFlags),
         )
     }
-    for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*settings_of(SpecFlags)}:
+    for name in {*remedies()["setting"], *remedies()["flag"]} - {*settings_of(SpecFlags)}:
         hint = hint_for(flag(name), known)
         assert hint, name
         assert "=..." not in hint
@@ -395,10 +397,9 @@ def test_help_about_all_shows_every_flag_with_its_sentence(capsys: pytest.Captur
 def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args) == 0
     text = capsys.readouterr().out
-    for name, (_, command) in COMMANDS.items():
-        assert f"  rlmodule {name} " in text
-        assert command.__doc__ is not None
-        assert f"      {command.__doc__}\n" in text
+    for name, (arguments, purpose, _) in COMMANDS.items():
+        assert f"  rlmodule {name} {arguments}\n      {purpose}\n" in text
+        assert callable(function_of(name))
     assert "impala, iql, marwil, ppo" in text
     assert max(map(len, text.splitlines())) <= 80
 

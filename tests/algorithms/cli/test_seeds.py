@@ -20,8 +20,9 @@ import pytest
 
 import catalog_rl
 from algorithms import Algorithm
-from algorithms.cli import main, train_plan
+from algorithms.cli import main
 from algorithms.cli.seeds import Outcome, Runs, seeds_of
+from algorithms.cli.train import train_plan
 from algorithms.run.text import return_text
 
 ROOT = Path(catalog_rl.__file__).resolve().parent

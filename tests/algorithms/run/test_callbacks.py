@@ -29,8 +29,8 @@ from algorithms.run.callbacks import (
     FinishedEpisode,
     finished_episodes,
 )
-from catalog.migration import REMEDIES
 from catalog.settings import settings_of
+from catalog_rl import remedies
 from rlmodule import EnvRunner, Rollout
 from rlmodule.testing.data import differences
 
@@ -590,14 +590,14 @@ def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
     known: dict[str, Any] = {}
     for algorithm in ALGORITHMS:
         known |= settings_of(config_class(algorithm))
-    for hint in REMEDIES["setting"].values():
+    for hint in remedies()["setting"].values():
         for section, arguments in re.findall(r"\.(\w+)\(((?:\w+=[^()]*)+)\)", hint):
             for name in re.findall(r"(?:^|, )(\w+)=", arguments):
                 assert known[name].section == section, hint
     for name in ("eval_freq", "callback", "checkpoint_frequency", "log_level", "on_episode_start"):
         with pytest.raises(TypeError) as caught:
             PPOConfig().update({name: 1})
-        assert str(caught.value).endswith(REMEDIES["setting"][name])
+        assert str(caught.value).endswith(remedies()["setting"][name])
 
 
 def test_a_run_says_what_it_is() -> None:
