@@ -7,6 +7,7 @@ program that imports modules of both would fail in a puzzling place. The check r
 """
 
 import ast
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -18,6 +19,21 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("catalog", "rlmodule", "algorithms")
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings of the packages on stderr, so that nobody takes one for an error. Does nothing in a program that
+    has handlers for them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        package = logging.getLogger(record.name.partition(".")[0])
+        if [*package.handlers, *logging.getLogger().handlers] == [self]:
+            print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr, flush=True)
+
+
+_warnings = _Warnings(logging.WARNING)
+for _package in PACKAGES:
+    logging.getLogger(_package).addHandler(_warnings)
 
 
 def lazily(package: str, package_file: str) -> Callable[[str], Any]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from tables import table_head, table_row
 
 from algorithms import AlgorithmConfig
-from algorithms.cli.flags import SpecFlags, kebab
+from algorithms.cli.exits import kebab
+from algorithms.cli.flags import SpecFlags
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.checks import type_text
 from catalog.settings import Setting, section_docs, settings_of

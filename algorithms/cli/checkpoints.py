@@ -1,6 +1,8 @@
 """Find and load the argument CKPT of a command: a checkpoint, or a run folder."""
 
 import importlib
+import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,9 @@ from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.checkpoints import checkpoint_in
-from algorithms.run.saved_settings import folders_below
+from algorithms.run.results import read_result
+from algorithms.run.saved_settings import folders_below, read_about
+from algorithms.run.text import return_text
 from catalog_rl import closest
 from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
@@ -26,13 +30,13 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
 
     Args:
         path: A checkpoint, or a run folder.
-        best_first: Prefer the best checkpoint of a run to its last checkpoint.
+        best_first: Prefer the best checkpoint of a run to its last checkpoint, and take the best seed of several.
 
     Raises:
         FileNotFoundError: If there is no checkpoint; names checkpoints in folders below ``path``, or the folder with
             the most similar name.
     """
-    folder = checkpoint_in(path, best_first=best_first)
+    folder = checkpoint_in(best_seed(path) if best_first else path, best_first=best_first)
     if holds_checkpoint(folder):
         return folder
     remedy = "It is written at the end of a run, or more often: --checkpoint-interval 10."
@@ -41,6 +45,24 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
     elif not folder.exists() and folder.parent.is_dir():
         remedy = f"Pass a run's folder.{closest(folder.name, [other.name for other in folder.parent.iterdir()])}"
     raise FileNotFoundError(f"checkpoint {path!r}: expected a checkpoint or a run with one, got none. {remedy}")
+
+
+def best_seed(path: str) -> str:
+    """Return the run with the highest final return if ``path`` is a folder with the runs of several seeds, and print
+    which one it is on stderr. Return ``path`` if it is anything else, such as a folder with runs of several envs."""
+    finals: dict[Path, float] = {}
+    names: set[str] = set()
+    for run in sorted(Path(path).glob("seed-*")):
+        about = read_about(run)
+        if about is not None and holds_checkpoint(run / "checkpoint"):
+            names.add(about["name"])
+            finals[run] = read_result(run).final_return
+    if len(names) != 1:
+        return path
+    best = max(finals, key=lambda run: (not math.isnan(finals[run]), finals[run]))
+    final = return_text(finals[best])
+    print(f"{best}: the best of {len(finals)} seeds, with a final return of {final}", file=sys.stderr, flush=True)
+    return str(best)
 
 
 def modules_in(allow: Sequence[str] | None) -> list[str]:

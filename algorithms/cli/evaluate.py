@@ -30,8 +30,9 @@ _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_
 
 class EvaluateFlags(CommandFlags):
     """Play episodes with the policy of CKPT, and print their returns. CKPT is a checkpoint, or a run folder, which
-    stands for its best checkpoint, or for its last checkpoint if no best one exists. With --env, CKPT may be a folder
-    that policy.save() wrote, or a run that learned from data alone."""
+    stands for its best checkpoint, or for its last checkpoint if no best one exists. A folder with the runs of several
+    seeds stands for the best run. With --env, CKPT may be a folder that policy.save() wrote, or a run that learned from
+    data alone."""
 
     episodes: int = setting(20, "Episodes to play.", ge=1)
     video: str | None = setting(None, "Folder for videos, which show additional episodes.")

@@ -1,6 +1,7 @@
 """Exit codes of commands, and the line that an error prints."""
 
 import os
+import re
 import select
 import sys
 import sysconfig
@@ -19,6 +20,9 @@ _LIBRARIES = [
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(Path(catalog_rl.__file__).with_name(package) for package in catalog_rl.PACKAGES),
 ]
+# The setting that an error begins with. The names after ?! are no flags.
+_SETTING = re.compile(r"^(?:\w+Config\.|model_config\.|(?=search:))(?!env:|rl_module_spec:|model_config:)(\w+):")
+_ARGUMENT = re.compile(r"(\w+)=('[^']*'|[^,]*)")
 
 
 class UsageError(Exception):
@@ -67,12 +71,36 @@ def _nobody_reads() -> bool:
     return True
 
 
+def kebab(name: str) -> str:
+    """Return the flag of the setting ``name`` without leading dashes, such as ``num-env-steps``."""
+    return name.strip("_").replace("_", "-")
+
+
+def on_flags(text: str) -> str:
+    """Rewrite what an error or a hint says about Python code as what to type in a shell: ``.training(lr=...)`` becomes
+    ``--lr``, ``.reporting(run_dir='runs/mine')`` becomes ``--run-dir runs/mine``, and at the beginning
+    ``PPOConfig.gamma:`` becomes ``--gamma:``."""
+
+    def typed(argument: re.Match[str]) -> str:
+        name, value = kebab(argument[1]), argument[2].strip("'")
+        if value == "False":
+            return f"--no-{name}"
+        return f"--{name} {value}" if value[:1].isalnum() and value != "True" else f"--{name}"
+
+    def flags(call: re.Match[str]) -> str:
+        return " and ".join(typed(argument) for argument in _ARGUMENT.finditer(call[1]))
+
+    text = _SETTING.sub(lambda name: f"--{kebab(name[1])}:", text)
+    text = text.replace(".environment(make_env)", "my_module:make_env").replace("Call learn(", "Type learn(")
+    return re.sub(r"(?<!\w)(?:learn|\.\w+)\(((?:\w+=[^()]*)+)\)", flags, text)
+
+
 def _readable(error: Exception) -> str:
     """Format an error as one line. If its message is not in this library's form, add its type, its place and the flag
     that shows the traceback."""
     text = printable(" ".join(str(error).split()))
     if ": expected " in text:
-        return f"error: {text}"
+        return f"error: {on_flags(text)}"
     return f"error: {type(error).__name__}: {text}{_place(error)} (--debug shows the traceback)"
 
 

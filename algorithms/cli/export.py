@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.cli.checkpoints import ALLOW, allowing, modules_in
+from algorithms.cli.checkpoints import ALLOW, allowing, best_seed, modules_in
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import CommandFlags, parse
 from catalog.settings import setting
@@ -12,7 +12,8 @@ from rlmodule.modules.policy import Policy
 
 class ExportFlags(CommandFlags):
     """Write the policy of CKPT as FILE: x.onnx for onnxruntime, x.pt2 for torch.export, or a folder for Policy.load()
-    if the name has no ending. CKPT is a run, a checkpoint or such a folder."""
+    if the name has no ending. CKPT is a run, a checkpoint, such a folder, or one with the runs of several seeds, which
+    stands for the best run."""
 
     explore: bool = setting(False, "Sample the actions from an additional input, noise.")
     module_id: str | None = setting(None, "Id of the policy to write, if the run has several.")
@@ -24,7 +25,7 @@ def export(args: Sequence[str]) -> int:
     flags, (path, file), _ = parse(ExportFlags, "rlmodule export", "CKPT FILE", args, count=range(2, 3))
     allow = modules_in(flags.allow)
     with allowing(allow):
-        policy = Policy.load(path, module_id=flags.module_id, allow=allow)
+        policy = Policy.load(best_seed(path), module_id=flags.module_id, allow=allow)
     written = policy.export(file, explore=flags.explore) if Path(file).suffix else policy.save(file)
     size = sum(part.stat().st_size for part in ([*written.iterdir()] if written.is_dir() else [written]))
     print(f"{file}, {size / 1e6:,.2f} MB" + (", which acts as the policy does" if Path(file).suffix else ""))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from inspect import isabstract
 from typing import Any, NoReturn, TypeVar, get_args
 
-from algorithms.cli.exits import UsageError
+from algorithms.cli.exits import UsageError, kebab, on_flags
 from algorithms.cli.values import imported, item_of, read
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
@@ -155,11 +155,6 @@ def changed_settings(typed: Mapping[str, Any], config: AlgorithmConfig) -> dict[
     return changed
 
 
-def kebab(name: str) -> str:
-    """Return the flag of the setting ``name`` without leading dashes, such as ``num-env-steps``."""
-    return name.strip("_").replace("_", "-")
-
-
 def _flag_of(item: Setting) -> str:
     return f"--{kebab(item.name)}"
 
@@ -294,22 +289,13 @@ def hint_for(flag: str, known: Collection[str]) -> str:
         known: The flags of the command.
     """
     name = flag.strip("-").replace("-", "_")
-    hint = remedy_for("flag", name) or _on_flags(remedy_for("setting", name))
+    hint = remedy_for("flag", name) or on_flags(remedy_for("setting", name))
+    hint = re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", hint)
     named = re.findall(r"--[a-z][a-z-]*", hint)
     if {*named} & {*known} if named else hint and "--num-env-steps" in known:
         return f" {hint}"
     # compare without the dashes, which would make all flags similar
     return closest(flag.strip("-"), [word.strip("-") for word in known]).replace("'", "'--", 1)
-
-
-def _on_flags(hint: str) -> str:
-    """Rewrite a hint about Python code as a hint about flags: ``.training(lr=...)`` becomes ``--lr``."""
-
-    def flags(call: re.Match[str]) -> str:
-        return " and ".join(f"--{kebab(name)}" for name in re.findall(r"(\w+)=", call[1]))
-
-    text = re.sub(r"\.\w+\(((?:\w+=[^()]*)+)\)", flags, hint)
-    return re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", text)
 
 
 # --- algorithms -------------------------------------------------------------------------------------------------------

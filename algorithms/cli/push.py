@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.cli.checkpoints import ALLOW, allowing, modules_in
+from algorithms.cli.checkpoints import ALLOW, allowing, best_seed, modules_in
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import CommandFlags, parse
 from catalog.settings import setting
@@ -13,7 +13,7 @@ from rlmodule.modules.policy import Policy
 
 class PushFlags(CommandFlags):
     """Write the policy of CKPT, with a model card, to the repository REPO (user/name) of the Hugging Face Hub. CKPT is
-    a run, a checkpoint or a folder that policy.save() wrote."""
+    a run, a checkpoint, a folder that policy.save() wrote, or one with the runs of several seeds."""
 
     evaluation: str | None = setting(None, "A file with the output of rlmodule evaluate CKPT --json, for the card.")
     env: str | None = setting(None, "Name of the env, for the card.")
@@ -38,7 +38,7 @@ def push(args: Sequence[str]) -> int:
             ) from error
     allow = modules_in(flags.allow)
     with allowing(allow):
-        policy = Policy.load(path, module_id=flags.module_id, allow=allow)
+        policy = Policy.load(best_seed(path), module_id=flags.module_id, allow=allow)
     about = {"evaluation": evaluation, "env": flags.env, "command": flags.command, "film": flags.film}
     print(policy.push_to_hub(repo_id, **about, private=flags.private or None))
     return OK

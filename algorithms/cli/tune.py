@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, kebab, parse, settings_in
+from algorithms.cli.exits import OK, UsageError, kebab
+from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, settings_in
 from algorithms.cli.one_run import commands
 from algorithms.cli.train import budget_of, preset_of
 from algorithms.cli.values import environment

@@ -175,7 +175,7 @@ class LoggerGroup:
         for at, error in failed.items():
             if self._failed_in_a_row[at] >= MOST_FAILED_IN_A_ROW:
                 raise error
-            logger.warning("A result was not logged, training goes on. %s", error)
+            logger.warning("A result was not logged. %s", error)
 
     def close(self) -> None:
         """Close all loggers, even if one of them fails.

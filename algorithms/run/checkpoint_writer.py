@@ -102,7 +102,7 @@ class CheckpointWriter:
             self.num_failed += 1
             if self._failed_in_a_row >= most_failed or not isinstance(error, OSError | NotFinite):
                 raise error
-            logger.warning("A checkpoint was not written, training goes on. %s", error)
+            logger.warning("A checkpoint was not written. %s", error)
         return [(path, error is None) for path, error in done]
 
 

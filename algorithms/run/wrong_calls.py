@@ -51,16 +51,17 @@ def check_budget(algorithm: Algorithm, given: Mapping[Budget, int | None]) -> tu
         ValueError: If not exactly one argument was given, or the algorithm cannot count its steps.
     """
     asked = {budget: amount for budget, amount in given.items() if amount is not None}
-    name, why = type(algorithm).__name__, ""
+    name, why, steps = type(algorithm).__name__, "", "..."
     if len(asked) == 1:
         ((budget, amount),) = asked.items()
         if budget in algorithm.budgets:
             return budget, amount
+        steps = str(amount)
         why = f"{name} learns from {'env steps' if budget == 'num_updates' else 'data'} alone. "
     got = " and ".join(f"{budget}={amount!r}" for budget, amount in asked.items()) or "nothing"
     raise ValueError(
         f"{name}.learn(): expected {' or '.join(algorithm.budgets)}, got {got}. {why}Call "
-        f"learn({algorithm.budgets[0]}=...)."
+        f"learn({algorithm.budgets[0]}={steps})."
     )
 
 

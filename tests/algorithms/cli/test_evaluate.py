@@ -10,13 +10,16 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
 
 from algorithms import Algorithm
 from algorithms.cli import evaluate as module
 from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
+from algorithms.run.results import read_result
 from algorithms.run.text import return_text
+from rlmodule import Policy
 
 TINY: dict[str, Any] = {
     "num_envs_per_env_runner": 2,
@@ -42,6 +45,32 @@ def saved(config: PPOConfig | DQNConfig, path: str = "saved") -> str:
     with config.build() as algorithm:
         algorithm.save(path)
     return path
+
+
+def seed(number: int, env: str = "CartPole-v1") -> Path:
+    """The folder of a short run, as one of several seeds."""
+    config = PPOConfig(env=env, seed=number, run_dir=f"runs/seed-{number}", **TINY)
+    with config.evaluation(evaluation_interval=1, evaluation_duration=2).build() as algorithm:
+        algorithm.learn(num_env_steps=16)
+    return Path(f"runs/seed-{number}")
+
+
+def test_a_folder_of_several_seeds_stands_for_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    finals = {run: read_result(run).final_return for run in map(seed, (1, 2, 3))}
+    best = max(finals, key=lambda run: finals[run])
+    assert len({*finals.values()}) == 3
+    assert main(["evaluate", "runs", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["checkpoint"] == str(best / "best_checkpoint")
+    which = f"{best}: the best of 3 seeds, with a final return of {return_text(finals[best])}\n"
+    assert printed.err.startswith(which)
+    assert main(["export", "runs", "policy"]) == 0
+    assert capsys.readouterr().err == which
+    policies = [Policy.load(path).module.state_dict() for path in ("policy", best)]
+    assert all(torch.equal(tensor, policies[1][name]) for name, tensor in policies[0].items())
+    seed(4, "Acrobot-v1")  # which is better, if the envs differ?
+    assert main(["evaluate", "runs"]) == 1
+    assert "expected a checkpoint or a run with one" in capsys.readouterr().err
 
 
 # --- what it measures -------------------------------------------------------------------------------------------------

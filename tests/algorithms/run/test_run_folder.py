@@ -178,9 +178,7 @@ def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
     with build(tmp_path, [], checkpoint_interval=1) as algorithm:
         assert [algorithm.train()["num_checkpoints_failed"] for _ in range(5)] == [1, 2, 2, 3, 4]
         assert len(caplog.messages) == 4
-        expected_text = (
-            rf"A checkpoint was not written, training goes on. save\('{tmp_path}/checkpoint'\): expected a folder to "
-        )
+        expected_text = rf"A checkpoint was not written. save\('{tmp_path}/checkpoint'\): expected a folder to "
         expected_text += (
             r"write to, got No space left on device \(0\.0 MB to write, [\d,.]+ MB free\)\. Choose another path, or "
         )

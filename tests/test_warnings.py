@@ -1,0 +1,24 @@
+"""Warnings of the packages say that they are no errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import catalog_rl
+
+ROOT = Path(catalog_rl.__file__).resolve().parent
+
+
+def test_a_warning_says_that_it_is_one_unless_the_program_has_set_up_logging() -> None:
+    script = """
+import logging, catalog_rl
+logger = logging.getLogger("rlmodule.envs.checks")
+logger.info("nothing")
+logger.warning("env %d: was closed", 3)
+logging.basicConfig(format="mine: %(message)s")
+logger.warning("env %d: was closed", 4)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stderr == "Warning, the program goes on: env 3: was closed\nmine: env 4: was closed\n"
