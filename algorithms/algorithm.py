@@ -280,7 +280,7 @@ class Algorithm(ABC):
             target_return: Stop when the mean return reaches this value. The mean is that of the latest evaluation, or
                 of recent training episodes if ``evaluation_interval`` is None.
             progress: Show a live display on a terminal or in a notebook. If stderr is neither, print a plain line
-                after the first iteration, then one now and then.
+                after 5 s, then every 30 s.
 
         Returns:
             The result of the last iteration, with ``stopped_by``: ``"steps"``, ``"target"`` or ``"callback"``.
@@ -325,7 +325,7 @@ class Algorithm(ABC):
             explore: Whether to sample actions instead of taking the most likely ones.
             num_videos: Additional episodes to record. They do not count in the returns.
             video_dir: Folder for the videos; None takes a folder below ``run_dir``.
-            progress: Show a live bar on a terminal.
+            progress: Show how far it is, as :meth:`learn` does.
 
         Returns:
             Nested dict: ``env_runners`` (returns, lengths, ``num_episodes``, ``num_env_steps``); ``videos`` (the path,

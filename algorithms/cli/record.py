@@ -59,7 +59,7 @@ def record(args: Sequence[str]) -> int:
             in_steps = flags.num_env_steps is not None
             count = flags.num_env_steps or flags.episodes or 100
             unit = "steps" if in_steps else "episodes"
-            with display(count, enabled=True, lines=False, waiting=f"recording {count:,} {unit}") as show:
+            with display(count, enabled=True, waiting=f"recording {count:,} {unit}") as show:
                 datasets = record_played(
                     algorithm,
                     num_episodes=None if in_steps else count,

@@ -140,7 +140,7 @@ class Evaluation:
         if folder is None:
             assert config.run_dir is not None
             folder = Path(config.run_dir, "videos", f"step-{algorithm.clock:010d}")
-        with display(count, enabled=progress, lines=False, waiting="recording") as show:
+        with display(count, enabled=progress, waiting="recording") as show:
             return record_videos(
                 player_of(algorithm),
                 config.for_evaluation(),
@@ -234,7 +234,7 @@ def play(
     counted: list[FinishedEpisode] = []
     steps = since_end = 0
     runner.reset()
-    with display(count, enabled=progress, lines=False, waiting=f"evaluating {count:,} {unit}") as show:
+    with display(count, enabled=progress, waiting=f"evaluating {count:,} {unit}") as show:
         while any(wanted) if in_episodes else steps < count:
             rows = FRAGMENT if in_episodes else min(FRAGMENT, -(-(count - steps) // envs))
             rollout = runner.sample(rows, explore=explore)

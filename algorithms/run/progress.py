@@ -1,57 +1,48 @@
-"""Show the progress of a long action: a live bar on a terminal, a line that changes in place in a notebook, else a line
-from time to time."""
+"""Show the progress of a long action: a live bar on a terminal, a text that changes in a notebook, else lines."""
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from threading import Event, Thread
 from time import perf_counter
 from typing import TypeAlias
 
+from algorithms.run.text import duration_text
+
+SECONDS_BEFORE_LINE = 5.0
+"""Time before the first line where there is neither a terminal nor a notebook. What takes less time shows nothing."""
 SECONDS_BETWEEN_LINES = 30.0
-"""Least time between two lines of progress where stderr is not a terminal, after the first line."""
+SECONDS_BETWEEN_UPDATES = 1.0
+"""Time between two updates of the text in a notebook."""
 SECONDS_BETWEEN_REDRAWS = 0.2
+"""Least time between two pictures of the bar on a terminal."""
 
 Show: TypeAlias = Callable[[int, str], None]
 """A function that shows progress, called with the amount done and a line of text."""
 
 
-def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "") -> AbstractContextManager[Show]:
-    """Return a context manager that yields ``show(done, facts)``, a function that shows progress: in a notebook on
-    stdout, since notebooks frame stderr as an error, else on stderr.
+def display(total: int, *, enabled: bool, waiting: str) -> AbstractContextManager[Show]:
+    """Return a context manager that yields ``show(done, facts)``, a function that shows progress: in a notebook below
+    the cell, else on stderr.
 
     Args:
         total: The ``done`` at which the bar is full. ``facts`` is the line of text to show.
         enabled: Whether to show anything.
-        lines: Whether to print lines if there is neither a terminal nor a notebook.
-        waiting: Text of the bar before the first call.
+        waiting: Text before the first call.
     """
-    if enabled and _is_notebook():
-        return _in_place(waiting)
-    if enabled and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+    if not enabled:
+        return nullcontext(lambda done, facts: None)
+    if _is_notebook():
+        return _written(_cell(waiting), waiting, 0.0, SECONDS_BETWEEN_UPDATES)
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return _live(total, waiting)
-    return _lines() if enabled and lines else nullcontext(lambda done, facts: None)
+    return _written(_print_line, waiting, SECONDS_BEFORE_LINE, SECONDS_BETWEEN_LINES)
 
 
-@contextmanager
-def _lines() -> Iterator[Show]:
-    """Yield ``show(done, facts)``, which prints ``facts`` when it is first called, then every
-    :data:`SECONDS_BETWEEN_LINES` at most, and at exit."""
-    shown_at, waiting = -math.inf, ""
-
-    def show(done: int, facts: str) -> None:
-        nonlocal shown_at, waiting
-        waiting = facts
-        if perf_counter() - shown_at >= SECONDS_BETWEEN_LINES:
-            print(facts, file=sys.stderr, flush=True)
-            shown_at, waiting = perf_counter(), ""
-
-    try:
-        yield show
-    finally:
-        if waiting:
-            print(waiting, file=sys.stderr, flush=True)
+def _print_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _is_notebook() -> bool:
@@ -63,30 +54,42 @@ def _is_notebook() -> bool:
     return Console().is_jupyter
 
 
-@contextmanager
-def _in_place(waiting: str) -> Iterator[Show]:
-    """Yield ``show(done, facts)``, which replaces the line that it printed before with ``facts``."""
-    drawn_at, line, drawn = -math.inf, waiting, ""
+def _cell(waiting: str) -> Callable[[str], None]:
+    """Create a display below the cell of a notebook, and return a function that replaces its text."""
+    ipython = import_module("IPython.display")
+    shown = ipython.display(ipython.Pretty(waiting), display_id=True)
+    return lambda text: shown.update(ipython.Pretty(text))
 
-    def draw() -> None:
-        nonlocal drawn
-        if line != drawn:
-            print("\r" + line.ljust(len(drawn)), end="", flush=True)  # blanks cover a longer line before
-            drawn = line
+
+@contextmanager
+def _written(write: Callable[[str], None], waiting: str, first: float, then: float) -> Iterator[Show]:
+    """Yield ``show(done, facts)``. Call ``write`` with the time and the latest ``facts`` after ``first`` seconds, then
+    every ``then`` seconds, and at exit if it was called before. A thread does so, since an iteration may take minutes.
+    """
+    began, line, ended = perf_counter(), waiting, Event()
+
+    def write_line() -> None:
+        write(f"{duration_text(perf_counter() - began)}  {line}")
+
+    def write_in_time() -> None:
+        due = first
+        while not ended.wait(due):
+            write_line()
+            due = then
 
     def show(done: int, facts: str) -> None:
-        nonlocal drawn_at, line
-        now, line = perf_counter(), facts
-        if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
-            draw()
-            drawn_at = now
+        nonlocal line
+        line = facts
 
-    draw()
+    thread = Thread(target=write_in_time, daemon=True)
+    thread.start()
     try:
         yield show
     finally:
-        draw()
-        print()
+        ended.set()
+        thread.join()
+        if perf_counter() - began >= first:
+            write_line()
 
 
 @contextmanager

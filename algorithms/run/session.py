@@ -37,7 +37,7 @@ class TrainingSession:
         algorithm: The algorithm to train.
         amount: Steps to take from now on, which ``budget`` counts.
         target_return: See :meth:`algorithms.Algorithm.learn`.
-        progress: Show progress: a live display on a terminal or in a notebook, else a plain line now and then.
+        progress: Show progress; see :meth:`algorithms.Algorithm.learn`.
         evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
             or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
         resumes: Whether the algorithm may have reached this goal before it was saved. If it has, do not train, and do

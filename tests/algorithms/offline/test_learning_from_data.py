@@ -393,7 +393,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         ).build(),
         "cart_9",
     ),
-    "env steps for BC": (lambda: BCConfig(data=noise(), **SMALL).build().learn(num_env_steps=10), "num_updates"),
+    "env steps for BC": (
+        lambda: BCConfig(data=noise(), **SMALL).build().learn(10),
+        r"BC learns from data alone. Call learn\(num_updates=10\)",
+    ),
     "updates without data": (
         lambda: DQNConfig(env="CartPole-v1").build().learn(num_updates=10),
         "learns from env steps alone",
