@@ -511,7 +511,7 @@ class Algorithm(ABC):
         self._opened.close()
 
     def __repr__(self) -> str:
-        return f"<{run_name(self)}, seed {self.run_seed}, {self.metrics.clock_text}>"
+        return f"<{run_name(self)}, seed {self.run_seed}, {self.metrics.clock_text}>\n{self.config!r}"
 
     def __enter__(self) -> Self:
         return self

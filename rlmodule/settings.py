@@ -12,7 +12,7 @@ from typing_extensions import Self
 from catalog.checks import Schedule
 from catalog.settings import Settings, setting, settings_of
 
-FinalObs: TypeAlias = Literal["truncated", "ended"]
+FinalObs: TypeAlias = 'Literal["truncated", "ended"]'  # as text: Jedi, which completes in notebooks, fails on it
 """Steps whose true final observation is recorded: those that truncate an episode and do not terminate it, or all that
 end one."""
 

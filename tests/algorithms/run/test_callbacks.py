@@ -602,9 +602,9 @@ def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
 
 def test_a_run_says_what_it_is() -> None:
     with config_for(Lengths).build() as algorithm:
-        assert repr(algorithm) == "<PPO on Lengths, seed 3, 0 env steps>"
+        assert repr(algorithm) == f"<PPO on Lengths, seed 3, 0 env steps>\n{algorithm.config!r}"
         algorithm.train()
-        assert repr(algorithm) == "<PPO on Lengths, seed 3, 32 env steps>"
+        assert repr(algorithm).startswith("<PPO on Lengths, seed 3, 32 env steps>\n")
     assert math.isfinite(algorithm.metrics.seconds)
 
 

@@ -135,7 +135,7 @@ def test_schedules_target_nets_and_rows_follow_the_updates() -> None:
     with config(run_dir="run", loggers=["jsonl", "csv"]).build() as algorithm:
         result = algorithm.learn(num_updates=30)
         assert (algorithm.env_steps, algorithm.metrics.updates, algorithm.clock) == (0, 30, 30)
-        assert repr(algorithm) == "<FromData on CartPole-v1, seed 1, 30 updates from data>"
+        assert repr(algorithm).startswith("<FromData on CartPole-v1, seed 1, 30 updates from data>\n")
         assert algorithm.learner_group.num_updates == 30
     assert (result["clock"], result["stopped_by"]) == (30, "steps")
     rows = read_rows(Path("run/progress.jsonl"))
@@ -246,7 +246,7 @@ def test_the_clock_goes_on_with_env_steps_without_a_jump() -> None:
         algorithm.learn(num_updates=10)
         algorithm.learn(num_env_steps=80)
         assert (algorithm.env_steps, algorithm.metrics.updates, algorithm.clock) == (80, 10, 90)
-        assert repr(algorithm).endswith("10 updates from data and 80 env steps>")
+        assert "10 updates from data and 80 env steps>\n" in repr(algorithm)
     rows = read_rows(Path("run/progress.jsonl"))
     assert [(row[CLOCK], row[STEPS]) for row in rows] == [(5, 0), (10, 0), (50, 40), (90, 80)]
 
