@@ -23,11 +23,10 @@ PACKAGES = ("catalog", "rlmodule", "algorithms")
 
 class _Warnings(logging.Handler):
     """Prints warnings of the packages on stderr, so that nobody takes one for an error. Does nothing in a program that
-    has handlers for them."""
+    has set up logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        package = logging.getLogger(record.name.partition(".")[0])
-        if [*package.handlers, *logging.getLogger().handlers] == [self]:
+        if not logging.getLogger().hasHandlers():
             print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr, flush=True)
 
 

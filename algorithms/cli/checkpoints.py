@@ -14,7 +14,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.checkpoints import checkpoint_in
 from algorithms.run.results import read_result
-from algorithms.run.saved_settings import folders_below, read_about
+from algorithms.run.saved_settings import folders_below
 from algorithms.run.text import return_text
 from catalog_rl import closest
 from rlmodule.checkpoint import holds_checkpoint
@@ -49,19 +49,14 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
 
 def best_seed(path: str) -> str:
     """Return the run with the highest final return if ``path`` is a folder with the runs of several seeds, and print
-    which one it is on stderr. Return ``path`` if it is anything else, such as a folder with runs of several envs."""
-    finals: dict[Path, float] = {}
-    names: set[str] = set()
-    for run in sorted(Path(path).glob("seed-*")):
-        about = read_about(run)
-        if about is not None and holds_checkpoint(run / "checkpoint"):
-            names.add(about["name"])
-            finals[run] = read_result(run).final_return
-    if len(names) != 1:
+    which one it is on stderr. Return ``path`` if it is anything else."""
+    runs = [run for run in sorted(Path(path).glob("seed-*")) if holds_checkpoint(run / "checkpoint")]
+    if not runs:
         return path
-    best = max(finals, key=lambda run: (not math.isnan(finals[run]), finals[run]))
+    finals = {run: read_result(run).final_return for run in runs}
+    best = max(runs, key=lambda run: (not math.isnan(finals[run]), finals[run]))
     final = return_text(finals[best])
-    print(f"{best}: the best of {len(finals)} seeds, with a final return of {final}", file=sys.stderr, flush=True)
+    print(f"{best}: the best of {len(runs)} seeds, with a final return of {final}", file=sys.stderr, flush=True)
     return str(best)
 
 

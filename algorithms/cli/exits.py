@@ -22,7 +22,6 @@ _LIBRARIES = [
 ]
 # The setting that an error begins with. The names after ?! are no flags.
 _SETTING = re.compile(r"^(?:\w+Config\.|model_config\.|(?=search:))(?!env:|rl_module_spec:|model_config:)(\w+):")
-_ARGUMENT = re.compile(r"(\w+)=('[^']*'|[^,]*)")
 
 
 class UsageError(Exception):
@@ -81,14 +80,10 @@ def on_flags(text: str) -> str:
     ``--lr``, ``.reporting(run_dir='runs/mine')`` becomes ``--run-dir runs/mine``, and at the beginning
     ``PPOConfig.gamma:`` becomes ``--gamma:``."""
 
-    def typed(argument: re.Match[str]) -> str:
-        name, value = kebab(argument[1]), argument[2].strip("'")
-        if value == "False":
-            return f"--no-{name}"
-        return f"--{name} {value}" if value[:1].isalnum() and value != "True" else f"--{name}"
-
     def flags(call: re.Match[str]) -> str:
-        return " and ".join(typed(argument) for argument in _ARGUMENT.finditer(call[1]))
+        arguments = re.findall(r"(\w+)=[^\w,]*(\w[\w/.-]*)?", call[1])
+        typed = [f"--{kebab(name)} {value}".removesuffix(" True").rstrip() for name, value in arguments]
+        return " and ".join(typed)
 
     text = _SETTING.sub(lambda name: f"--{kebab(name[1])}:", text)
     text = text.replace(".environment(make_env)", "my_module:make_env").replace("Call learn(", "Type learn(")

@@ -19,7 +19,7 @@ from algorithms.run.text import duration_text, path_text, return_text
 
 _SEEDS = r"\d+(\.\.\d+)?(,\d+(\.\.\d+)?)*"
 _OF_ALL_RUNS = ("--seed", "--jobs", "--run-dir")
-"""Flags, each with one value, of which the process of a seed gets others."""
+"""Flags of which the process of a seed gets others. Each takes one value."""
 
 
 def seeds_of(text: str | None) -> tuple[int, ...]:
@@ -65,18 +65,16 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         for line in runs.table():
             say(line)
         _draw(runs.folder, plan)
-        if runs.best is not None:
-            best, allow = path_text(runs.folder / f"seed-{runs.best}"), allow_flag(config)
-            plot, evaluate = ["plot", path_text(runs.folder)], ["evaluate", best, *allow]
-            say(f"\nNext:\n\n{commands(plot, evaluate, ['train', '--load', best, *allow])}")
     return runs.exit_code
 
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
-    """Draw the mean learning curve of all seeds to ``learning_curve.png`` in ``folder``."""
+    """Draw the mean learning curve of all seeds to ``learning_curve.png`` in ``folder``. Print what to do next."""
     try:
         plot_runs([folder], folder / "learning_curve.png")
-        plan.say(f"\nWrote\n  {path_text(folder)}\n  {path_text(folder / 'learning_curve.png')}")
+        runs = path_text(folder)
+        plan.say(f"\nWrote\n  {runs}\n  {path_text(folder / 'learning_curve.png')}")
+        plan.say(f"\nNext:\n\n{commands(['plot', runs], ['evaluate', runs, *allow_flag(plan.config)])}")
     except (ValueError, OSError) as error:  # such as runs in which no episode has ended
         print(f"No learning curve: {error}", file=sys.stderr)
 
@@ -108,7 +106,7 @@ class Runs:
     """
 
     def __init__(self, plan: TrainPlan, args: Sequence[str]) -> None:
-        self.plan, self.args = plan, _without(args, _OF_ALL_RUNS)
+        self.plan, self.args = plan, _of_every_seed(args)
         self.folder = Path(str(plan.config.run_dir)).absolute()  # an env may change the working directory
         self.ended: dict[int, tuple[int, Outcome | None]] = {}
         self.stopped_by: signal.Signals | None = None
@@ -155,13 +153,6 @@ class Runs:
             spread = f"{return_text(statistics.stdev(known))} (standard deviation of {len(known)} seeds)"
             yield f"  mean  {return_text(statistics.mean(known)):>10} ± {spread}"
 
-    @property
-    def best(self) -> int | None:
-        """The seed of the run with the highest final return. If no run has a final return, the lowest seed with a
-        result; None if no run has a result."""
-        finals = {seed: outcome.final_return for seed, (_, outcome) in self.ended.items() if outcome is not None}
-        return max(sorted(finals), key=lambda seed: (not math.isnan(finals[seed]), finals[seed]), default=None)
-
     def _note(self, seed: int, job: Job) -> None:
         """Add the result of a process that has ended to ``ended``."""
         assert job.exit_code is not None
@@ -188,13 +179,13 @@ def _print_line(name: str, line: str) -> None:
     print(f"[{name}] {line}", file=sys.stderr, flush=True)
 
 
-def _without(args: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return ``args`` without ``flags``, each of which takes one value."""
+def _of_every_seed(args: Sequence[str]) -> list[str]:
+    """Return ``args`` without the flags of which the process of a seed gets others."""
     kept: list[str] = []
     words = iter(args)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name.replace("_", "-") not in flags:
+        if name.replace("_", "-") not in _OF_ALL_RUNS:
             kept.append(word)
         elif not equals:
             next(words)

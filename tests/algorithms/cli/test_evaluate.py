@@ -47,9 +47,9 @@ def saved(config: PPOConfig | DQNConfig, path: str = "saved") -> str:
     return path
 
 
-def seed(number: int, env: str = "CartPole-v1") -> Path:
+def seed(number: int) -> Path:
     """The folder of a short run, as one of several seeds."""
-    config = PPOConfig(env=env, seed=number, run_dir=f"runs/seed-{number}", **TINY)
+    config = PPOConfig(env="CartPole-v1", seed=number, run_dir=f"runs/seed-{number}", **TINY)
     with config.evaluation(evaluation_interval=1, evaluation_duration=2).build() as algorithm:
         algorithm.learn(num_env_steps=16)
     return Path(f"runs/seed-{number}")
@@ -68,9 +68,6 @@ def test_a_folder_of_several_seeds_stands_for_the_best(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == which
     policies = [Policy.load(path).module.state_dict() for path in ("policy", best)]
     assert all(torch.equal(tensor, policies[1][name]) for name, tensor in policies[0].items())
-    seed(4, "Acrobot-v1")  # which is better, if the envs differ?
-    assert main(["evaluate", "runs"]) == 1
-    assert "expected a checkpoint or a run with one" in capsys.readouterr().err
 
 
 # --- what it measures -------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_seed_is_a_run_of_its_own_and_goes_on_though_another_fails(
     assert f"[seed 7] Evaluation: return {final} over" in err
     assert main([*PPO, *LARGE_NET, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
     assert f"Evaluation: return {final} over" in capfd.readouterr().out  # as among others
-    assert "\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs/seed-7 --allow trouble\n" in out
+    assert "\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs --allow trouble\n" in out
 
 
 @pytest.mark.faults
@@ -94,8 +94,7 @@ def test_every_seed_is_a_run_of_its_own(capfd: pytest.CaptureFixture[str]) -> No
     assert main([*PPO, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
     assert f"Evaluation: return {return_text(finals[7])} over" in capfd.readouterr().out  # as among others
     assert finals[5] != finals[7]
-    better = max(finals, key=lambda seed: finals[seed])
-    assert f"\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs/seed-{better}\n" in out
+    assert "\nNext:\n\n  rlmodule plot runs\n  rlmodule evaluate runs\n" in out
     assert out.startswith("PPO on CartPole-v1, seeds 5, 7, 2 side by side\n")
 
 
@@ -162,7 +161,6 @@ def test_the_table_of_runs_worked_by_hand() -> None:
         "  mean         485 ± 7.07 (standard deviation of 2 seeds)",
     ]
     assert runs.exit_code == 1
-    assert runs.best == 3
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

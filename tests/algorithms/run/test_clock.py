@@ -301,7 +301,10 @@ def test_an_iteration_without_an_update_is_refused() -> None:
         algorithm.learn(num_updates=15)
 
 
-def test_the_goal_of_a_run_is_kept_and_gone_on_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_goal_of_a_run_is_kept_and_gone_on_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("algorithms.run.progress.SECONDS_BEFORE_LINE", 0.0)
     with config(run_dir="run").build() as algorithm:
         algorithm.learn(num_updates=10, progress=True)
         assert "10/10 updates" in capsys.readouterr().err
