@@ -246,9 +246,9 @@ def test_the_checkpoints_below_a_folder_are_named(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in (1, 2):
-        (tmp_path / f"seed-{seed}").mkdir()
-        (tmp_path / f"seed-{seed}/checkpoint").symlink_to(trained / "checkpoint")
-    named = ", ".join(str(tmp_path / f"seed-{seed}" / "checkpoint") for seed in (1, 2))
+        (tmp_path / f"run-{seed}").mkdir()
+        (tmp_path / f"run-{seed}/checkpoint").symlink_to(trained / "checkpoint")
+    named = ", ".join(str(tmp_path / f"run-{seed}" / "checkpoint") for seed in (1, 2))
     assert refusal(capsys, tmp_path).endswith(f"Pass one of those below it: {named}.")
 
 
