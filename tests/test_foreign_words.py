@@ -467,7 +467,7 @@ FLAGS_OF_OTHERS = {
     "--stop-reward": "Use --target-return.",
     "--n-trials": "Search from Python, with tuner() of algorithms.ray_tune.",
     "--lr-schedule": "Use --lr '[[0, 3e-4], [1000000, 0.0]]'.",
-    "--num-gpus": "Use --num-gpus-per-learner.",
+    "--num-gpus": "Use --num-gpus-per-learner 1.",
 }
 
 
