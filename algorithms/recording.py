@@ -109,8 +109,8 @@ def record_replay(algorithm: Algorithm) -> dict[str, Dataset]:
     found = {name: replay.ring for name, replay in replays.items() if replay.num_transitions}
     if not found:
         raise ValueError(
-            f"record_replay(): expected a run with steps in a replay buffer, got {algorithm!r}. Save one with "
-            "replay_in_checkpoints=True, or record episodes."
+            "record_replay(): expected a run with steps in a replay buffer, got one of "
+            f"{type(algorithm).__name__}. Save one with replay_in_checkpoints=True, or record episodes."
         )
     return {
         module_id: _dataset(algorithm, module_id, _columns_of(ring, replays[module_id].kept_rows), None, True)

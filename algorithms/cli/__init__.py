@@ -1,5 +1,5 @@
 """The ``rlmodule`` command, with a Python module for each subcommand."""
 
-from algorithms.cli.main import COMMANDS, main
+from algorithms.cli.main import main
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["main"]

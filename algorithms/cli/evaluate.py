@@ -59,8 +59,7 @@ def evaluate(args: Sequence[str]) -> int:
             "--render: expected neither --video nor --num-envs with it, got one. Leave one of them out: a window shows "
             "one environment, and is not recorded."
         )
-    is_policy = (Path(path) / SPEC).exists()
-    if is_policy:
+    if (Path(path) / SPEC).exists():
         result = {"policy": path, **_evaluate_policy(path, flags)}
     else:
         checkpoint = find_checkpoint(path, best_first=True)

@@ -22,6 +22,14 @@ _LIBRARIES = [
 ]
 # The setting that an error begins with. The names after ?! are no flags.
 _SETTING = re.compile(r"^(?:\w+Config\.|model_config\.|(?=search:))(?!env:|rl_module_spec:|model_config:)(\w+):")
+_IN_A_SHELL = {
+    "Call learn(": "Type learn(",
+    ".environment(make_env)": "my_module:make_env",
+    "module_id=.": "--module-id.",
+    "replay_in_checkpoints=True": "--replay-in-checkpoints",
+    "help() of the method or class lists them": "rlmodule train ALGO --help all lists them",
+}
+"""What errors say about Python code that is no call with keywords → what they say in a shell."""
 
 
 class UsageError(Exception):
@@ -86,7 +94,9 @@ def on_flags(text: str) -> str:
         return " and ".join(typed)
 
     text = _SETTING.sub(lambda name: f"--{kebab(name[1])}:", text)
-    text = text.replace(".environment(make_env)", "my_module:make_env").replace("Call learn(", "Type learn(")
+    for python, shell in _IN_A_SHELL.items():
+        text = text.replace(python, shell)
+    text = re.sub(r"Algorithm\.from_checkpoint\('([^']+)'\)", r"rlmodule train --load \1", text)
     return re.sub(r"(?<!\w)(?:learn|\.\w+)\(((?:\w+=[^()]*)+)\)", flags, text)
 
 

@@ -290,7 +290,6 @@ def hint_for(flag: str, known: Collection[str]) -> str:
     """
     name = flag.strip("-").replace("-", "_")
     hint = remedy_for("flag", name) or on_flags(remedy_for("setting", name))
-    hint = re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", hint)
     named = re.findall(r"--[a-z][a-z-]*", hint)
     if {*named} & {*known} if named else hint and "--num-env-steps" in known:
         return f" {hint}"

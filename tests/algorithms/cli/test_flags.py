@@ -18,10 +18,10 @@ import torch
 from gymnasium import spaces
 
 from algorithms import League
-from algorithms.cli import COMMANDS, main
+from algorithms.cli import main
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import SpecFlags, hint_for
-from algorithms.cli.main import function_of
+from algorithms.cli.main import COMMANDS, function_of
 from algorithms.cli.one_run import TrainFlags
 from algorithms.cli.train import train_plan
 from algorithms.cli.values import environment, read

@@ -142,7 +142,7 @@ def test_a_folder_with_a_run_is_told_before_anything_else(
     assert main([*PPO, *seeds, "--run-dir", "runs"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.endswith(f"continue it with Algorithm.from_checkpoint('{run.relative_to(here)}/checkpoint').\n")
+    assert printed.err.endswith(f"continue it with rlmodule train --load {run.relative_to(here)}/checkpoint.\n")
 
 
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
