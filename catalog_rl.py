@@ -27,7 +27,7 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().hasHandlers():
-            print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr, flush=True)
+            print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr)
 
 
 _warnings = _Warnings(logging.WARNING)

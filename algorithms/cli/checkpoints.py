@@ -55,8 +55,7 @@ def best_seed(path: str) -> str:
         return path
     finals = {run: read_result(run).final_return for run in runs}
     best = max(runs, key=lambda run: (not math.isnan(finals[run]), finals[run]))
-    final = return_text(finals[best])
-    print(f"{best}: the best of {len(runs)} seeds, with a final return of {final}", file=sys.stderr, flush=True)
+    print(f"{best}: the best of {len(runs)} seeds, final return {return_text(finals[best])}", file=sys.stderr)
     return str(best)
 
 

@@ -38,9 +38,7 @@ def display(total: int, *, enabled: bool, waiting: str) -> AbstractContextManage
         return _written(_cell(waiting), waiting, 0.0, SECONDS_BETWEEN_UPDATES)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return _live(total, waiting)
-    return _written(
-        lambda text: print(text, file=sys.stderr, flush=True), waiting, SECONDS_BEFORE_LINE, SECONDS_BETWEEN_LINES
-    )
+    return _written(lambda text: print(text, file=sys.stderr), waiting, SECONDS_BEFORE_LINE, SECONDS_BETWEEN_LINES)
 
 
 def _is_notebook() -> bool:

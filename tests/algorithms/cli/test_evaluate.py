@@ -62,7 +62,7 @@ def test_a_folder_of_several_seeds_stands_for_the_best(capsys: pytest.CaptureFix
     assert main(["evaluate", "runs", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["checkpoint"] == str(best / "best_checkpoint")
-    which = f"{best}: the best of 3 seeds, with a final return of {return_text(finals[best])}\n"
+    which = f"{best}: the best of 3 seeds, final return {return_text(finals[best])}\n"
     assert printed.err.startswith(which)
     assert main(["export", "runs", "policy"]) == 0
     assert capsys.readouterr().err == which
