@@ -11,7 +11,7 @@ import numpy as np
 from algorithms.doctor.examination import Examination
 from algorithms.doctor.findings import SEVERITIES, Finding
 from algorithms.loggers.base import replace_file
-from catalog.errors import printable
+from catalog_rl import printable
 
 
 def report_text(title: str, findings: Sequence[Finding]) -> str:
