@@ -20,7 +20,8 @@ from tests.algorithms.doctor import faulty_envs, walk
 from tests.algorithms.doctor.table import FAULTS, GYMNASIUM, PETTINGZOO, Planted, drawn
 
 ROOT = Path(__file__).resolve().parents[3]
-NOT_IN_THIS_PROCESS = ("KillsProcess", "HangsInReset", "does_not_import:ENV")
+# A process that keeps freed memory, as learners let it, does not grow at once.
+NOT_IN_THIS_PROCESS = ("KillsProcess", "HangsInReset", "does_not_import:ENV", "GrowingMemory")
 QUICK = (
     "WrongShape",
     "NanAtCorners",
@@ -131,6 +132,14 @@ def test_an_env_that_hangs_or_does_not_import_is_named() -> None:
     assert done.returncode == 1
     assert "fault, import" in done.stdout
     assert "simulator_that_is_not_installed" in done.stdout
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
+def test_an_env_that_grows_is_named() -> None:
+    done = command(f"{FOLDER}.faulty_envs:GrowingMemory", "--json", "--seconds", "5")
+    names = {finding["name"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
+    assert names["memory"] == "warning"
 
 
 @pytest.mark.matrix
