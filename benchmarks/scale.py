@@ -314,7 +314,14 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
     who = [f"to {one['runners']:.0f}" for one in results["weights"]]
     return {
         "runners": table(
-            ("runners", "steps/s", "of the ideal", "of it the runners' own", "by the model", "driver's CPU per runner"),
+            (
+                "runners",
+                "steps/s",
+                "of the ideal",
+                "of which the runners' part",
+                "by the model",
+                "driver's CPU per runner",
+            ),
             sampled,
         ),
         "weights": table(("parameters", "bytes", *who, "sum of two learners"), sent),

@@ -70,7 +70,7 @@ RULES = """\
 ## Which rule reads which setting
 
 The rules of the tree in the order in which they are asked, and the settings that shape what they choose. `explain()`
-shows the rule that fired, those passed over, and the values of these settings. Initialisers take their `_kwargs` along.
+shows the rule that fired, those skipped, and the values of these settings. Initialisers take their `_kwargs` along.
 """
 
 

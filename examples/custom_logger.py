@@ -23,7 +23,7 @@ class SqliteLogger(Logger):
         assert run.folder is not None  # since needs_folder
         self.database = sqlite3.connect(run.folder / "metrics.db")
         self.database.execute("CREATE TABLE IF NOT EXISTS metrics (env_steps INTEGER, name TEXT, value REAL)")
-        # a run that goes on from a checkpoint: what came after it is about to come again
+        # a resumed run: what came after its checkpoint is about to come again
         self.database.execute("DELETE FROM metrics WHERE env_steps > ?", [run.env_steps])
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:

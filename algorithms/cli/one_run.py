@@ -37,7 +37,7 @@ class TrainFlags(CommandFlags):
 
     num_env_steps: int | None = setting(
         None,
-        "Steps to sample from now on, over all environments; for a run that goes on, None takes what is left of its "
+        "Steps to sample from now on, over all environments; for a resumed run, None takes what is left of its "
         f"goal. Else None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
         ge=1,
     )
@@ -96,7 +96,7 @@ class TrainPlan:
         flags: The command's own flags.
         budget: What to count: env steps, or updates from data.
         amount: How many to take: from now on, or with ``--resume`` in all.
-        kept: The goal in the folder of the run that goes on, unless the command line has another.
+        kept: The goal in the folder of the resumed run, unless the command line has another.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
         overrides: Names of the settings in ``config`` that replace those of the checkpoint. The checkpoint chose all
@@ -168,7 +168,7 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
     parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
     step = "" if plan.checkpoint is None else f", at step {algorithm.clock:,}"
     say(run_name(algorithm))
-    say(f"  begun with  {plan.begun_with}{step}")
+    say(f"  starts from {plan.begun_with}{step}")
     unit = "updates" if plan.goal(algorithm).budget == "num_updates" else "steps"
     say(f"  {unit:<11} {_steps_text(plan, algorithm)}")
     say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
@@ -178,7 +178,7 @@ def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
 
 
 def _steps_text(plan: TrainPlan, algorithm: Algorithm) -> str:
-    """Return the steps that are left to take as text, and for a run that goes on, how they follow from its goal."""
+    """Return the steps that are left to take as text, and for a resumed run, how they follow from its goal."""
     goal = plan.goal(algorithm)
     left = f"{max(0, goal.left(algorithm.metrics)):,}"
     if plan.checkpoint is None:

@@ -58,7 +58,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         config.spaces_of()  # an error of the env is printed once, not by every run
         algorithm, how = config.algo_class.__name__, f"{jobs} side by side" if jobs > 1 else "one by one"
         say(f"{algorithm} on {env_name(config.env)}, seeds {', '.join(map(str, plan.seeds))}, {how}")
-        say(f"  begun with  {plan.begun_with}")
+        say(f"  starts from {plan.begun_with}")
         say(f"  steps       {plan.amount:,} each")
         say(f"  run dir     {config.run_dir}")
         runs.finish()

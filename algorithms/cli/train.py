@@ -73,7 +73,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     elif early.config is not None:
         file = _read_config(early.config)
         algo, prog, arguments, count = saved_config_class(file, allow), "rlmodule train", "--config FILE", range(1)
-        content = content or file  # a run that goes on has the settings of its checkpoint
+        content = content or file  # a resumed run has the settings of its checkpoint
     elif args and not args[0].startswith("-"):
         algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)
         if "data" in settings_of(algo):
@@ -197,7 +197,7 @@ def _saved_config(
 
 
 def _folder_of_run(flags: TrainFlags, checkpoint: Path | None) -> Path | None:
-    """Return the folder of the run that goes on or begins again. Return None for a new run, or a checkpoint that is in
+    """Return the folder of the run that resumes or begins again. Return None for a new run, or a checkpoint that is in
     no run folder."""
     if checkpoint is not None:
         return run_folder_of(checkpoint)

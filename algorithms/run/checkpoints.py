@@ -242,7 +242,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
 def _saved_config(
     content: dict[str, Any], folder: Path, allow: Sequence[str], objects: Mapping[str, Any]
 ) -> AlgorithmConfig:
-    """Return the config of the run that goes on: the saved settings, except those in ``objects``. If it has another
+    """Return the config of the resumed run: the saved settings, except those in ``objects``. If it has another
     seed than the saved run, drop the state of the evaluation from ``content``.
 
     Raises:

@@ -228,7 +228,7 @@ class RunReport:
             if self.folder is not None:
                 undone.callback(self._loggers.close)
                 earlier = read_about(self.folder.path)
-                if run.env_steps and earlier is not None and "goal" in earlier:  # a run that goes on keeps its goal
+                if run.env_steps and earlier is not None and "goal" in earlier:  # a resumed run keeps its goal
                     self._about["goal"] = earlier["goal"]
                 self._write_about()
             for row in run.unlogged:

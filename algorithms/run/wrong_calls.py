@@ -76,8 +76,8 @@ def no_sections(algorithm: object, got: object) -> TypeError:
 def already_stopped(algorithm: object, method: str) -> RuntimeError:
     """Return the error for a call of ``method`` after ``algorithm.stop()``."""
     return RuntimeError(
-        f"{type(algorithm).__name__}.{method}(): expected a run that goes on, got one that was "
-        "stopped. Build another, or load one: from_checkpoint(path). Callbacks end learn() by "
+        f"{type(algorithm).__name__}.{method}(): expected a running algorithm, got a stopped "
+        "one. Build another, or load one: from_checkpoint(path). Callbacks end learn() by "
         "stop_learning()."
     )
 

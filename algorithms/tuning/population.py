@@ -93,7 +93,7 @@ def check_perturbable(config: AlgorithmConfig, search: Search) -> None:
                 try:
                     Algorithm.from_checkpoint(checkpoint, allow=allow, **{name: dimension.at(share)}).stop()
                 except (TypeError, ValueError) as error:
-                    why = f"what does not fit a run that goes on ({error})"
+                    why = f"what does not fit a resumed run ({error})"
             if why:
                 raise ValueError(f"search: expected settings that a run reads as it goes on, got {name}, {why}.")
 

@@ -77,7 +77,7 @@ class Built:
 
 
 def explain(catalog: Catalog, format: Format = "text", built: Built | None = None) -> str:
-    """Return a description of the rules that applied or were passed over, the settings and their origin, the
+    """Return a description of the rules that applied or were skipped, the settings and their origin, the
     overridden hooks, and the nets.
 
     Args:
@@ -290,7 +290,7 @@ def _decision(
     hooks: Sequence[str] = (),
     decider: str = "",
 ) -> Iterator[Line]:
-    """Yield lines that describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
+    """Yield lines that describe how ``node`` was decided: the rule, the rules skipped, and the settings read.
 
     Args:
         catalog: The catalog.
@@ -313,7 +313,7 @@ def _decision(
     for owner in owners:
         yield Line(depth + 1, "asked first", f"{owner}, which left it to the tree")
     if node.passed:
-        yield Line(depth + 1, "passed over", "; ".join(rule.name for rule in node.passed))
+        yield Line(depth + 1, "skipped", "; ".join(rule.name for rule in node.passed))
     if node.reads:
         yield _decided(catalog, node.reads, depth + 1, node)
 

@@ -576,9 +576,9 @@ def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
     algorithm = build(run_dir=str(tmp_path / "run"))
     algorithm.stop()
     algorithm.stop()
-    with pytest.raises(RuntimeError, match=r"PPO\.train\(\): expected a run that goes on, got one that was stopped"):
+    with pytest.raises(RuntimeError, match=r"PPO\.train\(\): expected a running algorithm, got a stopped one"):
         algorithm.train()
-    with pytest.raises(RuntimeError, match=r"PPO\.evaluate\(\): expected a run that goes on"):
+    with pytest.raises(RuntimeError, match=r"PPO\.evaluate\(\): expected a running algorithm"):
         algorithm.evaluate()
     with pytest.raises(RuntimeError, match=r"PPO\.learn\(\): .* Callbacks end learn\(\) by stop_learning\(\)"):
         algorithm.learn(num_env_steps=1)

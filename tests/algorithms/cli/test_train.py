@@ -98,7 +98,7 @@ def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixt
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", run.name)
     assert printed.startswith(
-        "PPO on CartPole-v1\n  begun with  the preset of CartPole-v1: the defaults of PPO reached 500"
+        "PPO on CartPole-v1\n  starts from the preset of CartPole-v1: the defaults of PPO reached 500"
     )
     assert re.search(r"steps +200\n +seed +1\n +parameters +9,155\n +run dir +runs/ppo", printed)
     for name in ("checkpoint", "progress.jsonl", "learning_curve.png"):
@@ -158,7 +158,7 @@ def test_a_factory_and_a_function_beside_the_user(capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert printed.count("listened") == 2
     assert "return 7.0" in printed
-    assert "  begun with  the defaults of PPO\n" in printed
+    assert "  starts from the defaults of PPO\n" in printed
     names: dict[str, Any] = {}
     exec(snippet_of(printed), names)
     assert names["action"] in (0, 1)
@@ -255,7 +255,7 @@ def run(run_of_128_steps: Path, here: Path) -> Path:
 def test_a_run_goes_on_where_it_was_with_its_settings(run: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--load", path, "--num-env-steps", "64", "--lr", "1e-4"]) == 0
     printed = capsys.readouterr().out
-    assert "  begun with  run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in printed
+    assert "  starts from run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in printed
     assert "  run dir     run\n" in printed
     assert steps_logged("run") == [64, 128, 192]
     with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
@@ -287,10 +287,10 @@ def test_one_command_begins_a_run_and_resumes_it_until_all_steps_are_sampled(
 ) -> None:
     command = [*PPO, "--run-dir", "run", "--resume", "auto", "--keep-checkpoints", "2", "--checkpoint-interval", "1"]
     assert main([*command, "--num-env-steps", "128"]) == 0
-    assert "begun with  the preset of CartPole-v1" in capsys.readouterr().out
+    assert "starts from the preset of CartPole-v1" in capsys.readouterr().out
     os.truncate("run/checkpoint/checkpoint.json", 10)
     assert main([*command, "--num-env-steps", "256"]) == 0
-    assert "begun with  run/checkpoints/64, at step 64\n  steps       192 more\n" in capsys.readouterr().out
+    assert "starts from run/checkpoints/64, at step 64\n  steps       192 more\n" in capsys.readouterr().out
     (message,) = caplog.messages
     assert message.startswith("run/checkpoint is skipped: load('run/checkpoint'): expected a complete checkpoint")
     assert steps_logged("run") == [64, 128, 192, 256]

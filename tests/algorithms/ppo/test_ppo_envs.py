@@ -99,7 +99,7 @@ class FiveSteps(Sensors):
         return observed, reward, self.steps == 5, False, info
 
 
-def test_rollouts_that_hold_nothing_but_resets_are_passed_over() -> None:
+def test_rollouts_that_hold_nothing_but_resets_are_skipped() -> None:
     def in_lockstep(config: Any) -> SyncVectorEnv:
         return SyncVectorEnv([FiveSteps] * 8, autoreset_mode=AutoresetMode.NEXT_STEP)
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which are kept, found and passed over, and what a file cannot ask for."""
+"""The checkpoints of a run: which are kept, found and skipped, and what a file cannot ask for."""
 
 import shutil
 import threading

@@ -481,7 +481,7 @@ def test_nothing_is_refused_where_the_file_system_has_no_locks(tmp_path: Path, m
 
 
 def test_the_best_checkpoint_itself_says_what_is_to_be_beaten(tmp_path: Path) -> None:
-    """A run that goes on from before its best evaluation does not replace what it is worse than."""
+    """A resumed run from before its best evaluation does not replace what it is worse than."""
     means = iter([100.0, 500.0, 150.0, 600.0])
 
     def evaluate(self: Algorithm, **_: Any) -> dict[str, Any]:

@@ -277,7 +277,7 @@ def test_settings_that_act_on_a_run_that_goes_on_may_change_in_a_population(run:
         ("PPO", "env", r"a setting of \.environment\(\)"),
         ("PPO", "num_envs_per_env_runner", r"a setting of \.env_runners\(\)"),
         *(
-            (run, name, "what does not fit a run that goes on")
+            (run, name, "what does not fit a resumed run")
             for run in ("DQN", "SAC")
             for name in numbers_in(run, REFUSED)
         ),

@@ -88,7 +88,7 @@ def test_a_class_in_the_settings_takes_the_place_of_the_default() -> None:
     assert encoder(torch.full((5, 4), 3.0)).latent.shape == (5, 7)
 
 
-def test_without_the_setting_the_rule_is_passed_over() -> None:
+def test_without_the_setting_the_rule_is_skipped() -> None:
     config, node = decide(VECTOR)
     assert isinstance(config, MLPEncoderConfig)
     assert "custom_model" in [rule.name for rule in node.passed]
