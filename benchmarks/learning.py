@@ -11,7 +11,8 @@ over its seeds. The training window is the mean return of the last 100 training 
 
 Each run that ends is added to `benchmarks/learning.jsonl`, and is not repeated: a command that was interrupted
 continues, its unfinished runs from their last checkpoint in `runs/learning`, and the tables show all seeds that were
-run. After a change that can alter the results, delete its lines and that folder.
+run. `--stale` makes those runs again, and no others, that were measured with other code than today's or before digests
+of it were kept, as `python -m benchmarks.tables` lists them. The last line of a seed counts.
 """
 
 import argparse
@@ -39,7 +40,8 @@ from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
 from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
 from algorithms.sac.sac import PLAIN
-from benchmarks.run import ROOT, machine, write
+from benchmarks.run import machine, write
+from benchmarks.tables import AGENTS, COMPUTING, ROOT, SAMPLING, digest, typed
 
 DOC = ROOT / "docs" / "learning.md"
 RUNS = ROOT / "benchmarks" / "learning.jsonl"
@@ -437,6 +439,7 @@ class Run:
     Attributes:
         evaluations: Env steps and mean return of every evaluation.
         machine: Where it ran, and when.
+        code: The digest of the code that it began with; None if it was measured before digests were kept.
     """
 
     goal: str
@@ -448,6 +451,7 @@ class Run:
     seconds: float
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     machine: str = ""
+    code: str | None = None
 
     def __str__(self) -> str:
         return (
@@ -525,6 +529,18 @@ def _listed(figures: Iterable[float], digits: int) -> str:
     return ", ".join(f"{figure:,.{digits}f}" for figure in figures)
 
 
+def sources(goal: Goal) -> tuple[str, ...]:
+    """The files and folders that a run towards `goal` depends on."""
+    # evaluations make the figure, although the rest of what stands around a run does not
+    places = [f"algorithms/{goal.algo.lower()}", "algorithms/run/evaluation.py", *COMPUTING, *SAMPLING]
+    if goal.settings.get("policies") is not None:
+        places += AGENTS
+    module = goal.env_id.partition(":")[0]
+    if module.startswith("benchmarks."):
+        places.append(f"{module.replace('.', '/')}.py")
+    return tuple(places)
+
+
 def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
     """Train towards `goal` in this process, from the last checkpoint of the run if it was interrupted.
 
@@ -540,9 +556,10 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
     figure_of, evaluations = FIGURES[goal.figure], list[tuple[int, float]]()
     iteration, window, seconds = 0, 0.0, 0.0
+    code: str | None = digest(sources(goal))
     with _begun(goal, seed) as algorithm:
         if algorithm.env_steps:
-            iteration, window, seconds, kept = json.loads((folder / "progress.json").read_text())
+            iteration, window, seconds, kept, code = json.loads((folder / "progress.json").read_text())
             evaluations = [(steps, figure) for steps, figure in kept if steps <= algorithm.env_steps]
         while algorithm.env_steps + iteration <= goal.budget:
             before = algorithm.env_steps
@@ -556,7 +573,7 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
                 evaluations.append((algorithm.env_steps, round(figure_of(algorithm), 2)))
             if algorithm.env_steps * CHECKPOINTS // goal.budget > before * CHECKPOINTS // goal.budget:
                 folder.mkdir(parents=True, exist_ok=True)
-                (new := folder / "progress.new").write_text(json.dumps([iteration, window, seconds, evaluations]))
+                (new := folder / "progress.new").write_text(json.dumps([iteration, window, seconds, evaluations, code]))
                 new.replace(folder / "progress.json")  # in one step, for the run may be killed at any moment
                 algorithm.save(folder / "checkpoint")
         if not evaluations or evaluations[-1][0] < algorithm.env_steps:
@@ -565,7 +582,7 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     shutil.rmtree(folder, ignore_errors=True)
     figures = [figure for _, figure in evaluations]
     figure, rest = max(figures) if goal.best else figures[-1], (round(window, 2), round(seconds, 2))
-    return Run(str(goal), seed, steps, figure, figures[-1], *rest, evaluations, machine())
+    return Run(str(goal), seed, steps, figure, figures[-1], *rest, evaluations, machine(), code)
 
 
 def _begun(goal: Goal, seed: int) -> Algorithm:
@@ -604,10 +621,11 @@ def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None
 
 
 def stored(goal: Goal) -> list[Run]:
-    """The runs towards `goal` that have ended, in the order of their seeds."""
+    """The runs towards `goal` that have ended, in the order of their seeds; of each seed the last."""
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
-    found = [each for line in lines if (each := json.loads(line))["job"] == goal.job()]
-    return sorted((Run(str(goal), **each["run"]) for each in found), key=lambda run: run.seed)
+    found = [each["run"] for line in lines if (each := json.loads(line))["job"] == goal.job()]
+    by_seed = {run["seed"]: Run(str(goal), **run) for run in found}
+    return [by_seed[seed] for seed in sorted(by_seed)]
 
 
 def store(goal: Goal, run: Run) -> None:
@@ -615,20 +633,38 @@ def store(goal: Goal, run: Run) -> None:
     numbers = asdict(run)
     del numbers["goal"]
     with RUNS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"job": goal.job(), "run": numbers}) + "\n")
+        file.write(json.dumps({"job": goal.job(), "run": numbers, "command": typed()}) + "\n")
 
 
-def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> list[Row]:
+def _missing(goal: Goal, seeds: int) -> list[int]:
+    """The first `seeds` without those that are stored."""
+    found = {run.seed for run in stored(goal)}
+    return [seed for seed in range(min(seeds, goal.most_seeds)) if seed not in found]
+
+
+def _stale(goal: Goal) -> list[int]:
+    """The seeds that are not stored with the digest of today's code."""
+    code = digest(sources(goal))
+    return [run.seed for run in stored(goal) if run.code != code]
+
+
+def measure(goals: list[Goal], seeds: int, workers: int, console: Console, stale: bool = False) -> list[Row]:
     """Run every goal on every seed that is not stored, `workers` at a time, the longest first.
 
     Prints and stores each run as it finishes. Returns a row with all stored seeds for each goal that has any.
+
+    Args:
+        goals: What to reach.
+        seeds: Of each goal.
+        workers: Runs at a time.
+        console: Shows how far they are.
+        stale: Whether to make those runs again, instead, that are stored with another digest than today's or with none.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     jobs = [
         (goal, seed)
         for goal in sorted(goals, key=lambda goal: -goal.budget)
-        for seed in range(min(seeds, goal.most_seeds))
-        if seed not in {run.seed for run in stored(goal)}
+        for seed in (_stale(goal) if stale else _missing(goal, seeds))
     ]
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
@@ -717,6 +753,7 @@ def main() -> None:
         "--seeds", type=int, default=5, help="runs on each env; 0 shows those stored (default: %(default)s)"
     )
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--stale", action="store_true", help="only make again what other code than today's made")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/learning.md")
     parser.add_argument("--one", nargs=2, metavar=("GOAL", "SEED"), help="one run in this process, all as JSON")
     args = parser.parse_args()
@@ -729,7 +766,7 @@ def main() -> None:
     if not (goals := [goal for each in chosen.values() for goal in each]):
         parser.error(f"{', '.join(args.algo)} has no goal on {', '.join(args.envs)}")
     console = Console()
-    rows = measure(goals, args.seeds, args.workers, console)
+    rows = measure(goals, args.seeds, args.workers, console, args.stale)
     for name, goals in chosen.items():
         if not (table := [row for row in rows if row.goal in goals]):
             continue

@@ -4,12 +4,14 @@
     python -m benchmarks.offline --speed    # updates per second, five alternating pairs
     python -m benchmarks.offline --speed --rllib /path/to/python    # and of RLlib's BC, in that environment
 
-The data sets are made by runs with fixed seeds, which are not among those that learn from them.
+The data sets are made by runs with fixed seeds, which are not among those that learn from them. Each score is added to
+`benchmarks/offline.jsonl`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -29,8 +31,10 @@ from algorithms.bc import BCConfig
 from algorithms.dqn import DQNConfig
 from algorithms.marwil import MARWILConfig
 from algorithms.recording import record
+from algorithms.registry import name_of
 from algorithms.sac import SACConfig
-from benchmarks.run import child
+from benchmarks.run import child, machine
+from benchmarks.tables import COMPUTING, ROOT, SAMPLING, digest, typed
 from rlmodule import Dataset
 from rlmodule.modules.apis import ExplorationAPI
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
@@ -38,6 +42,8 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 DATA_SEED = 100
 EPISODES = 100
 """Episodes of each evaluation."""
+SCORES = ROOT / "benchmarks" / "offline.jsonl"
+"""Every score that was found, a line of JSON each."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,23 @@ def score_of(algorithm: Any, num_episodes: int = EPISODES) -> float:
     return algorithm.evaluate(num_episodes=num_episodes)["env_runners"]["episode_return_mean"]
 
 
+def sources(config: Any) -> tuple[str, ...]:
+    """The files and folders that a score depends on, next to its data."""
+    return f"algorithms/{name_of(config).lower()}", "algorithms/run/evaluation.py", *COMPUTING, *SAMPLING
+
+
+def kept(key: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the scores that were found for `key`, by seed; of each seed the last."""
+    lines = SCORES.read_text(encoding="utf-8").splitlines() if SCORES.exists() else []
+    return {score["seed"]: score for score in map(json.loads, lines) if key.items() <= score.items()}
+
+
+def keep(score: dict[str, Any]) -> None:
+    """Add a score to those that were found."""
+    with SCORES.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(score | {"machine": machine(), "command": typed()}) + "\n")
+
+
 ROWS: dict[str, tuple[Callable[[], Data], Any, dict[str, Any], int, str]] = {
     "BC, CartPole, 20 expert episodes": (lambda: cartpole(20, 0.0), BCConfig, {}, 5_000, ">= 490"),
     # few updates, since half of the actions are noise, which nets learn by heart in the end; the rewards of a whole
@@ -122,13 +145,15 @@ def scores(seeds: int, only: str) -> None:
     for name, (make, config, settings, num_updates, bar) in ROWS.items():
         if only not in name:
             continue
-        begin, data = time.process_time(), make()
+        begin, data, code = time.process_time(), make(), digest(sources(config()))
         found = []
         for seed in range(1, seeds + 1):
             made = config(env=data.dataset.env, data=data.dataset, seed=seed, **settings)
             with made.build() as algorithm:
                 algorithm.learn(num_updates=num_updates)
                 found.append(score_of(algorithm))
+            run = {"data": name, "num_updates": num_updates, "settings": settings, "seed": seed, "score": found[-1]}
+            keep(run | {"digest": data.dataset.digest, "code": code})
         median = statistics.median(found)
         each = ", ".join(f"{score:.0f}" for score in found)
         about = f"{data.dataset.num_steps:,}, {data.dataset.returns.mean():.0f}"

@@ -9,7 +9,8 @@ the policies that the run had after every 5,000 steps. The medium data are 100 e
 third of the way from random actions to the expert; the medium-replay data are all steps up to it.
 
 Each score that is found is added to `benchmarks/offline.jsonl` and is not looked for again, and data sets are kept in
-`runs/offline`: a command that was interrupted continues. After a change that can alter the results, delete both.
+`runs/offline`: a command that was interrupted continues. `--stale` finds those scores again that were measured with
+other code than today's, as `python -m benchmarks.tables` lists them; the last line of a seed counts.
 """
 
 from __future__ import annotations
@@ -29,13 +30,11 @@ from algorithms.iql import IQLConfig
 from algorithms.recording import record, record_replay
 from algorithms.sac import SACConfig
 from algorithms.td3 import TD3Config
-from benchmarks.offline import DATA_SEED, Data, cartpole, random_score, score_of
-from benchmarks.run import ROOT
+from benchmarks.offline import DATA_SEED, Data, cartpole, keep, kept, random_score, score_of, sources
+from benchmarks.tables import ROOT, digest
 from rlmodule import Dataset
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
-SCORES = ROOT / "benchmarks" / "offline.jsonl"
-"""Every score that was found, a line of JSON each."""
 FOLDER = ROOT / "runs" / "offline"
 """Data sets, and checkpoints of the runs that made them."""
 STEPS_PER_CHECKPOINT = 5_000
@@ -122,6 +121,10 @@ class Row:
     num_episodes: int = 100
     bar: str = ""
 
+    def key(self) -> dict[str, Any]:
+        """All that a score depends on, but for its seed, as JSON values."""
+        return {"data": self.data, "name": self.name, "num_updates": self.num_updates, "settings": self.settings}
+
 
 _SMALL: dict[str, Any] = {"model_config": {"fcnet_hiddens": [64, 64]}, "lr": 1e-3}
 IQL_PENDULUM: dict[str, Any] = _SMALL | {"expectile": 0.8, "beta": 0.5}
@@ -153,30 +156,23 @@ LONG_ROWS = [
 ]  # fmt: skip
 
 
-def known_scores() -> list[dict[str, Any]]:
-    """Return the scores that were found before."""
-    return [json.loads(line) for line in SCORES.read_text().splitlines()] if SCORES.exists() else []
-
-
-def scores_of(row: Row, data: Data, seeds: int) -> Iterator[dict[str, Any]]:
-    """Yield the score of each seed, found before or now."""
-    key = {"data": row.data, "name": row.name, "num_updates": row.num_updates, "settings": row.settings}
-    known = {entry["seed"]: entry for entry in known_scores() if key.items() <= entry.items()}
+def scores_of(row: Row, data: Data, seeds: int, stale: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the score of each seed, found before or now; `stale` finds those of other code than today's again."""
+    known, code = kept(row.key()), digest(sources(row.config()))
     for seed in range(1, seeds + 1):
-        if seed not in known:
+        if seed not in known or (stale and known[seed].get("code") != code):
             begin = time.process_time()
             config = row.config(env=data.dataset.env, data=data.dataset, seed=seed, torch_num_threads=1, **row.settings)
             with config.build() as algorithm:
                 algorithm.learn(num_updates=row.num_updates, progress=True)
                 score = score_of(algorithm, num_episodes=row.num_episodes)
-                known[seed] = key | {"seed": seed, "score": score}
-            known[seed] |= {"digest": data.dataset.digest, "cpu_seconds": round(time.process_time() - begin)}
-            with SCORES.open("a") as file:
-                file.write(json.dumps(known[seed]) + "\n")
+            known[seed] = row.key() | {"seed": seed, "score": score, "digest": data.dataset.digest, "code": code}
+            known[seed] |= {"cpu_seconds": round(time.process_time() - begin)}
+            keep(known[seed])
         yield known[seed]
 
 
-def table(rows: list[Row], seeds: int, only: str) -> None:
+def table(rows: list[Row], seeds: int, only: str, stale: bool) -> None:
     """Print a table of scores."""
     print("| data: steps, mean return, expert | what learns | scores | median | normalised | times BC | bar | CPU s |")
     print("|---|---|---|---|---|---|---|---|")
@@ -185,7 +181,7 @@ def table(rows: list[Row], seeds: int, only: str) -> None:
         if only not in row.data:
             continue
         data = DATA[row.data]()
-        found = [*scores_of(row, data, seeds)]
+        found = [*scores_of(row, data, seeds, stale)]
         median = statistics.median(entry["score"] for entry in found)
         normalised = data.normalised(median)
         if row.name == "BC":
@@ -224,12 +220,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the name of a data set")
     parser.add_argument("--long", action="store_true", help="MuJoCo, hours")
+    parser.add_argument(
+        "--stale", action="store_true", help="find again what was measured with other code than today's"
+    )
     parser.add_argument("--online", action="store_true", help="from data to env steps")
     args = parser.parse_args()
     if args.online:
         online(args.seeds)
     else:
-        table(LONG_ROWS if args.long else SHORT_ROWS, args.seeds, args.only)
+        table(LONG_ROWS if args.long else SHORT_ROWS, args.seeds, args.only, args.stale)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.tables import ROOT, SPEED, digest, typed
+
 README = ROOT / "benchmarks" / "README.md"
 SUMMARY_PAGE = ROOT / "docs" / "why.md"
 KEPT = ROOT / "benchmarks" / "results.json"
@@ -295,6 +296,22 @@ ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how o
 }
 
 
+def sources(job: str) -> tuple[str, ...]:
+    """The files and folders that the figures of a job depend on."""
+    if job == "import":
+        return "algorithms/ppo", *SPEED
+    if job in TRAININGS:
+        scripts = TRAININGS[job].ours, TRAININGS[job].other
+    else:
+        scripts = ("ours_ppo", "peers/rllib") if job == "learners" else (job,)
+    return *(f"benchmarks/{script}.py" for script in scripts), *SPEED
+
+
+def kept() -> dict[str, Any]:
+    """Job → its rows, and how and where they were measured."""
+    return json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+
+
 def machine() -> str:
     """What was measured where, in one line."""
     model = platform.processor() or platform.machine()
@@ -372,7 +389,7 @@ def main() -> None:
         parser.error("--repeats must be at least 1; --write takes at least 5")
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    kept: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=args.repeats * sum(ROWS[job][1] for job in args.jobs))
 
@@ -382,22 +399,22 @@ def main() -> None:
                 print(text, flush=True)
 
         for job in args.jobs:
+            origin = {"command": typed(), "code": digest(sources(job))}  # of the code that the measurement begins with
             rows = [asdict(row) for row in ROWS[job][0](args.repeats, report)]
-            kept[job] = {"machine": machine(), "repeats": args.repeats, "rows": rows}
+            found[job] = {"machine": machine(), **origin, "repeats": args.repeats, "rows": rows}
     if console.is_terminal:
         table = Table(*HEADER, box=box.SIMPLE)
-        for row in rows_of(kept):
+        for row in rows_of(found):
             table.add_row(*row.cells(), style=None if row.reached else "bold")
         console.print(table)
         console.print(f"{MEDIANS.format(args.repeats)} {machine()}.", highlight=False)
     else:
-        print(markdown(kept))
+        print(markdown(found))
     if args.write:
-        before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-        kept = before | kept
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        write(markdown(kept), README)
-        write(summary(kept), SUMMARY_PAGE, "speed")
+        found = kept() | found
+        KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write(markdown(found), README)
+        write(summary(found), SUMMARY_PAGE, "speed")
         console.print(f"written to {README} and {SUMMARY_PAGE}", highlight=False)
 
 

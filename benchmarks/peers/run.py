@@ -27,7 +27,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.run import README, ROOT, TIME_IMPORT, child, machine, write
+from benchmarks.run import README, TIME_IMPORT, child, machine, write
+from benchmarks.tables import AGENTS, ROOT, SPEED, digest, typed
 
 HOMES = ROOT / ".peers"
 KEPT = Path(__file__).with_name("results.json")
@@ -221,6 +222,23 @@ def sides_of(job: str, pythons: dict[str, str]) -> Iterator[tuple[str, str, list
         yield side, python, ["-m", script, job, str(steps)]
 
 
+def sources(job: str) -> tuple[str, ...]:
+    """The files and folders that the figures of a job depend on, with the versions of the peers."""
+    contest = CONTESTS[job]
+    peers = [side for side in contest.steps if side in PEERS]
+    scripts = [contest.ours, *([contest.bare] if contest.bare else []), *(f"peers/{peer}" for peer in peers)]
+    if contest.replay is not None:
+        scripts = ["peers/replay"]
+    code = ["algorithms/ppo"] if job == "import" else [f"benchmarks/{script}.py" for script in scripts]
+    pinned = [f"benchmarks/peers/requirements/{peer}.txt" for peer in peers]
+    return *code, *pinned, *SPEED, *(AGENTS if job.startswith("agents") else ())
+
+
+def kept() -> dict[str, Any]:
+    """Job → its figures, and how and where they were measured."""
+    return json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+
+
 def measure(job: str, pythons: dict[str, str], repeats: int, report: Any) -> Figures:
     """All sides of a job in turn; one that fails is reported, and left out from then on."""
     figures: Figures = {}
@@ -340,7 +358,7 @@ def main() -> None:
         parser.error("--repeats must be at least 1; --write takes all peers of the jobs and at least 5 repeats")
     console = Console()
     pythons = {peer: python for peer in args.peers if (python := python_of(peer, console)) is not None}
-    kept: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    found = kept()
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -353,13 +371,14 @@ def main() -> None:
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
 
         for job in args.jobs:
-            kept[job] = {"machine": machine(), "figures": measure(job, pythons, args.repeats, report)}
+            origin = {"command": typed(), "code": digest(sources(job))}  # of the code that the measurement begins with
+            found[job] = {"machine": machine(), **origin, "figures": measure(job, pythons, args.repeats, report)}
             if args.write:
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    console.print(table(kept), highlight=False, markup=False, soft_wrap=True)
+                KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    console.print(table(found), highlight=False, markup=False, soft_wrap=True)
     if args.write:
-        write(table(kept), README, "peers")
-        draw(kept)
+        write(table(found), README, "peers")
+        draw(found)
         console.print(f"written to {README} and {PICTURE}", highlight=False)
 
 
