@@ -26,7 +26,7 @@ export NO_MKDOCS_2_WARNING ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-end-to-end test-matrix test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers clean
+.PHONY: help install train test test-fast test-end-to-end test-matrix test-learning test-export test-faults test-site check check-pins format docs release bench bench-peers tables clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ bench: $(DEV) ## our speed beside bare PyTorch loops, in one run
 
 bench-peers: $(DEV) ## our speed beside other libraries, each in an environment of its own (.peers)
 	$(BIN)/python -m benchmarks.peers.run
+
+tables: $(DEV) ## the rows of our tables whose code has changed since they were measured, and how to measure them again
+	$(BIN)/python -m benchmarks.tables
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) .peers build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

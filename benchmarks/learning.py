@@ -41,7 +41,7 @@ from algorithms.registry import config_class
 from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
 from algorithms.sac.sac import PLAIN
 from benchmarks.run import machine, write
-from benchmarks.tables import AGENTS, COMPUTING, ROOT, SAMPLING, digest, typed
+from benchmarks.tables import AGENTS, COMPUTING, FEWEST_FOR_INTERVAL, ROOT, SAMPLING, digest, typed
 
 DOC = ROOT / "docs" / "learning.md"
 RUNS = ROOT / "benchmarks" / "learning.jsonl"
@@ -426,9 +426,6 @@ COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "SAC-Hopper")
 """Tables whose second row is compared with the first, the fourth with the third, and so on."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
-FEWEST_FOR_INTERVAL = 5
-"""Seeds from which on a row has an interval."""
-
 Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
 
 
@@ -518,10 +515,13 @@ def difference(first: Row, second: Row) -> str:
     """By how much the second goal's interquartile mean exceeds the first one's, and whether it is better."""
     where = f" on {first.goal.env_id}" if first.goal.part in second.goal.part else ""  # one of several pairs
     found = compare(second.scores, first.scores)
+    interval = f" its 95 % interval {found.low:+,.1f} to {found.high:+,.1f},"
+    if min(len(first.runs), len(second.runs)) < FEWEST_FOR_INTERVAL:
+        interval = ""
     return (
         f"IQMs: {iqm(second.scores):,.1f} with {second.goal.part} and {iqm(first.scores):,.1f} with "
-        f"{first.goal.part}{where}; the difference is {found.difference:+,.1f}, its 95 % interval {found.low:+,.1f} to "
-        f"{found.high:+,.1f}, p = {found.p_value:.2g}: {found.verdict}."
+        f"{first.goal.part}{where}; the difference is {found.difference:+,.1f},{interval} "
+        f"p = {found.p_value:.2g}: {found.verdict}."
     )
 
 
@@ -623,7 +623,8 @@ def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None
 def stored(goal: Goal) -> list[Run]:
     """The runs towards `goal` that have ended, in the order of their seeds; of each seed the last."""
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
-    found = [each["run"] for line in lines if (each := json.loads(line))["job"] == goal.job()]
+    job = goal.job()
+    found = [each["run"] for line in lines if (each := json.loads(line))["job"] == job]
     by_seed = {run["seed"]: Run(str(goal), **run) for run in found}
     return [by_seed[seed] for seed in sorted(by_seed)]
 

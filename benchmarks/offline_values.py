@@ -9,8 +9,9 @@ the policies that the run had after every 5,000 steps. The medium data are 100 e
 third of the way from random actions to the expert; the medium-replay data are all steps up to it.
 
 Each score that is found is added to `benchmarks/offline.jsonl` and is not looked for again, and data sets are kept in
-`runs/offline`: a command that was interrupted continues. `--stale` finds those scores again that were measured with
-other code than today's, as `python -m benchmarks.tables` lists them; the last line of a seed counts.
+`runs/offline`: a command that was interrupted continues. `--stale` finds those scores again, and no others, that were
+found with other code than today's or before digests of it were kept, as `python -m benchmarks.tables` lists them. The
+last line of a seed counts.
 """
 
 from __future__ import annotations
@@ -157,9 +158,10 @@ LONG_ROWS = [
 
 
 def scores_of(row: Row, data: Data, seeds: int, stale: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the score of each seed, found before or now; `stale` finds those of other code than today's again."""
+    """Yield the score of each seed, found before or now. `stale` takes the seeds found before, and finds those again
+    that have another digest than today's code."""
     known, code = kept(row.key()), digest(sources(row.config()))
-    for seed in range(1, seeds + 1):
+    for seed in sorted(known) if stale else range(1, seeds + 1):
         if seed not in known or (stale and known[seed].get("code") != code):
             begin = time.process_time()
             config = row.config(env=data.dataset.env, data=data.dataset, seed=seed, torch_num_threads=1, **row.settings)
@@ -178,7 +180,7 @@ def table(rows: list[Row], seeds: int, only: str, stale: bool) -> None:
     print("|---|---|---|---|---|---|---|---|")
     of_bc: dict[str, float] = {}
     for row in rows:
-        if only not in row.data:
+        if only not in row.data or (stale and not kept(row.key())):
             continue
         data = DATA[row.data]()
         found = [*scores_of(row, data, seeds, stale)]
@@ -220,9 +222,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the name of a data set")
     parser.add_argument("--long", action="store_true", help="MuJoCo, hours")
-    parser.add_argument(
-        "--stale", action="store_true", help="find again what was measured with other code than today's"
-    )
+    parser.add_argument("--stale", action="store_true", help="only find again what other code than today's found")
     parser.add_argument("--online", action="store_true", help="from data to env steps")
     args = parser.parse_args()
     if args.online:

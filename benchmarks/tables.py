@@ -18,7 +18,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -34,76 +33,92 @@ AGENTS = ("rlmodule/agents",)
 """What is needed where an env has several agents, too."""
 SPEED = (*COMPUTING, *SAMPLING, "rlmodule/distributed", "rlmodule/groups")
 """What the speed of a run depends on."""
-AROUND = (
-    "algorithms/loggers",
-    "algorithms/registry.py",
-    "algorithms/run",
-    "algorithms/sections.py",
-    "algorithms/settings",
-)
+AROUND = tuple(f"algorithms/{name}" for name in ("loggers", "registry", "run", "sections", "settings"))
 """What algorithms import, and what computes nothing that they learn from."""
+
+FEWEST_FOR_INTERVAL = 5
+"""Seeds from which on a row has an interval. One of fewer seeds shows each of them."""
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------
 
 
 def digest(places: Iterable[str]) -> str:
-    """Return 16 hexadecimal digits that change with the code of `places` and with what these import.
+    """Return 16 hexadecimal digits that change with the code of `places` and with that of what they import.
 
     Args:
         places: Files and folders, relative to the root. Imports are followed into `algorithms` and `benchmarks` alone.
     """
-    hashed = sha256()
-    for file in sorted(reached(places)):
-        hashed.update(file.encode() + b"\0" + _meaning((ROOT / file).read_text(encoding="utf-8"), file)[0])
-    return hashed.hexdigest()[:16]
+    return Code(ROOT).digest(places)
 
 
-def reached(places: Iterable[str]) -> set[str]:
-    """Return the files of `places` and those that they import, relative to the root.
+class Code:
+    """The code of a tree at one moment: each file is read once.
 
-    Raises:
-        FileNotFoundError: If a place does not exist.
+    Args:
+        root: Folder of the packages.
     """
-    found = set[str]()
-    ahead = [file for place in places for file in _files(place)]
-    while ahead:
-        if (file := ahead.pop()) in found:
-            continue
-        found.add(file)
-        for name in _meaning((ROOT / file).read_text(encoding="utf-8"), file)[1]:
-            place = name.replace(".", "/")
-            if (ROOT / f"{place}.py").is_file():
-                place += ".py"
-            # `algorithms` and `benchmarks` themselves hold too much: who imports from them names what he needs
-            elif "/" not in place or not (ROOT / place).is_dir():
-                continue
-            if not place.startswith(AROUND):
-                ahead += _files(place)
-    return found
 
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[str, list[str]] = {}
+        self._read: dict[str, tuple[bytes, list[str]]] = {}
 
-def _files(place: str) -> list[str]:
-    path = ROOT / place
-    if not path.exists():
-        raise FileNotFoundError(f"place: expected a file or folder in {ROOT}, got {place!r}. Name one that exists.")
-    found = path.rglob("*.py") if path.is_dir() else [path]
-    return [file.relative_to(ROOT).as_posix() for file in found if file.name != "presets.py"]
+    def digest(self, places: Iterable[str]) -> str:
+        """Return the digest of `places`; see :func:`digest`."""
+        hashed = sha256()
+        for file in sorted(self.reached(places)):
+            hashed.update(file.encode() + b"\0" + self._meaning(file)[0])
+        return hashed.hexdigest()[:16]
 
+    def reached(self, places: Iterable[str]) -> set[str]:
+        """Return the files of `places`, and those that they import, relative to the root.
 
-@cache
-def _meaning(source: str, file: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the hash of a source without what changes nothing, and the modules of ours that it imports.
+        Raises:
+            FileNotFoundError: If a place does not exist.
+        """
+        found = set[str]()
+        ahead = [file for place in places for file in self._files_of(place)]
+        while ahead:
+            if (file := ahead.pop()) not in found:
+                found.add(file)
+                ahead += (other for place in self._meaning(file)[1] for other in self._files_of(place))
+        return found
 
-    Raises:
-        SyntaxError: If a file of Python is none.
-    """
-    if not file.endswith(".py"):
-        return sha256(source.encode()).digest(), ()
-    words, imported = list[str](), list[str]()
-    _spell(ast.parse(source, file), words, imported)
-    ours = (name for name in imported if name.partition(".")[0] in ("algorithms", "benchmarks"))
-    return sha256("\0".join(words).encode()).digest(), tuple(ours)
+    def _files_of(self, place: str) -> list[str]:
+        if place not in self._files:
+            path = self._root / place
+            if not path.exists():
+                raise FileNotFoundError(f"place: expected a file or folder in {self._root}, got {place!r}. Correct it.")
+            found = path.rglob("*.py") if path.is_dir() else [path]
+            self._files[place] = [
+                file.relative_to(self._root).as_posix() for file in found if file.name != "presets.py"
+            ]
+        return self._files[place]
+
+    def _meaning(self, file: str) -> tuple[bytes, list[str]]:
+        """Return the hash of a file, without what changes nothing, and the places that it imports."""
+        if file not in self._read:
+            source = (self._root / file).read_text(encoding="utf-8")
+            words, modules = [source], list[str]()
+            if file.endswith(".py"):
+                words.clear()
+                _spell(ast.parse(source, file), words, modules)
+            places = [place for module in modules if (place := self._place(module))]
+            self._read[file] = sha256("\0".join(words).encode()).digest(), places
+        return self._read[file]
+
+    def _place(self, module: str) -> str | None:
+        """Return the file or folder of an imported module that is followed."""
+        place = module.replace(".", "/")
+        # the packages themselves hold too much: who imports from them names the module, too
+        if not place.startswith(("algorithms/", "benchmarks/")):
+            return None
+        if (self._root / f"{place}.py").is_file():
+            place += ".py"
+        elif not (self._root / place).is_dir():
+            return None  # a name in a module
+        return None if place.startswith(AROUND) else place
 
 
 def _spell(value: Any, words: list[str], imported: list[str]) -> None:
@@ -144,7 +159,8 @@ def typed() -> str:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-STALE, UNDATED, FRESH = "measured with other code than today's", "measured before digests were kept", "up to date"
+STALE, UNDATED = "measured with other code than today's", "measured before digests were kept"
+FRESH = "measured with today's code"
 
 
 @dataclass(frozen=True)
@@ -153,7 +169,7 @@ class Row:
 
     Attributes:
         name: Of the row.
-        kept: The digest that each of its measurements was kept with; None if that was before digests were kept.
+        kept: The digest that each of its measurements was kept with, at least one; None if it was kept before digests.
         today: The digest of today's code.
         command: Measures it again.
     """
@@ -173,63 +189,72 @@ class Row:
 
 def rows() -> Iterator[Row]:
     """Yield the rows of all tables, those of one command after each other."""
-    yield from _learning_rows()
-    yield from _offline_rows()
-    yield from _speed_rows()
+    code = Code(ROOT)
+    yield from _learning_rows(code)
+    yield from _offline_rows(code)
+    yield from _peer_rows(code)
 
 
 # The functions below import late, since these modules take their digests from here.
 
 
-def _learning_rows() -> Iterator[Row]:
+def _learning_rows(code: Code) -> Iterator[Row]:
     from benchmarks import learning
 
     for table, goals in learning.GOALS.items():
         for goal in sorted(goals.values(), key=lambda goal: goal.env_id):
             if runs := learning.stored(goal):
                 command = f"python -m benchmarks.learning --algo {table} --envs {goal.env_id} --stale"
-                yield Row(f"{table}: {goal}", tuple(run.code for run in runs), digest(learning.sources(goal)), command)
+                codes = tuple(run.code for run in runs)
+                yield Row(f"{table}: {goal}", codes, code.digest(learning.sources(goal)), command)
 
 
-def _offline_rows() -> Iterator[Row]:
+def _offline_rows(code: Code) -> Iterator[Row]:
     from benchmarks import offline, offline_values
 
     for name, (_, config, *_) in offline.ROWS.items():
         codes = tuple(score.get("code") for score in offline.kept({"data": name}).values())
         command = f"python -m benchmarks.offline --only {shlex.quote(name)}"
-        yield Row(name, codes or (None,), digest(offline.sources(config())), command)
+        yield Row(name, codes or (None,), code.digest(offline.sources(config())), command)
     for option, listed in (("", offline_values.SHORT_ROWS), ("--long ", offline_values.LONG_ROWS)):
         for row in listed:
             if scores := offline.kept(row.key()):
                 command = f"python -m benchmarks.offline_values {option}--only {shlex.quote(row.data)} --stale"
                 codes = tuple(score.get("code") for score in scores.values())
-                yield Row(f"{row.name}, {row.data}", codes, digest(offline.sources(row.config())), command)
+                yield Row(f"{row.name}, {row.data}", codes, code.digest(offline.sources(row.config())), command)
 
 
-def _speed_rows() -> Iterator[Row]:
+def _peer_rows(code: Code) -> Iterator[Row]:
     from benchmarks import run
     from benchmarks.peers import run as peers
+    from benchmarks.peers import scores
 
     for job, kept in run.kept().items():
         for row in kept["rows"]:
             command = f"python -m benchmarks.run --jobs {job} --write"
-            yield Row(row["name"], (kept.get("code"),), digest(run.sources(job)), command)
+            yield Row(row["name"], (kept.get("code"),), code.digest(run.sources(job)), command)
     for job, kept in peers.kept().items():
         command = f"python -m benchmarks.peers.run --jobs {job} --write"
-        yield Row(peers.CONTESTS[job].title, (kept.get("code"),), digest(peers.sources(job)), command)
+        yield Row(peers.CONTESTS[job].title, (kept.get("code"),), code.digest(peers.sources(job)), command)
+    for jobs in scores.TABLES.values():
+        command = f"python -m benchmarks.peers.scores --jobs {' '.join(jobs)} --stale --write"
+        for job in jobs:
+            codes = tuple(run.get("code") for run in scores.kept_of(job)) or (None,)
+            yield Row(f"scores: {job}", codes, code.digest(scores.sources(job)), command)
 
 
 def text_of(found: Iterable[Row]) -> str:
-    """Return how many rows are in each state, and below each command the rows that it would measure again."""
+    """Return how many rows are in each state, and below each command the rows that it measures again."""
     by_state = {state: list[Row]() for state in (STALE, UNDATED, FRESH)}
     for row in found:
         by_state[row.state].append(row)
     lines = list[str]()
     for state, together in by_state.items():
-        lines.append(f"{len(together)} {'row' if len(together) == 1 else 'rows'} {state}{':' if together else ''}")
-        for command, measured in groupby(together if state != FRESH else (), lambda row: row.command):
-            lines += [f"  {command}", *(f"    {row.name}" for row in measured)]
-    return "\n".join(lines).replace(f"{FRESH}:", FRESH)
+        lines.append(f"{state}: {len(together)} row{'' if len(together) == 1 else 's'}")
+        if state != FRESH:
+            for command, measured in groupby(together, lambda row: row.command):
+                lines += [f"  {command}", *(f"    {row.name}" for row in measured)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

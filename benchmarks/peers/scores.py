@@ -11,8 +11,9 @@ own with one torch thread. The score of a run is the mean of its curve over the 
 alike if the means of their scores differ by no more than two standard errors (Welch's). `--write` puts the tables whose
 jobs are all chosen into `benchmarks/README.md` and draws their pictures.
 
-Each run that ends is added to `benchmarks/peers/curves.jsonl`, and is not repeated. After a change that can alter the
-results, delete its lines.
+Each run that ends is added to `benchmarks/peers/curves.jsonl`, and is not repeated. `--stale` makes those runs again
+that were made with other code than today's or before digests of it were kept, as `python -m benchmarks.tables` lists
+them. The last line of a run counts.
 """
 
 import argparse
@@ -31,7 +32,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.jobs import JOBS, SAC_JOBS, Job, SACJob
 from benchmarks.peers.run import OURS, PEERS, python_of
-from benchmarks.run import README, ROOT, child, machine, write
+from benchmarks.run import README, child, machine, write
+from benchmarks.tables import COMPUTING, FEWEST_FOR_INTERVAL, ROOT, SAMPLING, digest, typed
 
 RUNS_KEPT = ROOT / "benchmarks" / "peers" / "curves.jsonl"
 """Every run that has ended, a line of JSON each: what it depends on, its curve, and where it ran."""
@@ -154,15 +156,20 @@ def table(curves: Mapping[str, Mapping[str, Sequence[Curve]]], where: str) -> st
     for job, sides in curves.items():
         course = COURSES[job]
         scores = {side: [score(curve, course.budget) for curve in sides[side]] for side in SIDES}
-        reported = [f"{mean(of):,.0f} ± {stdev(of):,.0f}" for of in scores.values()]
         verdict = Verdict(scores[OURS], scores["sb3"])
-        cells = [course.title, f"{course.budget:,}", *reported]
-        cells += [f"{verdict.difference:+,.0f} ± {verdict.standard_error:,.0f}", "yes" if verdict.alike else "no"]
+        if min(map(len, scores.values())) < FEWEST_FOR_INTERVAL:
+            reported = [", ".join(f"{found:,.0f}" for found in of) for of in scores.values()]
+            compared = [f"{verdict.difference:+,.0f}", "–"]
+        else:
+            reported = [f"{mean(of):,.0f} ± {stdev(of):,.0f}" for of in scores.values()]
+            compared = [f"{verdict.difference:+,.0f} ± {verdict.standard_error:,.0f}", "yes" if verdict.alike else "no"]
+        cells = [course.title, f"{course.budget:,}", *reported, *compared]
         lines.append("| " + " | ".join(cells) + " |")
     seeds = sorted({len(of) for sides in curves.values() for of in sides.values()})
+    few = f", of fewer than {FEWEST_FOR_INTERVAL} each one" if seeds[0] < FEWEST_FOR_INTERVAL else ""
     return "\n".join(lines) + (
         f"\n\nMean return over the second half of the steps: mean and standard deviation of "
-        f"{' or '.join(map(str, seeds))} seeds; of the difference the standard error. {where}."
+        f"{' or '.join(map(str, seeds))} seeds{few}; of the difference the standard error. {where}."
     )
 
 
@@ -200,6 +207,13 @@ def _key(job: str, side: str, seed: int) -> str:
     return json.dumps([asdict(course.job), course.budget, side, seed])
 
 
+def sources(job: str) -> tuple[str, ...]:
+    """The files and folders that the curves of a job depend on, with the versions of the other side."""
+    ours = "ours_sac" if isinstance(COURSES[job].job, SACJob) else "ours_ppo"
+    theirs = "benchmarks/peers/sb3.py", "benchmarks/peers/requirements/sb3.txt"
+    return f"benchmarks/{ours}.py", *theirs, *COMPUTING, *SAMPLING
+
+
 def kept() -> dict[str, dict[str, Any]]:
     """The runs that have ended, by key."""
     lines = RUNS_KEPT.read_text(encoding="utf-8").splitlines() if RUNS_KEPT.exists() else []
@@ -207,16 +221,17 @@ def kept() -> dict[str, dict[str, Any]]:
 
 
 def measure(
-    jobs: Sequence[str], seeds: int, workers: int, python: str, report: Callable[[], None]
+    jobs: Sequence[str], seeds: int, workers: int, python: str, report: Callable[[], None], stale: bool = False
 ) -> dict[str, dict[str, list[Curve]]]:
     """The curves of all runs, by job and side, of which those that are kept are not repeated; `python` is that of their
-    environment."""
+    environment. `stale` repeats those of other code than today's."""
     pythons, known = {OURS: sys.executable, "sb3": python}, kept()
 
     def run(job: str, side: str, seed: int) -> Curve:
-        if (key := _key(job, side, seed)) not in known:
+        key, code = _key(job, side, seed), digest(sources(job))
+        if key not in known or (stale and known[key].get("code") != code):
             reported = child("-m", "benchmarks.peers.scores", "--one", side, job, str(seed), python=pythons[side])
-            known[key] = reported | {"machine": machine()}
+            known[key] = reported | {"machine": machine(), "command": typed(), "code": code}
             with RUNS_KEPT.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"of": json.loads(key), **known[key]}) + "\n")
         report()
@@ -235,8 +250,13 @@ def measure(
 
 def machines(jobs: Sequence[str]) -> str:
     """Where the kept runs of some jobs ran."""
-    of_jobs = {_key(job, side, seed) for job in jobs for side in SIDES for seed in range(COURSES[job].most_seeds)}
-    return "; ".join(sorted({run["machine"] for key, run in kept().items() if key in of_jobs}))
+    return "; ".join(sorted({run["machine"] for job in jobs for run in kept_of(job)}))
+
+
+def kept_of(job: str) -> list[dict[str, Any]]:
+    """The runs of a job that have ended."""
+    keys = {_key(job, side, seed) for side in SIDES for seed in range(COURSES[job].most_seeds)}
+    return [run for key, run in kept().items() if key in keys]
 
 
 def main() -> None:
@@ -245,6 +265,7 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", choices=list(COURSES), default=list(COURSES), help="default: all")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each side (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
+    parser.add_argument("--stale", action="store_true", help="make again what other code than today's made")
     parser.add_argument("--write", action="store_true", help="write the table and the picture")
     parser.add_argument("--one", nargs=3, metavar=("SIDE", "JOB", "SEED"), help="one run, for its own process")
     args = parser.parse_args()
@@ -263,7 +284,7 @@ def main() -> None:
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=2 * sum(min(args.seeds, COURSES[job].most_seeds) for job in args.jobs))
-        curves = measure(args.jobs, args.seeds, args.workers, python, lambda: progress.advance(task))
+        curves = measure(args.jobs, args.seeds, args.workers, python, lambda: progress.advance(task), args.stale)
     console.print(table(curves, machines(args.jobs)), highlight=False, markup=False, soft_wrap=True)
     for name, jobs in tables.items() if args.write else ():
         chosen, picture = {job: curves[job] for job in jobs}, ROOT / "docs" / "pictures" / f"{name}.png"

@@ -21,17 +21,24 @@ def test_scores_are_alike_within_two_standard_errors() -> None:
     assert scores.Verdict([80.0, 120.0], [100.0, 140.0]).alike  # 20 < 2 × 28.3
 
 
-def curves(offset: float) -> list[scores.Curve]:
-    """Of two seeds."""
-    return [([20_000, 200_000, 400_000], [0.0, offset, offset + seed]) for seed in (0.0, 2.0)]
+def curves(offset: float, seeds: int) -> list[scores.Curve]:
+    return [([20_000, 200_000, 400_000], [0.0, offset, offset + seed]) for seed in range(seeds)]
 
 
 def test_the_table_and_the_picture_tell_of_all_jobs(tmp_path: Path) -> None:
-    kept = {"cheetah": {"ours": curves(100.0), "sb3": curves(500.0)}}
+    kept = {"cheetah": {"ours": curves(100.0, 5), "sb3": curves(500.0, 5)}}
     row = scores.table(kept, "here").splitlines()[2]
-    assert row == "| HalfCheetah-v5 | 400,000 | 101 ± 1 | 501 ± 1 | -400 ± 1 | no |"
+    assert row == "| HalfCheetah-v5 | 400,000 | 102 ± 2 | 502 ± 2 | -400 ± 1 | no |"
     scores.draw(kept, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").stat().st_size > 5000
+
+
+def test_fewer_than_five_seeds_are_shown_one_by_one() -> None:
+    row, *_, note = scores.table({"cheetah": {"ours": curves(100.0, 5), "sb3": curves(500.0, 2)}}, "here").splitlines()[
+        2:
+    ]
+    assert row == "| HalfCheetah-v5 | 400,000 | 100, 101, 102, 103, 104 | 500, 501 | -398 | – |"
+    assert "standard deviation of 2 or 5 seeds, of fewer than 5 each one;" in note
 
 
 def test_every_table_has_its_place_and_its_jobs() -> None:
