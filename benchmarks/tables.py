@@ -139,7 +139,8 @@ def _spell(value: Any, words: list[str], imported: list[str]) -> None:
     if isinstance(value, ast.Expr) and isinstance(value.value, ast.Constant) and isinstance(value.value.value, str):
         return  # a docstring, or a string below an attribute
     if isinstance(value, ast.If) and isinstance(value.test, ast.Name) and value.test.id == "TYPE_CHECKING":
-        _spell(value.orelse, words, imported)
+        for other in value.orelse:
+            _spell(other, words, imported)
         return
     if isinstance(value, ast.Import):
         imported += [alias.name for alias in value.names]

@@ -111,8 +111,9 @@ def test_a_run_apart_reports_as_it_goes() -> None:
     assert run.last == run.figure
 
 
-def test_an_interrupted_run_continues() -> None:
+def test_an_interrupted_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     goal, reported = replace(CARTPOLE, budget=6200, evaluate_every=2000, episodes=3), list[int]()
+    monkeypatch.setattr(learning, "digest", lambda places: f"after {len(reported)}")
 
     def interrupt(steps: int, mean: float) -> None:
         reported.append(steps)
@@ -124,9 +125,10 @@ def test_an_interrupted_run_continues() -> None:
     continued = train(goal, 0, interrupt)
     assert reported == [2048, 4096, 4096, 6144]
     assert [steps for steps, _ in continued.evaluations] == [2048, 4096, 6144]
+    assert continued.code == "after 0"  # of the code that it began with
     assert not [*learning.UNFINISHED.iterdir()]
     whole = train(goal, 0)
-    assert replace(continued, seconds=0.0) == replace(whole, seconds=0.0)
+    assert replace(continued, seconds=0.0) == replace(whole, seconds=0.0, code="after 0")
 
 
 def test_a_run_that_fails_is_shown() -> None:
