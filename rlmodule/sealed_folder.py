@@ -62,7 +62,7 @@ class DamagedFolder(ValueError):
     """Raised if a folder is not as it was written. The message names the file and says why, in a few words.
 
     Args:
-        text: The message. Names in it may be those of the folder, so it is made :func:`printable`.
+        text: The message. Names in it may be those of the folder, so it is made ``catalog_rl.printable``.
     """
 
     def __init__(self, text: str) -> None:

@@ -32,7 +32,7 @@ class DoctorFlags(CommandFlags):
 
 
 def doctor(args: Sequence[str]) -> int:
-    """Examine the env that ``args`` name. Return the exit code, :data:`FAILED` if a fault was found."""
+    """Examine the env that ``args`` name. Return the exit code, 1 if a fault was found."""
     algo = algorithm_config(parse_early(DoctorFlags, args).algo)
     known = {name: item for name, item in settings_of(algo).items() if name != "run_dir"}
     flags, (env,), typed = parse(DoctorFlags, "rlmodule doctor", "ENV", args, settings=settings_in(algo(), known))
