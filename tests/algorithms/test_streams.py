@@ -15,6 +15,7 @@ from algorithms.a2c import A2CConfig
 from algorithms.appo import APPOConfig
 from algorithms.impala import IMPALAConfig
 from algorithms.ppo import PPOConfig
+from algorithms.run import progress
 from rlmodule import Columns, Rollout
 from tests.algorithms.test_sample_ahead import LSTM, equal, weights
 from tests.rlmodule.agents.envs import CartPoles
@@ -132,11 +133,14 @@ def test_no_runner_and_no_learner_drops_a_step(config_class: Any) -> None:
 
 
 @pytest.mark.usefixtures("ray_started")
-def test_the_progress_line_says_who_waits_in_this_session(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_line_says_who_waits_in_this_session(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_LINE", 0.0)
     with IMPALAConfig(**QUICK | REMOTE).build() as algorithm:
         for _ in range(2):
             algorithm.learn(64, progress=True)
-            (share,) = re.findall(r"(?:learner waits|runners wait) (\d+)%\n", capsys.readouterr().err)
+            *_, share = re.findall(r"(?:learner waits|runners wait) (\d+)%\n", capsys.readouterr().err)
             assert 0 <= int(share) <= 100
 
 

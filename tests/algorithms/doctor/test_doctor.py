@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import pytest
@@ -52,7 +54,8 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def named(planted: Planted, seconds: float) -> None:
-    findings = examined(getattr(faulty_envs, planted.env), seconds)
+    with mock.patch.dict(os.environ):  # an env changes it
+        findings = examined(getattr(faulty_envs, planted.env), seconds)
     assert planted.finding in [finding.name for finding in findings]
     assert planted.is_fault == any(finding.severity == "fault" for finding in findings)
 
