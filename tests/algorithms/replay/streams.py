@@ -46,6 +46,8 @@ class Stream:
         self._stacks: list[list[int]] = [[]] * num_envs
         self._starts = [True] * num_envs
         self._to_reset = [False] * num_envs
+        # number of the last step of an episode that only the next valid row shows to have ended
+        self._last_of_episode: list[int | None] = [None] * num_envs
 
     def observe(self, stack: list[int]) -> np.ndarray:
         frames = np.stack([np.array([i, -i, 3], np.float32) for i in stack])
@@ -71,7 +73,7 @@ class Stream:
         for n in range(self.num_envs):
             if not self._stacks[n] or self.rng.random() < restart:
                 if self.steps[n] and self.steps[n][-1].valid:
-                    self.steps[n][-1].ended = True
+                    self._last_of_episode[n] = len(self.steps[n]) - 1
                 self._stacks[n], self._starts[n], self._to_reset[n] = self._reset(), True, False
             for t in range(num_steps):
                 rows[n].append(self._step(n))
@@ -84,16 +86,23 @@ class Stream:
         if self.mode == "unknown_finals":
             rollout = dataclasses.replace(rollout, finals_known=False).cut_before_unknown()
             self._end_earlier(num_steps)
+        for n, steps in enumerate(self.steps):
+            last = self._last_of_episode[n]
+            if last is not None and any(step.valid for step in steps[-num_steps:]):
+                steps[last].ended, self._last_of_episode[n] = True, None
         return rollout
 
     def _end_earlier(self, num_steps: int) -> None:
         """Leave out the truncated steps among the last ``num_steps``, and end their episodes before them."""
-        for steps in self.steps:
-            for i in range(len(steps) - num_steps, len(steps)):
+        for n, steps in enumerate(self.steps):
+            first = len(steps) - num_steps
+            for i in range(first, len(steps)):
                 if steps[i].ended and not steps[i].terminated:
                     steps[i].valid = False
-                    if i and not steps[i].start:
+                    if i > first and not steps[i].start:
                         steps[i - 1].ended = True
+                    elif i and not steps[i].start:
+                        self._last_of_episode[n] = i - 1
 
     def _step(self, n: int) -> Step:
         stack, start = self._stacks[n], self._starts[n]
@@ -141,7 +150,7 @@ class Stream:
             step = steps[i + k]
             total += gamma**k * step.reward
             k += 1
-            if k == n_step or step.ended or i + k == len(steps):
+            if k == n_step or step.ended or i + k == len(steps) or not steps[i + k].valid:
                 return total, step.following, 0.0 if step.terminated else gamma**k, k
 
 

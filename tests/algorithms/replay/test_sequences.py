@@ -10,7 +10,7 @@ import torch
 import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, ReplaySample, SequenceReplay, replay_bytes
@@ -328,7 +328,23 @@ def cases(draw: Any) -> dict[str, Any]:
     }
 
 
+ENDS_BETWEEN_ROLLOUTS = {
+    "length": 1,
+    "burn": 0,
+    "n_step": (1, 1),
+    "fragment": 1,
+    "num_envs": 1,
+    "capacity": 1,
+    "seed": 0,
+    "mode": "unknown_finals",
+    "frames": 1,
+    "prioritized": None,
+    "second": False,
+}
+
+
 @given(cases())
+@example(ENDS_BETWEEN_ROLLOUTS)
 @settings(deadline=None, max_examples=25)
 def test_every_sequence_is_what_its_env_went_through(case: dict[str, Any]) -> None:
     length, fragment, frames = case["length"], case["fragment"], case["frames"]
