@@ -23,10 +23,11 @@ PACKAGES = ("catalog", "rlmodule", "algorithms")
 
 class _Warnings(logging.Handler):
     """Prints warnings of the packages on stderr, so that nobody takes one for an error. Does nothing in a program that
-    has set up logging."""
+    has set up logging, for all loggers or for that of the package."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().hasHandlers():
+        of_package = logging.getLogger(record.name.partition(".")[0])
+        if [*logging.getLogger().handlers, *of_package.handlers] == [self]:
             print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr)
 
 

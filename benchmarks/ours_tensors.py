@@ -6,43 +6,21 @@ Same rows, nets, minibatches, epochs and coefficients; what is not part of the b
 normalisation) is turned off. Steps per second are env steps per second of CPU time.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from algorithms.ppo import PPOConfig
+from benchmarks import ours_ppo
 from benchmarks.jobs import TENSOR_JOBS, TensorJob, main
 from benchmarks.tensor_envs import Carts, timed
+from catalog import DefaultModelConfig
 
 
 def config(job: TensorJob, carts: Carts, seed: int) -> PPOConfig:
     """The job in our words."""
-    model = {
-        "fcnet_hiddens": job.hiddens,
-        "fcnet_activation": "elu",
-        "vf_share_layers": False,
-        "free_log_std": True,
-        "normalize_observations": False,
-        "normalize_values": False,
-    }
-    return (
-        PPOConfig()
-        .environment(lambda env_config: carts)
-        .env_runners(num_envs_per_env_runner=job.num_envs)
-        .learners(torch_num_threads=1)
-        .training(
-            lr=job.lr,
-            gamma=job.gamma,
-            lambda_=job.lambda_,
-            clip_param=job.clip_param,
-            train_batch_size_per_learner=job.batch_size,
-            minibatch_size=job.minibatch_size,
-            num_epochs=job.num_epochs,
-            entropy_coeff=job.entropy_coeff,
-            vf_loss_coeff=job.vf_loss_coeff,
-            grad_clip=job.grad_clip,
-        )
-        .rl_module(model_config=model)
-        .debugging(seed=seed)
-    )
+    made = ours_ppo.config(job, seed).environment(lambda env_config: carts).learners(torch_num_threads=1)
+    model = DefaultModelConfig.from_any(made.model_config)
+    return made.rl_module(model_config=replace(model, fcnet_hiddens=job.hiddens, fcnet_activation="elu"))
 
 
 def train(job: TensorJob, total_steps: int, seed: int) -> dict[str, Any]:

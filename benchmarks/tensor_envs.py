@@ -21,6 +21,8 @@ from torch import Tensor
 
 from benchmarks.jobs import WARM_UP, TensorJob
 
+X_LIMIT, ANGLE_LIMIT = 2.4, math.radians(12)  # of CartPole-v1
+
 
 class TensorEnvs(VectorEnv):
     """Many copies of an env in one tensor.
@@ -84,6 +86,21 @@ class TensorEnvs(VectorEnv):
         return round(float(finished.mean()), 1)
 
 
+def pushed(state: Tensor, force: Tensor) -> Tensor:
+    """Return the states of carts 0.02 s after ``state`` ``[N, 4]`` under a ``force`` ``[N]`` in newtons."""
+    _, speed, angle, spin = state.unbind(1)
+    cos, sin = angle.cos(), angle.sin()
+    push = (force + 0.05 * spin.square() * sin) / 1.1
+    spin_up = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos.square() / 1.1))
+    speed_up = push - 0.05 * spin_up * cos / 1.1
+    return state + 0.02 * torch.stack([speed, speed_up, spin, spin_up], 1)
+
+
+def fallen(state: Tensor) -> Tensor:
+    """Return which carts have left the track or dropped their pole, ``[N]``."""
+    return (state[:, 0].abs() > X_LIMIT) | (state[:, 2].abs() > ANGLE_LIMIT)
+
+
 class Carts(TensorEnvs):
     """CartPole with a continuous force, of which 1 is 10 newtons.
 
@@ -100,15 +117,8 @@ class Carts(TensorEnvs):
         return torch.rand(self.num_envs, 4, generator=self.generator) * 0.1 - 0.05
 
     def move(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        _, speed, angle, spin = self.state.unbind(1)
-        cos, sin = angle.cos(), angle.sin()
-        push = (10.0 * action + 0.05 * spin.square() * sin) / 1.1
-        spin_up = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos.square() / 1.1))
-        speed_up = push - 0.05 * spin_up * cos / 1.1
-        change = torch.stack([speed, speed_up, spin, spin_up], 1)
-        moved = self.state + 0.02 * change
-        fallen = (moved[:, 0].abs() > 2.4) | (moved[:, 2].abs() > math.radians(12))
-        return moved, torch.ones(self.num_envs), fallen
+        moved = pushed(self.state, 10.0 * action)
+        return moved, torch.ones(self.num_envs), fallen(moved)
 
     def observe(self, state: Tensor) -> Tensor:
         return state if len(self.seen) == 4 else state[:, self.seen]

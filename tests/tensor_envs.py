@@ -1,6 +1,5 @@
 """Vector envs of tensors: a CartPole that computes with torch, and any other vector env made to speak tensors."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from torch import Tensor
 
-GRAVITY, CART, POLE, HALF_LENGTH, FORCE, TAU = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-X_LIMIT, THETA_LIMIT = 2.4, 12 * math.pi / 180
+from benchmarks.tensor_envs import ANGLE_LIMIT, X_LIMIT, fallen, pushed
 
 
 class TensorCartPole(VectorEnv):
@@ -29,7 +27,7 @@ class TensorCartPole(VectorEnv):
     ) -> None:
         self.num_envs, self.device, self.max_steps = num_envs, torch.device(device), max_steps
         self.metadata = {"autoreset_mode": autoreset_mode}
-        high = np.array([2 * X_LIMIT, np.inf, 2 * THETA_LIMIT, np.inf], np.float32)
+        high = np.array([2 * X_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
         self.single_observation_space = spaces.Box(-high, high)
         self.single_action_space = spaces.Discrete(2)
         self.observation_space = spaces.Box(-np.tile(high, (num_envs, 1)), np.tile(high, (num_envs, 1)))
@@ -56,7 +54,7 @@ class TensorCartPole(VectorEnv):
         next_step = self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
         resets = self.ended.clone()
         self.age += 1
-        terminateds = (moved[:, 0].abs() > X_LIMIT) | (moved[:, 2].abs() > THETA_LIMIT)
+        terminateds = fallen(moved)
         truncateds = self.age >= self.max_steps
         self.rewards.fill_(1.0)
         if next_step:
@@ -70,15 +68,7 @@ class TensorCartPole(VectorEnv):
         return self.state, self.rewards, terminateds, truncateds, info
 
     def _moved(self, actions: Tensor) -> Tensor:
-        x, x_dot, theta, theta_dot = self.state.unbind(1)
-        force = FORCE * (2.0 * actions - 1.0)
-        temp = (force + POLE * HALF_LENGTH * theta_dot.square() * theta.sin()) / (CART + POLE)
-        pull = GRAVITY * theta.sin() - theta.cos() * temp
-        theta_acc = pull / (HALF_LENGTH * (4 / 3 - POLE * theta.cos().square() / (CART + POLE)))
-        x_acc = temp - POLE * HALF_LENGTH * theta_acc * theta.cos() / (CART + POLE)
-        return torch.stack(
-            [x + TAU * x_dot, x_dot + TAU * x_acc, theta + TAU * theta_dot, theta_dot + TAU * theta_acc], 1
-        )
+        return pushed(self.state, 10.0 * (2.0 * actions - 1.0))
 
 
 class InTensors(VectorWrapper):

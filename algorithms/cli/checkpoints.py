@@ -16,7 +16,7 @@ from algorithms.run.checkpoints import checkpoint_in
 from algorithms.run.results import read_result
 from algorithms.run.saved_settings import folders_below
 from algorithms.run.text import return_text
-from catalog_rl import closest
+from catalog_rl import closest, printable
 from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
 from rlmodule.sealed_folder import MANIFEST
@@ -55,7 +55,10 @@ def best_seed(path: str) -> str:
         return path
     finals = {run: read_result(run).final_return for run in runs}
     best = max(runs, key=lambda run: (not math.isnan(finals[run]), finals[run]))
-    print(f"{best}: the best of {len(runs)} seeds, final return {return_text(finals[best])}", file=sys.stderr)
+    print(
+        f"{printable(str(best))}: the best of {len(runs)} seeds, final return {return_text(finals[best])}",
+        file=sys.stderr,
+    )
     return str(best)
 
 

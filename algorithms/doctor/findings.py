@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "nan": ("fault", "Look for a division by zero, or a simulation that needs smaller actions or steps."),
     "raises": ("fault", "Repeat the episode from the seed and the action above."),
     "crash": ("fault", "Look for os._exit() or a crash in compiled code: python -X faulthandler shows where."),
-    "hang": ("fault", "Give the simulator a time-out of its own, or raise --timeout if it is slow."),
+    "hang": ("fault", "Set a time-out in the simulator, or raise --timeout if it is slow."),
     "display": ("fault", "Open no window unless render_mode is 'human'; on servers, set SDL_VIDEODRIVER=dummy."),
     "training": ("fault", "Train with rlmodule train --debug, which shows the traceback."),
     "seed": ("warning", "Call super().reset(seed=seed), and draw all random numbers from self.np_random."),
@@ -38,7 +38,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "memory": ("warning", "Look for a list that grows with each step, such as of frames or infos."),
     "prints": ("warning", "Remove the print(), which takes longer than many steps."),
     "logged": ("note", "Do what the text says; the run goes on without."),
-    "learning": ("note", "Half a minute is too little for most tasks. If a long run is as flat, see the curve first."),
+    "learning": (
+        "note",
+        "Half a minute is too little for most tasks. If a longer run stays as flat, check rewards and observations.",
+    ),
     "time": ("note", "If the env takes most and a step takes over 1 ms, set gym_env_vectorize_mode='async'."),
 }
 """Name of a finding → its severity, and what to do."""

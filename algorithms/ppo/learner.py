@@ -199,40 +199,38 @@ class PPOLearner(ActorCriticLearner):
 
     @torch.no_grad()
     def _adapt_to_kl(self, module_id: str, batch: Batch) -> None:
-        if self.settings.use_kl_loss:
-            self._adapt_kl_coeff(module_id, batch)
-        if self.settings.adaptive_lr_kl is not None:
-            self._adapt_lr(module_id, batch, self.settings.adaptive_lr_kl)
-
-    def _adapt_lr(self, module_id: str, batch: Batch, target: float) -> None:
-        """Divide the learning rate by 1.5 if the KL of this update exceeds 2 · ``target``, and multiply it by 1.5 if it
-        is below ``target`` / 2 (the rule of rsl_rl, there for each minibatch). KL(acting policy ‖ updated policy) is
-        estimated from the actions in the rows of all learners."""
-        divergence = torch.zeros((), device=self.device)
-        if num_rows(batch):
-            rows, fwd_out = self.forward_rows(module_id, batch)
-            dist = self.module[module_id].action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
-            log_ratio = dist.logp(rows[Columns.ACTIONS]) - rows[Columns.ACTION_LOGP]
-            divergence = k3_divergence(log_ratio).mean()
-        mean = float(self.collective.all_reduce_mean(divergence, num_rows(batch)))
-        if target / 2 <= mean <= 2 * target:
-            return
-        factor = 1 / 1.5 if mean > target else 1.5
-        for part in self.trained[module_id].parts.values():
-            for group in part.optimizer.param_groups:
-                group["lr"] = min(max(group["lr"] * factor, LEAST_LR), MOST_LR)
-
-    def _adapt_kl_coeff(self, module_id: str, batch: Batch) -> None:
-        """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL < ``kl_target`` / 1.5.
-        KL(acting policy ‖ updated policy) is the mean over the rows of all learners."""
-        rows, divergence = num_rows(batch), torch.zeros((), device=self.device)
+        """Adapt the KL penalty's coefficient and the learning rate to KL(acting policy ‖ updated policy), each if the
+        settings ask for it. The KL is the mean over the rows of all learners."""
+        settings, rows = self.settings, num_rows(batch)
+        exact = estimated = torch.zeros((), device=self.device)
         if rows:
-            divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
-        divergence = float(self.collective.all_reduce_mean(divergence, rows))
+            batch, fwd_out = self.forward_rows(module_id, batch)
+            if settings.use_kl_loss:
+                exact = self._divergence(self.module[module_id], batch, fwd_out)
+            if settings.adaptive_lr_kl:
+                dist = self.module[module_id].action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+                estimated = k3_divergence(dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]).mean()
+        if settings.use_kl_loss:
+            self._adapt_kl_coeff(module_id, float(self.collective.all_reduce_mean(exact, rows)))
+        if settings.adaptive_lr_kl:
+            self._adapt_lr(module_id, float(self.collective.all_reduce_mean(estimated, rows)), settings.adaptive_lr_kl)
+
+    def _adapt_kl_coeff(self, module_id: str, divergence: float) -> None:
+        """Double the KL penalty's coefficient if KL > 1.5 · ``kl_target``, and halve it if KL < ``kl_target`` / 1.5."""
         if divergence > 1.5 * self.settings.kl_target:
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 2.0
         elif divergence < self.settings.kl_target / 1.5:
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 0.5
+
+    def _adapt_lr(self, module_id: str, divergence: float, target: float) -> None:
+        """Divide the learning rate by 1.5 if KL > 2 · ``target``, and multiply it by 1.5 if KL < ``target`` / 2, as
+        rsl_rl does for each minibatch."""
+        if target / 2 <= divergence <= 2 * target:
+            return
+        factor = 1 / 1.5 if divergence > target else 1.5
+        for part in self.trained[module_id].parts.values():
+            for group in part.optimizer.param_groups:
+                group["lr"] = min(max(group["lr"] * factor, LEAST_LR), MOST_LR)
 
     def get_state(self) -> dict[str, Any]:
         kl_coeff = {module_id: self.kl_coeff.number(module_id) for module_id in self.module}

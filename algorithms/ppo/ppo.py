@@ -132,11 +132,13 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
             if settings.get("use_kl_loss", self.use_kl_loss) and not settings.get("kl_coeff", self.kl_coeff):
                 expected = "more than 0 with use_kl_loss, since factors adapt it"
                 raise self._invalid("kl_coeff", expected, "Set it, or leave use_kl_loss out.")
+            lr, adapts = settings.get("lr", self.lr), settings.get("adaptive_lr_kl", self.adaptive_lr_kl)
+            if adapts and not isinstance(lr, int | float):
+                changed = self.copy().update({"lr": lr})
+                raise changed._invalid("lr", "a number with adaptive_lr_kl", "Set its first value alone.")
         remedy = "Set that to True in the same place, or leave this out. target_kl ends the epochs without it."
         for name in ("kl_coeff", "kl_target"):
             self._check_needs(name, "use_kl_loss", remedy)
-        if self.is_on("adaptive_lr_kl") and not isinstance(self.lr, int | float):
-            raise self._invalid("lr", "a number with adaptive_lr_kl", "Set its first value alone.")
         self._check_needs("rnd_dim", "rnd_coeff", "Set that, too, or leave this out.")
 
     def _check_needs(self, name: str, switch: str, remedy: str) -> None:

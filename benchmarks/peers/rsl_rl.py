@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers.rsl_rl carts 500000    # of an environment with requirements/rsl_rl.txt
 
-Steps per second are env steps per second of CPU time. A step that a time limit ends gets the value of its own
-observation, since rsl_rl knows no other.
+Steps per second are env steps per second of CPU time. rsl_rl sees no final observations: where a
+time limit ends an episode, the value of the last step's observation stands in.
 """
 
 import contextlib

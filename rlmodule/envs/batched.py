@@ -133,7 +133,6 @@ class JaxEnvs(BatchedEnv):
 
     def __init__(self, env: Any) -> None:
         jax = import_module("jax")  # which an env of Brax has imported
-
         self._jax, self._key = jax, jax.random.PRNGKey(0)
         self._jitted_reset, self._jitted_step = jax.jit(env.reset), jax.jit(env.step)
         state = jax.eval_shape(env.reset, self._key)

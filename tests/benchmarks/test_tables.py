@@ -179,7 +179,7 @@ class FakeBC:
 
 
 class FakeData:
-    """Of a data set, what is asked of it."""
+    """The data of a row, which is not read here."""
 
     env, digest = None, "of the data"
 

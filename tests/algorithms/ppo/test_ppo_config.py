@@ -190,6 +190,14 @@ def test_the_penalty_of_one_policy_alone_reads_its_settings() -> None:
     config = PPOConfig().environment("CartPole-v1").multi_agent(policies=["a", "b"]).training(kl_coeff=0.5)
     with pytest.raises(ValueError, match=r"PPOConfig\.kl_coeff: expected its default without use_kl_loss"):
         config.validate()
+    config.training(kl_coeff=0.2).multi_agent(
+        policy_overrides={"a": {"lr": [[0, 1e-3], [10, 0.0]]}, "b": {"adaptive_lr_kl": 0.01}}
+    )
+    config.validate()
+    config.multi_agent(policy_overrides={"a": {"lr": [[0, 1e-3], [10, 0.0]], "adaptive_lr_kl": 0.01}})
+    with pytest.raises(ValueError, match=r"PPOConfig\.lr: expected a number with adaptive_lr_kl, got \[\[0"):
+        config.validate()
+    config.training(kl_coeff=0.5)
     config.multi_agent(policy_overrides={"a": {"use_kl_loss": True}}).validate()
     config.multi_agent(policy_overrides={"a": {"use_kl_loss": True, "kl_coeff": 1.0}, "b": {"kl_target": 0.1}})
     with pytest.raises(ValueError, match=r"PPOConfig\.kl_target: expected its default .*, got 0\.1\."):
