@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from algorithms.cli.exits import FAILED, OK, UsageError
+from algorithms.cli.exits import FAILED, OK, UsageError, on_flags
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
@@ -76,7 +76,7 @@ def _examine(examination: Examination, env: str, flags: DoctorFlags) -> None:
 def _report(env: str, flags: DoctorFlags, examination: Examination, out: TextIO) -> int:
     """Print the findings, write the page if asked to, and return the exit code."""
     findings = sorted(examination.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    text = report_text(f"{env} with {flags.algo}", findings)
+    text = on_flags(report_text(f"{env} with {flags.algo}", findings))
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text, file=out)
     if flags.run_dir is not None:

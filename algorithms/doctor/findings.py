@@ -47,6 +47,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
 """Name of a finding → its severity, and what to do."""
 
 _BY_TEXT = {
+    "import": r"expected a registered id",
     "display": r"\bdisplay\b|video device|\bx11\b|\bGLFW|\bEGL\b|OpenGL",
     "agents": r"possible_agents",
     "mask": r"mask",

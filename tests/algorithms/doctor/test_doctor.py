@@ -104,6 +104,10 @@ def test_a_training_ends_although_python_ignores_what_is_raised_in_a_del() -> No
     assert not serious(examined(Deletes, seconds=1))
 
 
+def test_an_unknown_id_is_a_name_to_correct() -> None:
+    assert [finding.name for finding in examined("CartPol-v1", seconds=1)] == ["import"]
+
+
 def test_a_ready_vector_env_is_only_trained_on() -> None:
     findings = examined(lambda config: gym.make_vec("CartPole-v1", 8, "vector_entry_point"), seconds=1)
     assert [finding.name for finding in findings] == ["time", "learning"]
