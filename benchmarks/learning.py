@@ -19,11 +19,9 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -31,6 +29,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import torch
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -39,6 +38,7 @@ from rich.table import Table
 from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
 from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
+from algorithms.run.jobs import Job, Jobs
 from algorithms.sac.sac import PLAIN
 from benchmarks.run import machine, write
 from benchmarks.tables import AGENTS, COMPUTING, FEWEST_FOR_INTERVAL, ROOT, SAMPLING, digest, typed
@@ -593,33 +593,6 @@ def _begun(goal: Goal, seed: int) -> Algorithm:
     return config.evaluation(evaluation_duration=goal.episodes).build()
 
 
-def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
-    """The same as `train`, in a process of its own with one thread.
-
-    Raises:
-        RuntimeError: If the process fails; with the end of what it wrote.
-    """
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
-    env["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
-    command = [sys.executable, "-m", "benchmarks.learning", "--one", json.dumps(asdict(goal)), str(seed)]
-    last = ""
-    # MuJoCo leaves a log where it runs
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
-        with subprocess.Popen(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                last = line
-                if line.startswith("["):
-                    report(*json.loads(line))
-        if process.returncode != 0:
-            errors.seek(0)
-            tail = "\n".join(errors.read().strip().splitlines()[-15:])
-            raise RuntimeError(f"{goal}, seed {seed} failed with exit status {process.returncode}:\n{tail}")
-    return Run(**json.loads(last))
-
-
 def stored(goal: Goal) -> list[Run]:
     """The runs towards `goal` that have ended, in the order of their seeds; of each seed the last."""
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
@@ -662,40 +635,42 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console, stale
         stale: Whether to make those runs again, instead, that are stored with another digest than today's or with none.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    jobs = [
+    waiting = [
         (goal, seed)
         for goal in sorted(goals, key=lambda goal: -goal.budget)
         for seed in (_stale(goal) if stale else _missing(goal, seeds))
     ]
-    with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        total = progress.add_task("env steps", total=sum(goal.budget for goal, _ in jobs))
-        done: dict[TaskID, int] = {}
+    steps_done: dict[str, int] = {}
+    tasks: dict[str, TaskID] = {}
+    last_lines: dict[str, deque[str]] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        total = progress.add_task("env steps", total=sum(goal.budget for goal, _ in waiting))
 
-        def run(goal: Goal, seed: int) -> Run:
-            task = progress.add_task(f"{goal} seed {seed}", total=goal.budget)
+        def report(name: str, line: str) -> None:
+            last_lines[name].append(line)
+            if line.startswith("["):
+                steps_done[name], mean = json.loads(line)
+                progress.update(tasks[name], completed=steps_done[name], description=f"{name}: {mean:,.0f} in training")
+                progress.update(total, completed=sum(steps_done.copy().values()))
 
-            def report(steps: int, mean: float) -> None:
-                done[task] = steps
-                progress.update(task, completed=steps, description=f"{goal} seed {seed}: {mean:,.0f} in training")
-                progress.update(total, completed=sum(done.copy().values()))
+        def start(goal_and_seed: tuple[Goal, int]) -> Job:
+            goal, seed = goal_and_seed
+            name = f"{goal} seed {seed}"
+            tasks[name] = progress.add_task(name, total=goal.budget)
+            last_lines[name] = deque(maxlen=15)
+            return jobs.start(name, ["--one", json.dumps(asdict(goal)), str(seed)])
 
-            try:
-                ended = train_apart(goal, seed, report)
-                store(goal, ended)
-                return ended
-            finally:
-                progress.remove_task(task)
-
-        futures = [pool.submit(run, goal, seed) for goal, seed in jobs]
-        try:
-            for future in as_completed(futures):
-                console.print(str(future.result()), highlight=False, soft_wrap=True)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        with Jobs(workers, report, program="benchmarks.learning") as jobs:
+            for (goal, _), job in jobs.run_all(waiting, start):
+                progress.remove_task(tasks[job.name])
+                if job.exit_code != 0:
+                    if jobs.stopped_by is not None:
+                        continue
+                    tail = "\n".join(last_lines[job.name])
+                    raise RuntimeError(f"{job.name} failed with exit status {job.exit_code}:\n{tail}")
+                run = Run(**json.loads(job.last_line))
+                store(goal, run)
+                console.print(str(run), highlight=False, soft_wrap=True)
     return [Row(goal, runs) for goal in goals if (runs := stored(goal))]
 
 
@@ -737,15 +712,22 @@ def show(rows: list[Row], name: str, console: Console) -> None:
 
 
 def _one(goal: Goal, seed: int) -> None:
-    """A run as a process: one line of JSON per iteration, and its result at the end."""
+    """A run as a process with one thread: one line of JSON per iteration, and its result at the end."""
+    torch.set_num_threads(1)
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
 
     def report(steps: int, mean: float) -> None:
         print(json.dumps([steps, mean]), flush=True)
 
-    print(json.dumps(asdict(train(goal, seed, report))), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # MuJoCo leaves a log where it runs
+        run = train(goal, seed, report)
+        os.chdir(ROOT)
+    print(json.dumps(asdict(run)), flush=True)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--algo", nargs="+", choices=list(GOALS), default=list(GOALS), help="tables; default: all")
@@ -757,7 +739,7 @@ def main() -> None:
     parser.add_argument("--stale", action="store_true", help="only make again what other code than today's made")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/learning.md")
     parser.add_argument("--one", nargs=2, metavar=("GOAL", "SEED"), help="one run in this process, all as JSON")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.one:
         _one(Goal(**json.loads(args.one[0])), int(args.one[1]))
         return

@@ -1,4 +1,4 @@
-"""Run commands of ``rlmodule`` in processes of their own, several at a time."""
+"""Run commands in processes of their own, several at a time."""
 
 from __future__ import annotations
 
@@ -62,14 +62,20 @@ class Jobs:
         most: How many to run at the same time. With more than one, each computes on one thread.
         on_line: Called with a job's name and each line that it prints, in a thread of the job. None lets the job print
             to this process's terminal.
+        program: The module whose ``main(args)`` is the command. The default is ``rlmodule``.
 
     Attributes:
         running: The jobs that run.
         stopped_by: The signal that asked to stop; None if there was none.
     """
 
-    def __init__(self, most: int, on_line: Callable[[str, str], None] | None = None) -> None:
-        self.most, self._on_line = most, on_line
+    def __init__(
+        self,
+        most: int,
+        on_line: Callable[[str, str], None] | None = None,
+        program: str = "algorithms.cli.main",
+    ) -> None:
+        self.most, self._on_line, self._program = most, on_line, program
         self.running: list[Job] = []
         self.stopped_by: signal.Signals | None = None
         self._ended: queue.Queue[Job] = queue.Queue()
@@ -96,11 +102,11 @@ class Jobs:
         return len(self.running) < self.most and self.stopped_by is None
 
     def start(self, name: str, args: Sequence[str]) -> Job:
-        """Start the command ``rlmodule`` with ``args``, and return its job."""
+        """Start the command with ``args``, and return its job."""
         # Pass on where Python finds modules, which depends on how this process was started.
         code = (
             f"import sys; sys.path[:] = {[*map(str, sys.path)]}; from algorithms.run.jobs import end_with_parent; "
-            f"end_with_parent(); from algorithms.cli.main import main; sys.exit(main({[*args]}))"
+            f"end_with_parent(); from {self._program} import main; sys.exit(main({[*args]}))"
         )
         threads = {"OMP_NUM_THREADS": "1"} if self.most > 1 else {}  # jobs at the same time share the cores
         output = None if self._on_line is None else subprocess.PIPE

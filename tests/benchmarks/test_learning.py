@@ -13,8 +13,9 @@ from rich.console import Console
 
 from algorithms.registry import ALGORITHMS, config_class, name_of
 from benchmarks import learning
-from benchmarks.learning import DOC, GOALS, Goal, Row, Run, markdown, measure, train, train_apart
+from benchmarks.learning import DOC, GOALS, Goal, Row, Run, markdown, measure, train
 from benchmarks.offline_values import SHORT_ROWS
+from tests.benchmarks.fake_jobs import FakeJobs
 
 CARTPOLE = Goal("PPO", "CartPole-v1", 5000, 475)
 
@@ -101,14 +102,16 @@ def test_floors_below_zero() -> None:
     assert not row(-95, -80, -95, floor=-90).reached
 
 
-def test_a_run_apart_reports_as_it_goes() -> None:
-    reports: list[int] = []
-    run = train_apart(replace(CARTPOLE, budget=4000), 3, lambda steps, mean: reports.append(steps))
-    assert reports == [2048]  # a second batch would not fit
-    assert (run.goal, run.seed, run.env_steps) == ("PPO CartPole-v1", 3, 2048)
+def test_a_run_in_a_process_of_its_own() -> None:
+    goal = replace(CARTPOLE, budget=4000)
+    (found,) = measure([goal], 1, 1, Console(quiet=True))
+    (run,) = found.runs
+    assert (run.goal, run.seed, run.env_steps) == ("PPO CartPole-v1", 0, 2048)  # a second batch would not fit
     assert 8 <= run.figure <= 500
     assert 8 <= run.window <= 500
     assert run.last == run.figure
+    here = train(goal, 0)
+    assert run.evaluations == [[*evaluation] for evaluation in here.evaluations]  # as JSON has them
 
 
 def test_an_interrupted_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +136,8 @@ def test_an_interrupted_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_that_fails_is_shown() -> None:
     nowhere = replace(CARTPOLE, env_id="Nothing-v0")
-    with pytest.raises(RuntimeError, match=r"PPO Nothing-v0, seed 0 failed with exit status 1:[\s\S]*Nothing-v0"):
-        train_apart(nowhere, 0)
+    with pytest.raises(RuntimeError, match=r"PPO Nothing-v0 seed 0 failed with exit status 1:[\s\S]*Nothing-v0"):
+        measure([nowhere], 1, 1, Console(quiet=True))
     with pytest.raises(ValueError, match="at least one iteration of 2048, got 100"):
         train(replace(CARTPOLE, budget=100), 0)
 
@@ -177,10 +180,10 @@ def test_the_best_evaluation_counts(
 
 
 def test_measure_sorts_runs_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(goal: Goal, seed: int, report: object) -> Run:
+    def ended(goal: Goal, seed: int) -> Run:
         return Run(str(goal), seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
 
-    monkeypatch.setattr(learning, "train_apart", fake)
+    monkeypatch.setattr(learning, "Jobs", FakeJobs(ended))
     goals = [GOALS["PPO"]["CartPole-v1"], GOALS["PPO"]["LunarLander-v3"], GOALS["DQN"]["CartPole-v1"]]
     goals += [GOALS["DQN-parts"]["noisy"], GOALS["DQN-parts"]["dueling"]]
     rows = measure(goals, 3, 2, Console(quiet=True))
@@ -192,16 +195,14 @@ def test_measure_sorts_runs_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_has_ended_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[float, int]] = []
 
-    def fake(goal: Goal, seed: int, report: object) -> Run:
+    def ended(goal: Goal, seed: int) -> Run | None:
         ran.append((goal.settings.get("lr", 0), seed))
-        if seed == 2:
-            raise RuntimeError("interrupted")
-        return Run(str(goal), seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
+        return None if seed == 2 else Run(str(goal), seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
 
-    monkeypatch.setattr(learning, "train_apart", fake)
-    with pytest.raises(RuntimeError, match="interrupted"):
+    monkeypatch.setattr(learning, "Jobs", FakeJobs(ended))
+    with pytest.raises(RuntimeError, match="seed 2 failed"):
         measure([CARTPOLE], 3, 1, Console(quiet=True))
-    with pytest.raises(RuntimeError, match="interrupted"):
+    with pytest.raises(RuntimeError, match="seed 2 failed"):
         measure([CARTPOLE], 4, 1, Console(quiet=True))
     assert ran == [(0, 0), (0, 1), (0, 2), (0, 2)]
     # another floor needs no other run, other settings do

@@ -15,6 +15,7 @@ from benchmarks import learning, offline, offline_values, run, tables
 from benchmarks.learning import GOALS, Goal, Run
 from benchmarks.peers import run as peers
 from benchmarks.peers import scores
+from tests.benchmarks.fake_jobs import FakeJobs
 
 NAMES = {"PPO": "PPO: PPO CartPole-v1", "DQN": "DQN: DQN CartPole-v1", "A2C": "A2C: A2C CartPole-v1"}
 BC = offline_values.SHORT_ROWS[0]
@@ -136,11 +137,11 @@ def test_a_run_without_a_digest_counts_as_run_and_can_be_made_again(
 ) -> None:
     ran = list[int]()
 
-    def fake(goal: Goal, seed: int, report: object) -> Run:
+    def run_again(goal: Goal, seed: int) -> Run:
         ran.append(seed)
         return ended(goal, seed, tables.digest(learning.sources(goal)))
 
-    monkeypatch.setattr(learning, "train_apart", fake)
+    monkeypatch.setattr(learning, "Jobs", FakeJobs(run_again))
     goal = goal_of("PPO")
     learning.RUNS.unlink()
     for seed, code in ((0, None), (1, "other"), (2, tables.digest(learning.sources(goal)))):

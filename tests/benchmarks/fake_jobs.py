@@ -1,0 +1,51 @@
+"""Runs of `benchmarks.learning` that end at once, without processes."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from benchmarks.learning import Goal, Run
+
+
+class EndedJob(NamedTuple):
+    """A job that has ended."""
+
+    name: str
+    exit_code: int
+    last_line: str
+
+
+class FakeJobs:
+    """Takes the place of `algorithms.run.jobs.Jobs`.
+
+    Args:
+        result_of: Returns the run towards a goal with a seed, or None if it fails.
+    """
+
+    stopped_by = None
+
+    def __init__(self, result_of: Callable[[Goal, int], Run | None]) -> None:
+        self._result_of = result_of
+
+    def __call__(self, *args: Any, **others: Any) -> "FakeJobs":
+        return self
+
+    def __enter__(self) -> "FakeJobs":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def start(self, name: str, args: Sequence[str]) -> EndedJob:
+        _, goal, seed = args
+        run = self._result_of(Goal(**json.loads(goal)), int(seed))
+        return EndedJob(name, 1, "") if run is None else EndedJob(name, 0, json.dumps(asdict(run)))
+
+    def run_all(
+        self, items: Iterable[tuple[Goal, int]], start: Callable[[tuple[Goal, int]], EndedJob]
+    ) -> Iterator[tuple[tuple[Goal, int], EndedJob]]:
+        for item in items:
+            yield item, start(item)
