@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+# EnvPool and Brax bring two more gigabytes, which no other test needs.
+SIMULATORS := .simulators
+BATCHED := $(SIMULATORS)/.installed
 # The first release of every minor version that pyproject.toml names.
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
 PYTEST := $(BIN)/python -m pytest
@@ -46,6 +49,12 @@ $(DEV): $(CORE)
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
+$(BATCHED): pyproject.toml constraints.txt
+	@echo "==> $(SIMULATORS): an environment with EnvPool and Brax"
+	$(PYTHON) -m venv $(SIMULATORS)
+	$(SIMULATORS)/bin/python -m pip install -e '.[batched]' brax==0.14.2 jax==0.10.2 pytest hypothesis -c constraints.txt
+	@touch $@
+
 train: $(CORE) ## train PPO on CartPole until it is solved: the first thing to try
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
@@ -58,8 +67,9 @@ test-fast: $(DEV) ## the tests that start no process and train nothing, in a min
 test-end-to-end: $(DEV) ## the second stage: learning runs, benchmarks, exports, pages, the rest of the matrices
 	$(BOTH) -m "end_to_end and not slow and not faults and not site"
 
-test-matrix: $(DEV) ## the feature matrices as a whole
+test-matrix: $(DEV) $(BATCHED) ## the feature matrices as a whole; batched envs of EnvPool and Brax, in .simulators
 	$(BOTH) -m matrix
+	$(SIMULATORS)/bin/python -m pytest tests/rlmodule/envs/test_batched.py
 
 test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow --ignore tests/deploy
@@ -110,5 +120,5 @@ tables: $(DEV) ## the rows of our tables whose code has changed since they were 
 	$(BIN)/python -m benchmarks.tables
 
 clean: ## remove .venv and everything built
-	rm -rf $(VENV) .peers build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SIMULATORS) .peers build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
