@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.run import ROOT, child, machine, write
+from benchmarks.tables import SPEED, digest, typed
 
 RUNNERS = (1, 2, 4, 8, 16, 32)
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -348,6 +349,8 @@ def measured(numbers: tuple[int, ...]) -> dict[str, Any]:
         "learners": part("learners"),
         "constants": part("constants"),
         "machine": machine(),
+        "code": digest(SPEED),
+        "command": typed(),
     }
 
 

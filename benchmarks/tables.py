@@ -14,6 +14,7 @@ Python 3.10 to 3.13.
 """
 
 import ast
+import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -196,6 +197,7 @@ def rows() -> Iterator[Row]:
     yield from _learning_rows(code)
     yield from _offline_rows(code)
     yield from _peer_rows(code)
+    yield _scale_row(code)
 
 
 # The functions below import late, since these modules take their digests from here.
@@ -244,6 +246,13 @@ def _peer_rows(code: Code) -> Iterator[Row]:
         for job in jobs:
             codes = tuple(run.get("code") for run in scores.kept_of(job)) or (None,)
             yield Row(f"scores: {job}", codes, code.digest(scores.sources(job)), command)
+
+
+def _scale_row(code: Code) -> Row:
+    from benchmarks import scale
+
+    kept = json.loads(scale.DATA.read_text(encoding="utf-8"))
+    return Row("scale", (kept.get("code"),), code.digest(SPEED), "python -m benchmarks.scale --write")
 
 
 def text_of(found: Iterable[Row]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from algorithms.bc import BCConfig
-from benchmarks import learning, offline, offline_values, run, tables
+from benchmarks import learning, offline, offline_values, run, scale, tables
 from benchmarks.learning import GOALS, Goal, Run
 from benchmarks.peers import run as peers
 from benchmarks.peers import scores
@@ -40,6 +40,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, (module, name) in enumerate(kept):
         monkeypatch.setattr(module, name, tmp_path / f"kept {number}")
     code = tables.Code(tmp_path)
+    (tmp_path / "scale.json").write_text(json.dumps({"code": code.digest(tables.SPEED)}))
+    monkeypatch.setattr(scale, "DATA", tmp_path / "scale.json")
     for goal in map(goal_of, NAMES):
         learning.store(goal, ended(goal, 0, code.digest(learning.sources(goal))))
     of_bc = code.digest(offline.sources(BC.config()))
