@@ -3,17 +3,18 @@
 import faulthandler
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TextIO
 
 from algorithms.cli.exits import FAILED, OK, UsageError, on_flags
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
-from algorithms.doctor.examination import Examination
+from algorithms.config import AlgorithmConfig
+from algorithms.doctor.examination import Examination, Results
 from algorithms.doctor.findings import SEVERITIES, finding
 from algorithms.doctor.page import report_text, write_page
 from catalog.settings import setting, settings_of
@@ -28,7 +29,6 @@ class DoctorFlags(CommandFlags):
     json: bool = setting(False, "Print the findings as JSON.")
     seconds: float = setting(35.0, "Time to play and train, in addition to the start of Python.", gt=0)
     timeout: float = setting(20.0, "Seconds after which an env that does not answer hangs.", gt=0)
-    in_process: bool = setting(False, "Examine in this process, for a debugger.")
 
 
 def doctor(args: Sequence[str]) -> int:
@@ -39,46 +39,48 @@ def doctor(args: Sequence[str]) -> int:
     preset, _ = preset_of(algo, env, "auto")
     config = algo(seed=1, torch_num_threads=1, **(preset.settings if preset else {}))
     config.update(changed_settings(typed, config))
-    examination = Examination(config, flags.seconds)
-    if flags.in_process:
-        with os.fdopen(os.dup(1), "w") as out:
-            os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
-            _examine(examination, env, flags)
-            return _report(env, flags, examination, out)
-    command = [sys.executable, "-m", "algorithms.cli", "doctor", "--in-process", *args]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-    if done.stdout:
-        print(done.stdout, end="")
-        return done.returncode
-    name, found = "crash", f"the process ended with code {done.returncode}; stderr shows in which step"
-    if done.returncode == FAILED:  # by faulthandler
-        name, found = "hang", f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
-    examination.findings.append(finding(name, found))
-    return _report(env, flags, examination, sys.stdout)
+    results = _examined(env, config, flags)
+    findings = sorted(results.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    text = on_flags(report_text(f"{env} with {flags.algo}", findings))
+    as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
+    print(json.dumps(as_json, indent=2) if flags.json else text)
+    if flags.run_dir is not None:
+        write_page(Path(flags.run_dir), text, results)
+    return FAILED if findings and findings[0].severity == "fault" else OK
 
 
-def _examine(examination: Examination, env: str, flags: DoctorFlags) -> None:
-    """Examine ``env`` in this process. End the process if the env does not answer."""
+def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> Results:
+    """Examine ``env`` in another process, and return what was found. That the process ends is a finding, too."""
+    spawn = get_context("spawn")
+    here, there = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_examine, args=(there, env, config, flags.seconds, flags.timeout))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    except EOFError:
+        process.join()
+    if process.exitcode == FAILED:  # by faulthandler
+        text = f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
+        return Results([finding("hang", text)])
+    text = f"the process ended with code {process.exitcode}; stderr shows in which step"
+    return Results([finding("crash", text)])
+
+
+def _examine(out: Connection, env: str, config: AlgorithmConfig, seconds: float, timeout: float) -> None:
+    """Examine ``env``, and send the results to ``out``. End this process if the env does not answer."""
+    os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
 
     def say(what: str, seconds: float = 0.0) -> None:
         print(f"{what} ...", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
+        faulthandler.dump_traceback_later(timeout + seconds, exit=True)
 
     say("importing the env")
+    examination = Examination(config, seconds)
     try:
-        examination.config.update({"env": environment(env)})
+        config.update({"env": environment(env)})
         examination.run(say)
     except UsageError as error:
-        examination.findings.append(finding("import", str(error)))
+        examination.results.findings.append(finding("import", str(error)))
     faulthandler.cancel_dump_traceback_later()
-
-
-def _report(env: str, flags: DoctorFlags, examination: Examination, out: TextIO) -> int:
-    """Print the findings, write the page if asked to, and return the exit code."""
-    findings = sorted(examination.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    text = on_flags(report_text(f"{env} with {flags.algo}", findings))
-    as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
-    print(json.dumps(as_json, indent=2) if flags.json else text, file=out)
-    if flags.run_dir is not None:
-        write_page(Path(flags.run_dir), text, examination)
-    return FAILED if findings and findings[0].severity == "fault" else OK
+    out.send(examination.results)

@@ -7,8 +7,9 @@ import logging
 import math
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -19,19 +20,39 @@ from gymnasium import spaces
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.findings import Finding, finding, finding_of
-from algorithms.doctor.random_play import TRACE, RandomPlay
-from algorithms.doctor.subject import envs_of, moments
+from algorithms.doctor.play import Moment, action_spaces_of, moments
+from algorithms.doctor.random_play import findings_of, returns_of
 from algorithms.run.text import return_text
 from catalog.spaces import array_leaves
+from rlmodule.envs.checks import SEVERAL_AGENTS
+from rlmodule.envs.sync_vector_env import SyncEnvs
 
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
+
+TRACE = 150
+"""Number of resets and steps in which two plays of an env are compared, and of a play with extreme actions."""
 
 _AGAIN = 3.0  # seconds until a time limit raises again, as Python ignores what is raised in a __del__
 
 
 class _TimeUp(BaseException):
     """Raised in the middle of an iteration. No Exception, which the guard of an env would take for one of the env."""
+
+
+@dataclass
+class Results:
+    """What an examination found.
+
+    Attributes:
+        findings: In the order in which they were found.
+        play: The random play.
+        curve: Env steps and mean return after each iteration of the training.
+    """
+
+    findings: list[Finding]
+    play: list[Moment] = field(default_factory=list)
+    curve: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Examination(logging.Handler):
@@ -43,68 +64,76 @@ class Examination(logging.Handler):
         seconds: How long to play and train.
 
     Attributes:
-        findings: What was found.
-        play: The random play.
-        curve: Env steps and mean return after each iteration of the training.
+        results: What was found until now.
     """
 
     _say: Callable[..., None]
 
     def __init__(self, config: AlgorithmConfig, seconds: float) -> None:
         super().__init__(logging.WARNING)
-        self.config, self._seconds = config, seconds
-        self.findings, self.play, self.curve = list[Finding](), RandomPlay(), list[tuple[int, float]]()
+        self.config, self._seconds, self._printed = config, seconds, io.StringIO()
+        self.results = Results([])
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.findings.append(finding("logged", record.getMessage()))
+        self.results.findings.append(finding("logged", record.getMessage()))
 
     def run(self, say: Callable[..., None]) -> None:
         """Make the env, and examine it. ``say`` is called with what is done next, and its seconds if they are known."""
         self._say = say
-        logger, name_of_error = logging.getLogger("rlmodule"), "contract"
+        findings, name_of_error = self.results.findings, "contract"
+        logger = logging.getLogger("rlmodule")
         logger.addHandler(self)
         try:
-            with ExitStack() as opened:
-                opened.enter_context(redirect_stdout(io.StringIO()))
-                self._say("making the env")
-                envs = [opened.enter_context(closing(env)) for env in envs_of(self.config)]
-                self._say("building the nets")
-                name_of_error = "spaces"
-                algorithm = opened.enter_context(self.config.build())
-                name_of_error = "contract"
-                if envs:  # a ready vector env has none
-                    self.findings += self._play(envs[0], algorithm)
-                    self.findings += self._compare(*envs[:2])
-                    self.findings += self._visit_corners(envs[0])
+            with redirect_stdout(self._printed), self._build() as algorithm:
+                if envs := _envs_of(algorithm):
+                    findings += self._play(envs[0], algorithm)
+                    findings += self._compare(*envs[:2])
+                    findings += self._visit_corners(envs[0])
                 name_of_error = "training"
-                self.findings += self._train(algorithm)
+                findings += self._train(algorithm)
         except (Exception, SystemExit) as error:
-            self.findings.append(finding_of(error, name_of_error))
+            findings.append(finding_of(error, name_of_error))
         finally:
             logger.removeHandler(self)
+
+    def _build(self) -> Algorithm:
+        """Make at least two envs in this process, and the nets: a policy for each agent, if there are several agents
+        and the config has no policies."""
+        self._say("making the env and the nets")
+        num_envs = max(2, self.config.num_envs_per_env_runner)
+        self.config.update({"num_env_runners": 0, "num_envs_per_env_runner": num_envs})
+        try:
+            return self.config.build()
+        except (TypeError, ValueError) as error:
+            if SEVERAL_AGENTS not in str(error):
+                raise
+        return self.config.update({"policies": "own"}).build()
 
     def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Finding]:
         """Play at random, and yield what that shows."""
         self._say("playing at random", self._seconds / 4)
         until = perf_counter() + self._seconds / 4
-        with redirect_stdout(io.StringIO()) as printed:
-            for moment in moments(env):
-                self.play.add(moment)
-                if perf_counter() > until or len(self.play.step_seconds) == MOST_STEPS:
-                    break
-        if text := printed.getvalue().strip():
+        begin = self._printed.tell()
+        for moment in islice(moments(env), MOST_STEPS):
+            self.results.play.append(moment)
+            if perf_counter() > until:
+                break
+        if text := self._printed.getvalue()[begin:].strip():
             yield finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}")
         modules = algorithm.learner_group.module.items()
-        yield from self.play.findings(is_raw=any(module.observation_normalizer is None for _, module in modules))
+        yield from findings_of(
+            self.results.play, is_raw=any(module.observation_normalizer is None for _, module in modules)
+        )
 
     def _compare(self, env: Any, other: Any) -> Iterator[Finding]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
         self._say("playing the same seed again")
-        first = self.play.trace
+        first = [moment.returned for moment in self.results.play[:TRACE]]
 
-        def first_difference(*envs: Any) -> int | None:
-            for number, (digest, *others) in enumerate(zip(first, *map(moments, envs), strict=False)):
-                if any(moment.digest() != digest for moment in others):
+        def first_difference(*envs: Any, action_seed: int = 0) -> int | None:
+            plays = (moments(env, action_seed=action_seed) for env in envs)
+            for number, (returned, *others) in enumerate(zip(first, *plays, strict=False)):
+                if any(moment.returned != returned for moment in others):
                     return number
             return None
 
@@ -112,12 +141,12 @@ class Examination(logging.Handler):
             yield finding("seed", f"two envs with the same seed and actions differ after {at} steps")
         elif (at := first_difference(env, other)) is not None:
             yield finding("leak", f"envs that are reset again, and step in turn, differ from new ones after {at} steps")
-        if [moment.digest() for moment in islice(moments(env, action_seed=100), len(first))] == first:
+        if first_difference(env, action_seed=100) is None:
             yield finding("actions", f"{len(first)} steps were the same with other actions")
 
     def _visit_corners(self, env: Any) -> Iterator[Finding]:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
-        leaves = [leaf.space for space in env.action_spaces.values() for leaf in array_leaves(space)]
+        leaves = [leaf.space for space in action_spaces_of(env).values() for leaf in array_leaves(space)]
         boxes = [space for space in leaves if isinstance(space, spaces.Box)]
         for box in boxes:
             if not box.is_bounded():
@@ -131,7 +160,7 @@ class Examination(logging.Handler):
     def _train(self, algorithm: Algorithm) -> Iterator[Finding]:
         """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
         self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
-        seconds, total = Counter[str](), 0.0
+        seconds, total, curve = Counter[str](), 0.0, self.results.curve
         until = perf_counter() + self._seconds / 2
         with _time_limit(self._seconds / 2):
             while perf_counter() < until:
@@ -139,19 +168,28 @@ class Examination(logging.Handler):
                 seconds.update(result["timers"])
                 total = result["time_total_s"]
                 if algorithm.metrics.episodes:
-                    self.curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
+                    curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
         if not total:
             yield finding("time", f"one iteration takes more than {self._seconds / 2:.0f} s")
             return
         env, nets = seconds["env_step"], seconds.total() - seconds["env_step"] - seconds["bookkeeping"]
         shares = f"env {env / total:.0%}, nets {nets / total:.0%}, framework {1 - (env + nets) / total:.0%}"
         yield finding("time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}")
-        returns = self.play.returns[:-1] or [math.nan]
+        returns = returns_of(self.results.play) or [math.nan]
         mean, margin = np.mean(returns), 2 * np.std(returns) / math.sqrt(len(returns))  # two standard errors
-        if not self.curve or not self.curve[-1][1] > mean + margin:
-            shown = [return_text(value) for _, value in self.curve[:: math.ceil(len(self.curve) / 6) or 1]]
+        if not curve or not curve[-1][1] > mean + margin:
+            shown = [return_text(value) for _, value in curve[:: math.ceil(len(curve) / 6) or 1]]
             text = f"random play returns {return_text(float(mean))}, training {' → '.join(shown) or '–'}"
             yield finding("learning", text)
+
+
+def _envs_of(algorithm: Algorithm) -> Sequence[Any]:
+    """Return the envs that ``algorithm`` will train on, in their guards; none of a ready vector env, whose envs cannot
+    be reached."""
+    runner: Any = algorithm.env_runner_group.local_runner
+    if algorithm.config.is_multi_agent:
+        return runner.envs
+    return runner.env.envs if isinstance(runner.env, SyncEnvs) else []
 
 
 @contextmanager

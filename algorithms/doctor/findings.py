@@ -52,6 +52,7 @@ _BY_TEXT = {
     "agents": r"possible_agents",
     "mask": r"mask",
     "nan": r"expected (a )?finite number",
+    "spaces": r"^(observation|action)_space\b",  # from the catalog, and the guard begins with the env
 }
 
 
