@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ def train(name: str) -> None:
     """Train the policy ``name``, or go on with its training."""
     run = RUNS / name
     if name in DATA and not run.exists():
-        subprocess.run([*_SHELL, *DATA[name].split()], check=True)
+        subprocess.run([*_SHELL, *shlex.split(DATA[name])], check=True)
     flags = f"--seed 1 --torch-num-threads 1 --checkpoint-interval 20 --resume auto --no-hints --run-dir {run}"
     seconds = run.with_suffix(".cpu.json")
     spent = json.loads(seconds.read_text()) if seconds.exists() else 0.0
     before = _cpu_seconds()
-    subprocess.run([*_SHELL, *COMMANDS[name].split(), *flags.split()], check=True)
+    subprocess.run([*_SHELL, *shlex.split(COMMANDS[name]), *flags.split()], check=True)
     seconds.write_text(json.dumps(spent + _cpu_seconds() - before))
 
 

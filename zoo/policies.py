@@ -7,15 +7,19 @@ COMMANDS = {
     "ppo-taxi": "train ppo zoo.envs:taxi --num-env-steps 300_000 --fcnet-hiddens 32",
     "td3-pendulum": "train td3 Pendulum-v1",
     "ppo-halfcheetah": "train ppo HalfCheetah-v5 --num-env-steps 500_000",
-    "ppo-lstm-cart-positions": "train ppo zoo.envs:cart_positions --num-env-steps 300_000 --use-lstm --lstm-cell-size 32",
-    "dqn-mountaincar": "train dqn MountainCar-v0 --evaluation-interval 5",
-    "tqc-inverted-double-pendulum": (
-        "train sac InvertedDoublePendulum-v5 --num-env-steps 30_000 --num-quantiles 25 --drop-quantiles 2 --lr 1e-3 "
-        "--fcnet-hiddens 64 64 --train-batch-size-per-learner 128 --training-intensity 128"
+    "ppo-lstm-cart-positions": (
+        "train ppo zoo.envs:cart_positions --num-env-steps 400_000 --use-lstm --lstm-cell-size 32 --max-seq-len 16 "
+        "--num-envs-per-env-runner 32 --train-batch-size-per-learner 4096 --minibatch-size 1024 --num-epochs 8 "
+        "--lr 1e-3"
     ),
-    "ppo-simple-spread": "train ppo mpe2.simple_spread_v3 --num-env-steps 1_000_000",
-    "sac-lunarlander": "train sac LunarLanderContinuous-v3",
-    "qr-dqn-lunarlander": "train dqn LunarLander-v3 --num-quantiles 50 --fcnet-hiddens 64 64 --evaluation-interval 30",
+    "dqn-mountaincar": "train dqn MountainCar-v0 --evaluation-interval 5",
+    "ppo-simple-spread": "train ppo mpe2.simple_spread_v3 --num-env-steps 500_000",
+    "ppo-mountaincar-continuous": "train ppo MountainCarContinuous-v0",
+    "tqc-pendulum": "train sac Pendulum-v1 --num-quantiles 25 --num-critics 2 --drop-quantiles 2",
+    "qr-dqn-lunarlander": (
+        "train dqn LunarLander-v3 --num-env-steps 150_000 --num-quantiles 50 --fcnet-hiddens 64 64 "
+        "--lr '[[0, 5e-4], [150000, 0]]' --evaluation-interval 15"
+    ),
 }
 """Name of a policy → the arguments of ``rlmodule`` that train it, without its seed, threads and run folder."""
 
