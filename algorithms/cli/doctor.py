@@ -40,8 +40,9 @@ def doctor(args: Sequence[str]) -> int:
     config = algo(seed=1, torch_num_threads=1, **(preset.settings if preset else {}))
     config.update(changed_settings(typed, config))
     results = _examined(env, config, flags)
-    findings = sorted(results.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    text = on_flags(report_text(f"{env} with {flags.algo}", findings))
+    in_a_shell = [finding._replace(found=on_flags(finding.found)) for finding in results.findings]
+    findings = sorted(in_a_shell, key=lambda finding: SEVERITIES.index(finding.severity))
+    text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text)
     if flags.run_dir is not None:

@@ -151,6 +151,13 @@ def test_an_env_that_grows_is_named() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.end_to_end
+def test_code_in_a_remedy_stays_code() -> None:
+    done = command(f"{FOLDER}.faulty_envs:IgnoresSeed", "--seconds", "1")
+    assert f"→ {KINDS['seed'][1]}" in done.stdout  # reset(seed=seed) is no flag
+
+
+@pytest.mark.matrix
+@pytest.mark.end_to_end
 def test_the_page_shows_the_findings_and_a_picture(tmp_path: Path) -> None:
     done = command(f"{FOLDER}.faulty_envs:Prints", "--seconds", "2", "--run-dir", str(tmp_path / "page"))
     assert done.returncode == 0, done.stderr
