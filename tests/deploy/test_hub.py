@@ -74,7 +74,7 @@ def test_the_card_says_what_the_policy_is_and_reaches(hub: HubDouble, tmp_path: 
     assert "Arm-v0" in card.data.tags  # type: ignore[attr-defined]
     result = card.data.eval_results[0]  # type: ignore[attr-defined]
     assert (result.metric_type, result.metric_value) == ("mean_reward", "487.25 +/- 20.50")
-    for text in ("over 20 episodes", "`rlmodule train ppo Arm-v0`", "torch 2", f"from_pretrained('{REPO}')"):
+    for text in ("over 20 episodes", "`rlmodule train ppo Arm-v0`", "torch 2", f'from_pretrained("{REPO}")'):
         assert text in card.text
     policy_of().push_to_hub(REPO)
     assert hub.newest(REPO).keys() == FILES | {"README.md"}  # no film of an earlier policy
