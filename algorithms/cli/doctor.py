@@ -14,9 +14,9 @@ from algorithms.cli.flags import CommandFlags, algorithm_config, changed_setting
 from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
-from algorithms.doctor.examination import Examination, Results
-from algorithms.doctor.findings import SEVERITIES, finding
-from algorithms.doctor.page import report_text, write_page
+from algorithms.doctor.examination import Examination
+from algorithms.doctor.findings import SEVERITIES, Finding, finding
+from algorithms.doctor.page import PICTURE, draw, report_text, write_page
 from catalog.settings import setting, settings_of
 
 
@@ -39,22 +39,24 @@ def doctor(args: Sequence[str]) -> int:
     preset, _ = preset_of(algo, env, "auto")
     config = algo(seed=1, torch_num_threads=1, **(preset.settings if preset else {}))
     config.update(changed_settings(typed, config))
-    results = _examined(env, config, flags)
-    in_a_shell = [finding._replace(found=on_flags(finding.found)) for finding in results.findings]
-    findings = sorted(in_a_shell, key=lambda finding: SEVERITIES.index(finding.severity))
+    if flags.run_dir is not None:
+        Path(flags.run_dir).mkdir(parents=True, exist_ok=True)
+        Path(flags.run_dir, PICTURE).unlink(missing_ok=True)  # of an earlier examination
+    found = [finding._replace(found=on_flags(finding.found)) for finding in _examined(env, config, flags)]
+    findings = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text)
     if flags.run_dir is not None:
-        write_page(Path(flags.run_dir), text, results)
+        write_page(Path(flags.run_dir), text)
     return FAILED if findings and findings[0].severity == "fault" else OK
 
 
-def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> Results:
+def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> list[Finding]:
     """Examine ``env`` in another process, and return what was found. That the process ends is a finding, too."""
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_examine, args=(there, env, config, flags.seconds, flags.timeout))
+    process = spawn.Process(target=_examine, args=(there, env, config, flags))
     process.start()
     there.close()
     try:
@@ -63,25 +65,27 @@ def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> Results:
         process.join()
     if process.exitcode == FAILED:  # by faulthandler
         text = f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
-        return Results([finding("hang", text)])
-    text = f"the process ended with code {process.exitcode}; stderr shows in which step"
-    return Results([finding("crash", text)])
+        return [finding("hang", text)]
+    return [finding("crash", f"the process ended with code {process.exitcode}; stderr shows in which step")]
 
 
-def _examine(out: Connection, env: str, config: AlgorithmConfig, seconds: float, timeout: float) -> None:
-    """Examine ``env``, and send the results to ``out``. End this process if the env does not answer."""
+def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFlags) -> None:
+    """Examine ``env``, draw what it did, and send the findings to ``out``. End this process if the env does not
+    answer."""
     os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
 
     def say(what: str, seconds: float = 0.0) -> None:
         print(f"{what} ...", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback_later(timeout + seconds, exit=True)
+        faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
 
     say("importing the env")
-    examination = Examination(config, seconds)
+    examination = Examination(config, flags.seconds)
     try:
         config.update({"env": environment(env)})
         examination.run(say)
     except UsageError as error:
-        examination.results.findings.append(finding("import", str(error)))
+        examination.findings.append(finding("import", str(error)))
     faulthandler.cancel_dump_traceback_later()
-    out.send(examination.results)
+    if flags.run_dir is not None and examination.play:
+        draw(examination, Path(flags.run_dir, PICTURE))
+    out.send(examination.findings)

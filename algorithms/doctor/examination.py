@@ -9,7 +9,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -40,21 +39,6 @@ class _TimeUp(BaseException):
     """Raised in the middle of an iteration. No Exception, which the guard of an env would take for one of the env."""
 
 
-@dataclass
-class Results:
-    """What an examination found.
-
-    Attributes:
-        findings: In the order in which they were found.
-        play: The random play.
-        curve: Env steps and mean return after each iteration of the training.
-    """
-
-    findings: list[Finding]
-    play: list[Moment] = field(default_factory=list)
-    curve: list[tuple[int, float]] = field(default_factory=list)
-
-
 class Examination(logging.Handler):
     """Examines the env of ``config`` for about ``seconds``. The first fault ends the examination. What the library logs
     meanwhile is a finding, too.
@@ -64,7 +48,9 @@ class Examination(logging.Handler):
         seconds: How long to play and train.
 
     Attributes:
-        results: What was found until now.
+        findings: In the order in which they were found.
+        play: The random play.
+        curve: Env steps and mean return after each iteration of the training.
     """
 
     _say: Callable[..., None]
@@ -72,27 +58,26 @@ class Examination(logging.Handler):
     def __init__(self, config: AlgorithmConfig, seconds: float) -> None:
         super().__init__(logging.WARNING)
         self.config, self._seconds, self._printed = config, seconds, io.StringIO()
-        self.results = Results([])
+        self.findings, self.play, self.curve = list[Finding](), list[Moment](), list[tuple[int, float]]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.results.findings.append(finding("logged", record.getMessage()))
+        self.findings.append(finding("logged", record.getMessage()))
 
     def run(self, say: Callable[..., None]) -> None:
         """Make the env, and examine it. ``say`` is called with what is done next, and its seconds if they are known."""
         self._say = say
-        findings, name_of_error = self.results.findings, "contract"
-        logger = logging.getLogger("rlmodule")
+        logger, name_of_error = logging.getLogger("rlmodule"), "contract"
         logger.addHandler(self)
         try:
             with redirect_stdout(self._printed), self._build() as algorithm:
                 if envs := _envs_of(algorithm):
-                    findings += self._play(envs[0], algorithm)
-                    findings += self._compare(*envs[:2])
-                    findings += self._visit_corners(envs[0])
+                    self.findings += self._play(envs[0], algorithm)
+                    self.findings += self._compare(*envs[:2])
+                    self.findings += self._visit_corners(envs[0])
                 name_of_error = "training"
-                findings += self._train(algorithm)
+                self.findings += self._train(algorithm)
         except (Exception, SystemExit) as error:
-            findings.append(finding_of(error, name_of_error))
+            self.findings.append(finding_of(error, name_of_error))
         finally:
             logger.removeHandler(self)
 
@@ -115,20 +100,18 @@ class Examination(logging.Handler):
         until = perf_counter() + self._seconds / 4
         begin = self._printed.tell()
         for moment in islice(moments(env), MOST_STEPS):
-            self.results.play.append(moment)
+            self.play.append(moment)
             if perf_counter() > until:
                 break
         if text := self._printed.getvalue()[begin:].strip():
             yield finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}")
         modules = algorithm.learner_group.module.items()
-        yield from findings_of(
-            self.results.play, is_raw=any(module.observation_normalizer is None for _, module in modules)
-        )
+        yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for _, module in modules))
 
     def _compare(self, env: Any, other: Any) -> Iterator[Finding]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
         self._say("playing the same seed again")
-        first = [moment.returned for moment in self.results.play[:TRACE]]
+        first = [moment.returned for moment in self.play[:TRACE]]
 
         def first_difference(*envs: Any, action_seed: int = 0) -> int | None:
             plays = (moments(env, action_seed=action_seed) for env in envs)
@@ -160,7 +143,7 @@ class Examination(logging.Handler):
     def _train(self, algorithm: Algorithm) -> Iterator[Finding]:
         """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
         self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
-        seconds, total, curve = Counter[str](), 0.0, self.results.curve
+        seconds, total = Counter[str](), 0.0
         until = perf_counter() + self._seconds / 2
         with _time_limit(self._seconds / 2):
             while perf_counter() < until:
@@ -168,17 +151,17 @@ class Examination(logging.Handler):
                 seconds.update(result["timers"])
                 total = result["time_total_s"]
                 if algorithm.metrics.episodes:
-                    curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
+                    self.curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
         if not total:
             yield finding("time", f"one iteration takes more than {self._seconds / 2:.0f} s")
             return
         env, nets = seconds["env_step"], seconds.total() - seconds["env_step"] - seconds["bookkeeping"]
         shares = f"env {env / total:.0%}, nets {nets / total:.0%}, framework {1 - (env + nets) / total:.0%}"
         yield finding("time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}")
-        returns = returns_of(self.results.play) or [math.nan]
+        returns = returns_of(self.play) or [math.nan]
         mean, margin = np.mean(returns), 2 * np.std(returns) / math.sqrt(len(returns))  # two standard errors
-        if not curve or not curve[-1][1] > mean + margin:
-            shown = [return_text(value) for _, value in curve[:: math.ceil(len(curve) / 6) or 1]]
+        if not self.curve or not self.curve[-1][1] > mean + margin:
+            shown = [return_text(value) for _, value in self.curve[:: math.ceil(len(self.curve) / 6) or 1]]
             text = f"random play returns {return_text(float(mean))}, training {' → '.join(shown) or '–'}"
             yield finding("learning", text)
 

@@ -41,7 +41,7 @@ def examined(env: object, seconds: float) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
     examination = Examination(config, seconds)
     examination.run(lambda *what: None)
-    return examination.results.findings
+    return examination.findings
 
 
 def serious(findings: list[Finding]) -> list[str]:
