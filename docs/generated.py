@@ -14,11 +14,13 @@ sys.path.insert(0, str(DOCS.parent))  # the feature matrix is made of the cases 
 import configuration_reference  # noqa: E402
 import feature_matrix  # noqa: E402
 import model_settings  # noqa: E402
+import small_zoo  # noqa: E402
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "feature-matrix.md": feature_matrix.page,
     "model-settings.md": model_settings.page,
     "reference/configuration.md": configuration_reference.page,
+    "zoo.md": small_zoo.page,
 }
 """Page → what makes its text."""
 

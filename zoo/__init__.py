@@ -1,0 +1,1 @@
+"""Small trained policies, and the commands that made them. No part of the package."""
