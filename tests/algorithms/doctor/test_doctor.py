@@ -108,6 +108,15 @@ def test_an_unknown_id_is_a_name_to_correct() -> None:
     assert [finding.name for finding in examined("CartPol-v1", seconds=1)] == ["import"]
 
 
+def test_a_space_without_a_net_is_named() -> None:
+    class Speaks(walk.Walk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gym.spaces.Text(5)
+
+    assert [finding.name for finding in examined(Speaks, seconds=1)] == ["spaces"]
+
+
 def test_a_ready_vector_env_is_only_trained_on() -> None:
     findings = examined(lambda config: gym.make_vec("CartPole-v1", 8, "vector_entry_point"), seconds=1)
     assert [finding.name for finding in findings] == ["time", "learning"]
