@@ -156,6 +156,7 @@ def model_card(
     rows |= more or {}
     rows["Versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
     task, env_name = "reinforcement-learning", env or "unknown"
+    # The Hub asks for a data set, for which the env stands.
     result = hub.EvalResult(task, env_name, env_name, "mean_reward", score, task_name=task)
     data = hub.ModelCardData(
         library_name="catalog-rl",
