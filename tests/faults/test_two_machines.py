@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
-    """Two that are one cluster, by the commands of docs/several-machines.md."""
+    """Two that are one cluster, by the commands of docs/laptop-to-cluster.md."""
     with Machine(tmp_path, "first", HEAD) as first, Machine(tmp_path, "second", OTHER) as second:
         connect(first, second)
         first.run(f"{SHELL} ray get-auth-token --generate", **TOKEN)
