@@ -48,7 +48,8 @@ from rlmodule import (
 )
 
 ROOT = Path(__file__).parents[1]
-PAGE, DEMANDS, CONNECTORS = (ROOT / "docs" / f"{name}.md" for name in ("coming-from-rllib", "demands", "connectors"))
+PAGE, CONNECTORS = (ROOT / "docs" / f"{name}.md" for name in ("coming-from-rllib", "connectors"))
+DEMANDS = ROOT / "tests" / "demands.md"
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 

@@ -67,7 +67,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:save.*of this script")  # which 
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "tests/demands.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
