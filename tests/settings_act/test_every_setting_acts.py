@@ -62,7 +62,7 @@ def test_settings_that_act_when_processes_fail_are_in_the_tests_of_that() -> Non
 
 
 def test_the_table_in_the_documentation_counts_every_setting() -> None:
-    documented = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "tested.md").read_text(encoding="utf-8")
     rows = []
     for algorithm in ALGORITHMS:
         known = settings_of(config_class(algorithm)).values()
@@ -70,7 +70,7 @@ def test_the_table_in_the_documentation_counts_every_setting() -> None:
         for_new_runs = sum(item.for_new_runs for item in known)
         acting = len(known) - when_processes_fail
         rows.append(f"| {algorithm} | {len(known)} | {acting} | {when_processes_fail} | 0 | {for_new_runs} |\n")
-    assert "".join(rows) in documented, f"docs/reliability.md: expected\n{''.join(rows)}"
+    assert "".join(rows) in documented, f"docs/tested.md: expected\n{''.join(rows)}"
 
 
 class PlantedTraining(PPOTraining):
