@@ -63,9 +63,7 @@ class AgentEnvGuard(Guard):
     """
 
     def __init__(self, env: MultiAgentEnv, env_index: int = 0, step_counter: SharedCounter | None = None) -> None:
-        super().__init__()
-        self.env, self.env_index = env, env_index
-        self._count = (step_counter or SharedCounter()).cell
+        super().__init__(env, env_index, step_counter)
         for name in ("possible_agents", "observation_spaces", "action_spaces"):
             if name not in dir(env):
                 got = f"a {type(env).__name__} without it"
@@ -79,7 +77,6 @@ class AgentEnvGuard(Guard):
         self.acting: list[AgentID] = []
         self.ended: dict[AgentID, tuple[bool, bool]] = {}
         self.is_over = True
-        self._actors: frozenset[AgentID] = frozenset()
         self._in_play: set[AgentID] = set()
         self._gone: dict[AgentID, int] = {}  # agents that ended and have not returned, with the step of their end
 
@@ -129,7 +126,7 @@ class AgentEnvGuard(Guard):
     def _begin(self, obs: Mapping[AgentID, Any]) -> None:
         """Begin an episode in which the agents in ``obs`` act first."""
         self._in_play, self._gone, self.ended, self.is_over = set(obs), {}, {}, False
-        self.acting, self._actors = [*obs], frozenset(obs)
+        self.acting = [*obs]
 
     def get_open_episode(self) -> dict[str, Any]:
         """Return the open episode for :meth:`continue_episode`, in the format of :meth:`EnvGuard.get_open_episode`.
@@ -155,7 +152,7 @@ class AgentEnvGuard(Guard):
         self._begin(obs)
         if "env_state" in episode:
             obs = self.env.set_episode_state(episode["env_state"])
-            self.acting, self._actors = episode["acting"], frozenset(episode["acting"])
+            self.acting = episode["acting"]
             self._in_play, self._gone = {*episode["in_play"]}, dict.fromkeys(episode["gone"], 0)
         else:
             of = dict[AgentID, Iterator[Any]]()
@@ -177,23 +174,17 @@ class AgentEnvGuard(Guard):
 
     def step(self, actions: dict[Any, Any]) -> Step:
         """Step the env with the actions of the agents that act. Check the five results by agent, and return them."""
-        if self.is_over or actions.keys() != self._actors:
+        if self.is_over or actions.keys() != {*self.acting}:
             where = f"env {self.env_index}, after step {self._steps}, actions: expected"
             if self.is_over:
                 raise ValueError(f"{where} reset(), got step(), although no episode is running. Call reset().")
             expected, got = listed(self.acting), listed(actions)
             remedy = "Pass one action for each of them, and no other."
             raise ValueError(f"{where} those of the agents that act, {expected}, got those of {got}. {remedy}")
-        self._steps = step = self._steps + 1
-        self._count[0] += 1
-        actions = self._kept(actions)
-        where = f"env {self.env_index}, step {step}"
-        try:
-            result = self.env.step(actions)
-        except (Exception, SystemExit) as error:
-            raise self._env_error(error, "step()", f"at its step {step}", actions) from error
+        result = self._take_step(self._kept(actions))
+        where = f"env {self.env_index}, step {self._steps}"
         obs, rewards, terminateds, truncateds, infos = self._checked(where, "step()", _STEP, result)
-        if is_due(step):
+        if is_due(self._steps):
             self._check_possible(where)
             self.check_last()
         for agent, reward in rewards.items():
@@ -260,7 +251,7 @@ class AgentEnvGuard(Guard):
                     check_flag(flag, where, f"{name}[{agent!r}]")
                     if flag:
                         flagged.append(agent)
-        if not flagged and obs.keys() == self._actors:
+        if not flagged and obs.keys() == {*self.acting}:
             # Most steps end here: the agents that acted act again.
             self.ended = {}
             self.acting = [*obs]
@@ -286,9 +277,8 @@ class AgentEnvGuard(Guard):
             for agent in ending
         }
         self.acting = [agent for agent in obs if agent not in ending]
-        self._actors = frozenset(self.acting)
-        self._in_play = (self._in_play | self._actors) - ending.keys()
-        self._gone = {agent: step for agent, step in self._gone.items() if agent not in self._actors}
+        self._in_play = self._in_play.union(self.acting) - ending.keys()
+        self._gone = {agent: step for agent, step in self._gone.items() if agent not in self.acting}
         self._gone |= dict.fromkeys(ending, self._steps)
         self.is_over = not self._in_play
         if not self.acting and not self.is_over:

@@ -105,14 +105,16 @@ class Guard:
     """Base class of the guards, each of which wraps one single-agent or multi-agent env. It turns the env's errors into
     :class:`EnvError`, chooses the seed of each episode, continues saved episodes, and closes the env."""
 
-    env: Any
-    env_index: int | None
     _steps = _resets = 0
     _seed: int | None = None
     _first_seed: int | None = None
     _episode = 0  # since the reset with that seed
 
-    def __init__(self) -> None:
+    def __init__(self, env: Any, env_index: int | None, step_counter: SharedCounter | None) -> None:
+        self.env: Any = env
+        # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
+        self.env_index = env_index
+        self._count = (step_counter or SharedCounter()).cell
         self._actions: deque[Any] = deque(maxlen=MOST_ACTIONS)  # in this episode
 
     def _begin_episode(self, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -128,6 +130,15 @@ class Guard:
             return self.env.reset(seed=self._seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
+
+    def _take_step(self, action: Any) -> Any:
+        """Count a step, and return what the env's ``step`` returns."""
+        self._steps += 1
+        self._count[0] += 1
+        try:
+            return self.env.step(action)
+        except (Exception, SystemExit) as error:
+            raise self._env_error(error, "step()", f"at its step {self._steps}", action) from error
 
     def _episode_seed(self) -> int | None:
         if self._first_seed is None or not self._episode:
@@ -225,22 +236,15 @@ class EnvGuard(Guard, gym.Wrapper):
     def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
         """Wrap ``env``, which has the index ``env_index`` in the run."""
         gym.Wrapper.__init__(self, env)
-        Guard.__init__(self)
-        # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
-        self.env_index = env_index
-        self._count = (step_counter or SharedCounter()).cell
+        Guard.__init__(self, env, env_index, step_counter)
         self._last_step: Any = None
         self._last_reset: Any = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env. Check the observation if a check is due, and the other results in every step."""
-        self._steps = step = self._steps + 1
-        self._count[0] += 1
         self._actions.append(own(action))
-        try:
-            result = self.env.step(action)
-        except (Exception, SystemExit) as error:
-            raise self._env_error(error, "step()", f"at its step {step}", action) from error
+        result = self._take_step(action)
+        step = self._steps
         self._last_step, self._last_reset = result, None
         try:
             obs, reward, terminated, truncated, info = result

@@ -126,14 +126,14 @@ class VectorGuard:
         """Check the results of the last vector step even if no check was due. Raise as `check_step` does."""
         if self._last_step is None:
             return
-        obs, rewards, terminateds, truncateds = self._last_step
+        obs, *outcome = self._last_step
         check_member(self._space, obs, self._where(when := f"step {self._steps}"), steps=self._steps)
-        flags = ("terminateds", terminateds, "biuf", "0s and 1s"), ("truncateds", truncateds, "biuf", "0s and 1s")
-        for name, values, kinds, what in (("rewards", rewards, "biuf", "real numbers"), *flags):
+        for name, values in zip(("rewards", "terminateds", "truncateds"), outcome, strict=True):
             is_array = isinstance(values, np.ndarray | Tensor) and values.shape == (self._num_envs,)
             if isinstance(values, Tensor) and values.dtype is torch.bfloat16:
                 values = values.float()  # NumPy lacks the type
-            is_right = is_array and to_array(values).dtype.kind in kinds
+            is_right = is_array and to_array(values).dtype.kind in "biuf"
+            what = "real numbers" if name == "rewards" else "0s and 1s"
             if not is_right or (name != "rewards" and not np.isin(to_array(values), (0, 1)).all()):
                 raise TypeError(
                     f"vector env, {when}, {name}: expected an array of {what} of shape ({self._num_envs},), "
