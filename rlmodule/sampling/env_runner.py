@@ -29,7 +29,7 @@ from typing_extensions import Never
 
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
+from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, entry_of, map_leaves, write_row
 from rlmodule.envs.checks import EnvError, check_finite, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
@@ -45,7 +45,7 @@ from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.seeding import int_seed
-from rlmodule.settings import FinalObs, RunnerSettings
+from rlmodule.settings import RunnerSettings
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -120,8 +120,6 @@ class EnvRunner(BaseRunner):
     ) -> None:
         super().__init__(settings, first_env_index, role, step_counter)
         self._on_env = on_env
-        self._records_infos = settings.records_episode_infos
-        self._records_final_obs: FinalObs = settings.records_final_obs
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with own_gradients():
             self._make_env()
@@ -182,7 +180,6 @@ class EnvRunner(BaseRunner):
             self._streams.noise.use(module.action_dist_cls, module.num_dist_inputs)
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
-        self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
         self._data = self._free = self._state = None
         self._row["previous"] = {}  # a new module starts without the past that the last one saw
 
@@ -215,25 +212,20 @@ class EnvRunner(BaseRunner):
         data, self._free = self._free, None
         self._data = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
-            data = self._storage_class.allocate(
-                self.module, self._no_obs, num_steps, self.env, self._mode, self._records_final_obs
+            data = self._storage_class(
+                self.module, self._no_obs, num_steps, self.env, self._mode, self._settings.records_final_obs
             )
         self._data = data
         data.begin(self._row)
         self._faults = data.faults
         if self._is_stateful:
-            data.state_in = self._new_states(num_steps)
+            if self._state is None:
+                self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
+            count = -(-num_steps // self.module.max_seq_len)  # the states before each training sequence
+            data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
 
     def recycle(self) -> None:
         self._free, self._data = self._data, None
-
-    def _new_states(self, num_steps: int) -> Tree:
-        """Allocate storage for the initial recurrent state of each training sequence in a rollout of ``num_steps``
-        rows."""
-        if self._state is None:
-            self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
-        count = -(-num_steps // self.module.max_seq_len)
-        return map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -316,7 +308,7 @@ class EnvRunner(BaseRunner):
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """Return functions of ``(t, info)`` to call after row ``t``: they store infos and final obs, or reset envs."""
-        notes = [data.note_infos] if self._records_infos else []
+        notes = [data.note_infos] if self._settings.records_episode_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:
@@ -345,9 +337,9 @@ class EnvRunner(BaseRunner):
         if data.faults:
             data.cut_at_faults()
         stats |= data.episode_infos(ended)
-        final_index, final_obs = self._no_finals, self._no_obs
-        if len(found := np.argwhere(data.has_final(terminateds, truncateds))):  # after the cuts at faults
-            final_index, final_obs = self._finals_of(data, found)
+        found = np.argwhere(data.has_final(terminateds, truncateds))  # after the cuts at faults
+        final_index = torch.from_numpy(found).to(self.device)
+        final_obs = self._finals_of(data, found, final_index) if len(found) else self._no_obs
         if self._settings.records_action_dist:
             # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
@@ -377,7 +369,7 @@ class EnvRunner(BaseRunner):
             self._uncount_resets(num_steps)
         if log := guard.end_fragment():
             rollout.stats["env_log"] = log
-        rollout.finals_known = not self._lacks_finals(guard)
+        rollout.finals_known = not self._lacks_finals()
         if rollout.finals_known or self._settings.records_action_dist:
             return rollout
         # a learner from single transitions gets only those whose next observation is known
@@ -385,23 +377,22 @@ class EnvRunner(BaseRunner):
             rollout.stats.setdefault("num_env_steps_lost", {})["no_final_obs"] = num_cut
         return rollout.cut_before_unknown()
 
-    def _lacks_finals(self, guard: VectorGuard) -> bool:
+    def _lacks_finals(self) -> bool:
         """Return whether the observation before each truncated step stands in for the true final one."""
-        is_same_step = self._mode is AutoresetMode.SAME_STEP
-        return guard.lacks_finals and is_same_step and self._records_final_obs == "truncated"
+        if self._guard is None or not self._guard.lacks_finals:
+            return False
+        return self._mode is AutoresetMode.SAME_STEP and self._settings.records_final_obs == "truncated"
 
-    def _finals_of(self, data: RolloutStorage, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return ``found``, the row and slot of the last step of each episode ``[K, 2]``, as a tensor, and the true
-        final observations of these episodes ``[K, ...]``. Raise ValueError if one is not finite."""
-        if self._guard is not None and self._lacks_finals(self._guard):
-            final_index = torch.from_numpy(found).to(self.device)
-            rows, slots = final_index.unbind(1)
-            return final_index, map_leaves(lambda x: x[rows, slots], data.columns[Columns.OBS])
-        final_index, final_obs = data.finals(found)
+    def _finals_of(self, data: RolloutStorage, found: np.ndarray, final_index: Tensor) -> Tree:
+        """Return the true final observations ``[K, ...]`` of the episodes whose last steps are ``found``, row and slot
+        ``[K, 2]``, which ``final_index`` has as a tensor. Raise ValueError if one is not finite."""
+        if self._lacks_finals():
+            return entry_of(data.columns[Columns.OBS], final_index.unbind(1))
+        final_obs = data.finals(found, final_index)
         if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
             obs, space = self.module.env_part(final_obs), self.module.observation_space
             check_finite(obs, "obs", self._steps + 1, self._first, found, space)
-        return final_index, final_obs
+        return final_obs
 
     def _uncount_resets(self, num_steps: int) -> None:
         """Subtract the rows in which an env only reset from the step counter. For an env of tensors, the counter

@@ -3,7 +3,6 @@ observations."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 import tree
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
-from typing_extensions import Self
 
 from catalog.base import Tree
 from catalog.past import PREV_ACTION, PREV_OBS
@@ -28,7 +26,6 @@ from rlmodule.settings import FinalObs
 logger = logging.getLogger("rlmodule.envs.make")
 
 
-@dataclass(kw_only=True, slots=True)
 class RolloutStorage:
     """Holds ``T`` rows of ``N`` envs, which an env runner fills. Fields with ``T+1`` rows end with the row after the
     last step.
@@ -36,11 +33,17 @@ class RolloutStorage:
     The arrays share their memory with the tensors of the rollout. :class:`TensorStorage` does the same for envs that
     return tensors.
 
-    Attributes:
+    Args:
         module: The module that acts.
+        template: Observations of the module ``[0, ...]``, tensors that give the shapes, the dtypes and the device.
+        num_steps: Number of rows, ``T``.
+        env: The vector env.
         mode: The autoreset mode of the env.
-        env_name: Class of the env, for error texts.
         records_final_obs: Which steps have their true final observation in the rollout.
+
+    Attributes:
+        module, mode, records_final_obs: As given.
+        env_name: Class of the env, for error texts.
         env_obs: Observations of the env ``[T+1, N, ...]``.
         previous: The earlier observations, actions and rewards that the module sees, by name.
         starts: Whether a row is the first row of an episode, ``[T+1, N]``.
@@ -63,50 +66,17 @@ class RolloutStorage:
         views: The ``views`` of rollouts of these rows.
     """
 
-    module: RLModule
-    mode: AutoresetMode
-    env_name: str
-    records_final_obs: FinalObs
-    env_obs: Tree
-    previous: dict[str, PastRows]
-    starts: Any
-    ended: Any
-    rewards: Any
-    terminateds: Any
-    truncateds: Any
-    valid: Any
-    seen: list[Tree]
-    columns: dict[str, Tree]
-    actions: Tree | None = None
-    dist_inputs: list[Tensor] = field(init=False)
-    final_obs: Tree | None = field(init=False)
-    rows_with_finals: list[int] = field(init=False)
-    infos: list[dict[str, Any]] = field(init=False)
-    faults: list[tuple[int, int]] = field(init=False)
-    state_in: Tree | None = None
-    filled: int = field(init=False)
-    views: dict[str, tuple[Tree, Tree]] = field(default_factory=dict)
-
-    @classmethod
-    def allocate(
-        cls,
+    def __init__(
+        self,
         module: RLModule,
         template: Tree,
         num_steps: int,
         env: VectorEnv,
         mode: AutoresetMode,
         records_final_obs: FinalObs,
-    ) -> Self:
-        """Return a storage of ``num_steps`` rows.
-
-        Args:
-            module: The module that acts.
-            template: Observations of the module ``[0, ...]``, tensors that give the shapes, the dtypes and the device.
-            num_steps: Number of rows, ``T``.
-            env: The vector env.
-            mode: The autoreset mode of the env.
-            records_final_obs: Which steps have their true final observation in the rollout.
-        """
+    ) -> None:
+        self.module, self.mode, self.records_final_obs = module, mode, records_final_obs
+        self.env_name = type(env.unwrapped).__name__
         shape = num_steps + 1, env.num_envs
         device = tree.flatten(template)[0].device
         # Observations and starts have a row more: the observation after the last step begins the next rollout.
@@ -118,18 +88,16 @@ class RolloutStorage:
             Columns.TRUNCATEDS: truncateds[:-1],
             Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device)[:-1],
         }
-        view_of_obs = cls._as_env_gives(obs)
-        return cls(
-            module=module,
-            mode=mode,
-            env_name=type(env.unwrapped).__name__,
-            records_final_obs=records_final_obs,
-            env_obs=module.env_part(view_of_obs),
-            previous=PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {},
-            seen=unbind_rows(obs),
-            columns={Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1]} | tensors,
-            **cls._as_env_gives({"starts": starts, "ended": ended, **tensors}),
-        )
+        self.seen: list[Tree] = unbind_rows(obs)
+        self.columns: dict[str, Tree] = {Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1]}
+        self.columns |= tensors
+        rows: Any = self._as_env_gives((obs, starts, ended, *tensors.values()))
+        view_of_obs, self.starts, self.ended, self.rewards, self.terminateds, self.truncateds, self.valid = rows
+        self.env_obs = module.env_part(view_of_obs)
+        self.previous = PastRows.of(module, view_of_obs)
+        self.actions: Tree | None = None
+        self.state_in: Tree | None = None
+        self.views: dict[str, tuple[Tree, Tree]] = {}
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
@@ -139,8 +107,10 @@ class RolloutStorage:
     def begin(self, row: Mapping[str, Any]) -> None:
         """Forget earlier rows. Fill the first row with the :meth:`last_row` of the rollout before, or with the start of
         new episodes."""
-        self.dist_inputs, self.rows_with_finals, self.infos, self.faults = [], [], [], []
-        self.final_obs, self.filled = None, 0
+        self.dist_inputs, self.rows_with_finals = list[Tensor](), list[int]()
+        self.infos, self.faults = list[dict[str, Any]](), list[tuple[int, int]]()
+        self.final_obs: Tree | None = None
+        self.filled = 0
         self.valid[:] = True
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
@@ -280,20 +250,18 @@ class RolloutStorage:
         none. ``ended`` ``[T, N]`` marks the last rows."""
         return {"episode_infos": self.infos} if self.infos else {}
 
-    def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the final observations of episodes as the module would see them.
+    def finals(self, found: np.ndarray, index: Tensor) -> Tree:
+        """Return the final observations of episodes as the module would see them, a tree of tensors ``[K, ...]``. If
+        the module also sees earlier steps, the tree is a dict of ``obs``, from the env, and the earlier steps under the
+        names in ``previous``.
 
         Args:
             found: Row and slot (index of the env) of the last step of each episode, ``[K, 2]``.
-
-        Returns:
-            ``found`` as a tensor, and the observations, a tree of tensors ``[K, ...]``. If the module also sees earlier
-            steps, the tree is a dict of ``obs``, from the env, and the earlier steps under the names in ``previous``.
+            index: The same as a tensor on the device of the rows.
 
         Raises:
             ValueError: If the env did not return a true final observation.
         """
-        index = torch.from_numpy(found).to(self.columns[Columns.VALID].device)
         rows, slots = index.unbind(1)
         source, at = self.final_obs, rows
         if self.mode is AutoresetMode.NEXT_STEP:
@@ -308,9 +276,9 @@ class RolloutStorage:
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not self.module.sees_more_than_the_env:
-            return index, final_obs
+            return final_obs
         past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
-        return index, {Columns.OBS: final_obs, **past}
+        return {Columns.OBS: final_obs, **past}
 
     def cut_at_faults(self) -> None:
         """Mark the row of each step that raised (see ``faults``) as invalid, and truncate its episode one row earlier.
@@ -337,8 +305,6 @@ class TensorStorage(RolloutStorage):
     mask allows an action. With same-step autoreset, the runner also copies the true final observations of the
     rollout, if there are any, and checks them.
     """
-
-    __slots__ = ()
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:

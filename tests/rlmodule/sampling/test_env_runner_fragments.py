@@ -168,15 +168,15 @@ def test_a_recycled_rollout_is_overwritten_and_leaves_nothing_behind(kind: str) 
 
 
 def test_a_rollout_that_was_dropped_is_freed_before_the_next_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, allocate, freed = RUNNERS["plain"](), RolloutStorage.allocate, list[bool]()
+    runner, allocate, freed = RUNNERS["plain"](), RolloutStorage.__init__, list[bool]()
     rollout = runner.sample(5)
     valid = weakref.ref(rollout.valid)
 
-    def noted(*args: Any) -> RolloutStorage:
+    def noted(*args: Any) -> None:
         freed.append(valid() is None)
-        return allocate(*args)
+        allocate(*args)
 
-    monkeypatch.setattr(RolloutStorage, "allocate", noted)
+    monkeypatch.setattr(RolloutStorage, "__init__", noted)
     del rollout
     runner.sample(5)
     assert freed == [True]
