@@ -92,8 +92,6 @@ class AgentColumns:
         self.in_play = np.zeros(num, bool)
         # built once, since in most steps all agents of all envs observe and act
         self._all, self._every = np.arange(num), list(range(num))
-        self.observers, self.seen = list[int](), list[Tree]()
-        self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
         no_inputs = torch.zeros(1, module.num_dist_inputs)
         action = module.action_dist_cls.from_logits(no_inputs).to_deterministic().sample()
         self._rows: dict[str, Tree] = {
@@ -119,8 +117,8 @@ class AgentColumns:
         self._empty_lists()
 
     def _empty_lists(self) -> None:
-        for entries in (self.observers, self.seen, self.ended, self.flags):
-            entries.clear()
+        self.observers, self.seen = list[int](), list[Tree]()
+        self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
 
     def begin(self, num_steps: int) -> None:
         """Allocate ``num_steps`` rows, and copy the current rows, which :meth:`carry` kept, to row 0."""
@@ -133,7 +131,7 @@ class AgentColumns:
             write_row(self._rows[name], 0, column)
         self._obs = self._rows[Columns.OBS]
         self._env_obs = module.env_part(self._obs)
-        self._past = PastRows.of(module, self._obs) if module.sees_more_than_the_env else {}
+        self._past = PastRows.of(module, self._obs)
         self.began -= self.cursor
         self.cursor[:] = 0
         self._is_aligned = True  # all columns are at the same row

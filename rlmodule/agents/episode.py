@@ -110,9 +110,8 @@ class MultiAgentEpisode:
 
     def get_ended(self) -> list[Any]:
         """Return the arguments of :meth:`from_ended` for an episode that is over, as JSON values."""
-        mapping = self._policy_map.static or self._policies
-        policies = dict.fromkeys([*self.policies, *self._policies.values()])  # some may be those of removed modules
-        return [self.env_index, self.number, [*self._all_agents], [*policies], [*mapping.items()], self.get_state()]
+        mapping = self._policy_map.static or {}  # close() made it fixed
+        return [self.env_index, self.number, [*self._all_agents], self.policies, [*mapping.items()], self.get_state()]
 
     @classmethod
     def from_ended(

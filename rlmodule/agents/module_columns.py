@@ -17,7 +17,6 @@ from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.devices import check_acting
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
-from rlmodule.settings import FinalObs
 
 _CPU = torch.device("cpu")
 
@@ -55,8 +54,7 @@ class ModuleColumns(dict[str, AgentColumns]):
         self._slots_of_env = slots_of_env
         self._first = first_env_index
         self._streams = streams
-        self._records_action_dist: bool = settings.records_action_dist
-        self._records_final_obs: FinalObs = settings.records_final_obs
+        self._settings = settings
         # States of the noise of slots by env, for modules that do not act now, or not yet.
         self._saved_noise: list[dict[str, Any]] = [{} for _ in slots_of_env]
         self.trained: set[str] = set()
@@ -119,8 +117,8 @@ class ModuleColumns(dict[str, AgentColumns]):
             num = len(self._agents)
             owners = [(self._first + slot // num, self._agents[slot % num]) for slot in slots.tolist()]
             noise = self._noise_of(module_id, slots.tolist())
-            records = self._records_action_dist and module_id in self.trained
-            self[module_id] = AgentColumns(module, slots, owners, noise, records, self._records_final_obs)
+            records = self._settings.records_action_dist and module_id in self.trained
+            self[module_id] = AgentColumns(module, slots, owners, noise, records, self._settings.records_final_obs)
 
     def misfit(self, agent: AgentID, module_id: str) -> ValueError:
         """Return the error for ``agent``, whose spaces are not those of the module ``module_id``."""
@@ -139,13 +137,9 @@ class ModuleColumns(dict[str, AgentColumns]):
         Each of them then has another stream for the slot, so that no two modules draw the same noise."""
         more = () if self.policy_map.static is not None else (zlib.crc32(module_id.encode()),)
         num = len(self._agents)
-        keys = [(self._first * num + slot, *more) for slot in slots]
-        noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
-        states = []
-        for slot, key in zip(slots, keys, strict=True):
-            saved = self._saved_noise[slot // num].get(f"{module_id}/{slot % num}")
-            states.append(saved or self._streams.new_noise(*key))
-        noise.set_state(states)
+        noise = ActionNoise([self._streams.new_stream(self._first * num + slot, *more) for slot in slots])
+        saved = [self._saved_noise[slot // num].get(f"{module_id}/{slot % num}") for slot in slots]
+        noise.set_state([state or new for state, new in zip(saved, noise.get_state(), strict=True)])
         return noise
 
     def noise_by_env(self) -> list[dict[str, Any]]:

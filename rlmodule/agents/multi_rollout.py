@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import tree
 from torch import Tensor
 
 from rlmodule.data.columns import Columns
@@ -59,14 +58,8 @@ class MultiRollout(Mapping[str, Rollout]):
         for module_id in dict.fromkeys(name for rollout in rollouts for name in rollout.modules):
             parts = [rollout for rollout in rollouts if module_id in rollout.modules]
             of_module = [part.modules[module_id] for part in parts]
-            steps = max(rollout.shape[0] for rollout in of_module)
-            counts = [
-                0 if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0]) for rollout in of_module
-            ]
-            pairs = zip(of_module, counts, strict=True)
-            modules[module_id] = Rollout.concat(
-                [_pad(rollout, steps - rollout.shape[0], max(counts) - n) for rollout, n in pairs]
-            )
+            longest = max(of_module, key=lambda rollout: rollout.shape[0])
+            modules[module_id] = Rollout.concat([_padded(rollout, longest) for rollout in of_module])
             slots[module_id] = np.concatenate([part.slots[module_id] for part in parts])
         return cls(
             modules=modules,
@@ -81,20 +74,19 @@ class MultiRollout(Mapping[str, Rollout]):
         return dataclasses.replace(self, modules={name: function(rollout) for name, rollout in self.modules.items()})
 
 
-def _pad(rollout: Rollout, num_rows: int, num_states: int) -> Rollout:
-    """Append ``num_rows`` invalid rows that repeat the last observation, and ``num_states`` recurrent states of
-    zeros."""
+def _padded(rollout: Rollout, longest: Rollout) -> Rollout:
+    """Return ``rollout`` with as many rows and recurrent states as ``longest``. The new rows are invalid and repeat the
+    last observation; the new states are zeros."""
+    num_rows = longest.shape[0] - rollout.shape[0]
     if not num_rows:
         return rollout
 
-    def zeros(x: Tensor, num: int = num_rows) -> Tensor:
-        return torch.cat([x, x.new_zeros(num, *x.shape[1:])])
+    def pad(x: Tensor, longer: Tensor) -> Tensor:
+        return torch.cat([x, x.new_zeros(len(longer) - len(x), *x.shape[1:])])
 
-    columns = {name: map_leaves(zeros, column) for name, column in rollout.columns.items() if name != Columns.OBS}
-    columns[Columns.OBS] = tree.map_structure(
+    columns = {name: map_leaves(pad, column, longest.columns[name]) for name, column in rollout.columns.items()}
+    columns[Columns.OBS] = map_leaves(
         lambda x, last: torch.cat([x, last.expand(num_rows, *last.shape)]), rollout[Columns.OBS], rollout.last_obs
     )
-    states = rollout.state_in
-    if states is not None:
-        states = map_leaves(lambda x: zeros(x, num_states), states)
+    states = None if rollout.state_in is None else map_leaves(pad, rollout.state_in, longest.state_in)
     return dataclasses.replace(rollout, columns=columns, state_in=states)

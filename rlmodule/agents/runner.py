@@ -265,7 +265,7 @@ class AgentRunner(BaseRunner):
         """Store the results of step ``t`` of every env in the columns and the statistics."""
         self._joined.clear()
         self._earn(t, [rewards for _, rewards, *_ in results])
-        left: list[tuple[int, AgentID]] = []
+        left: list[tuple[int, AgentID, AgentColumns, int]] = []
         for e, (result, env) in enumerate(zip(results, self.envs, strict=True)):
             episode = self._episode_of[e]
             episode.length += 1
@@ -276,7 +276,7 @@ class AgentRunner(BaseRunner):
                 columns, column = self._routes[e].pop(agent)
                 columns.ended.append(column)
                 columns.flags.append(flags)
-                left.append((e, agent))
+                left.append((e, agent, columns, column))
             if env.is_over:
                 self._ended[t, e] = True
                 self._stats["multi_agent_episodes"].append(episode)
@@ -286,8 +286,8 @@ class AgentRunner(BaseRunner):
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
             columns.advance(self._steps + t + 1, self._earned)
-        for e, agent in left:
-            self._leave(e, agent)
+        for ended in left:
+            self._leave(*ended)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
         """Add the rewards of step ``t``, given for each env by agent, to the sums of the slots. Record their total for
@@ -321,11 +321,9 @@ class AgentRunner(BaseRunner):
         route = self._routes[e][agent] = columns, columns.column_of[slot]
         return route
 
-    def _leave(self, e: int, agent: AgentID) -> None:
+    def _leave(self, e: int, agent: AgentID, columns: AgentColumns, column: int) -> None:
         """Record the return and length of the episode that ``agent`` has ended in env ``e``."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
-        columns = self._columns[module_id]
-        column = columns.column_of[slot]
         length = int(columns.cursor[column] - columns.began[column])
         agent_episode = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
         self._returns[slot] = 0.0
@@ -445,10 +443,10 @@ class AgentRunner(BaseRunner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state({index: {**env_state, "noise": None} for index, env_state in state.items()})
         env_states = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
-        self._num_episodes = []
-        for env_state in env_states:
-            first = env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION
-            self._num_episodes.append(env_state.get("episodes", first))
+        firsts = [env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION for env_state in env_states]
+        self._num_episodes = [
+            env_state.get("episodes", first) for env_state, first in zip(env_states, firsts, strict=True)
+        ]
         self._columns.set_noise([env_state.get("noise", {}) for env_state in env_states])
 
     def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
@@ -488,18 +486,16 @@ class AgentRunner(BaseRunner):
     def _can_continue(self, slot: int, saved: Mapping[str, Any]) -> bool:
         """Return whether the agents in the ``saved`` episode of an env can still act with the modules that they had. If
         not, log a warning."""
-        columns = [(self._columns.get(module_id), agent) for agent, module_id in saved.get("policies", ())]
         fits = len(saved.get("returns", self.agents)) == len(self.agents)  # as many agents as there were
-        for module_columns, agent in columns:
-            if module_columns is None or self._slot_of[slot].get(agent) not in module_columns.column_of:
-                fits = False
-        if fits:
-            return True
-        logger.warning(
-            "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, and a "
-            "new one begins.", self._first + slot, dict(saved["policies"]),
-        )  # fmt: skip
-        return False
+        for agent, module_id in saved.get("policies", ()):
+            columns = self._columns.get(module_id)
+            fits &= columns is not None and self._slot_of[slot].get(agent) in columns.column_of
+        if not fits:
+            logger.warning(
+                "env %d: expected agents with the policies of the saved episode, %s, got others. The episode is cut, "
+                "and a new one begins.", self._first + slot, dict(saved["policies"]),
+            )  # fmt: skip
+        return fits
 
     def stop(self) -> None:
         """Close the envs. Interrupt them if they take longer than a few seconds."""

@@ -104,13 +104,10 @@ class RandomStreams:
         else:
             self._begin_generator()
         if self._kind == "arrays":
-            noise = [of_env.get("noise") or self.new_noise(index) for index, of_env in saved.items()]
-            self.noise.set_state(noise)
-
-    def new_noise(self, *index: int) -> dict[str, Any]:
-        """Return the state of one env in an :class:`ActionNoise` before its stream's first draw, that is, its entry in
-        :meth:`ActionNoise.get_state`. For ``index``, the number of the stream, see :meth:`new_stream`."""
-        return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
+            fresh = ActionNoise([self.new_stream(index) for index in saved]).get_state()
+            self.noise.set_state(
+                [of_env.get("noise") or new for of_env, new in zip(saved.values(), fresh, strict=True)]
+            )
 
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
