@@ -68,7 +68,7 @@ class ModuleColumns(dict[str, AgentColumns]):
         self.module = module
         self.trained = trained
         self.policy_map = policy_map
-        self._begin_again()
+        self._begin_again(self.noise_by_env())
 
     def follow(self, trained: Collection[str], mapping_fn: PolicyMappingFn | None) -> bool:
         """Continue with the modules that :attr:`module` has now; see :meth:`AgentRunner.set_policies`. Return whether
@@ -85,15 +85,15 @@ class ModuleColumns(dict[str, AgentColumns]):
         replaced = [name for name in self.keys() & existing if self[name].module is not self.module[name]]
         begins_again = bool(replaced) or was_static is not self.policy_map.static
         if begins_again:
-            self._begin_again()
+            self._begin_again(self.noise_by_env())
         for module_id in self.module:
             if module_id not in self:
                 self._add(module_id)
         return begins_again
 
-    def _begin_again(self) -> None:
-        """Create the columns of all modules. The noise of each slot continues."""
-        self._saved_noise = self.noise_by_env()
+    def _begin_again(self, noise: list[dict[str, Any]]) -> None:
+        """Create the columns of all modules. The noise of each slot continues from ``noise``."""
+        self._saved_noise = noise
         self.clear()
         for module_id in self.module:
             self._add(module_id)
@@ -153,8 +153,6 @@ class ModuleColumns(dict[str, AgentColumns]):
 
     def set_noise(self, by_env: Sequence[Mapping[str, Any]]) -> None:
         """Continue from the noise states ``by_env``, as :meth:`noise_by_env` returns them. No agent is in play."""
-        module_ids = [*self]
-        self.clear()
         self._saved_noise = [dict(of_env) for of_env in by_env]
-        for module_id in self.module if module_ids else ():
-            self._add(module_id)
+        if self:  # otherwise no module acts yet
+            self._begin_again(self._saved_noise)

@@ -31,7 +31,7 @@ from rlmodule.envs.restarting import TRIES, Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
-from rlmodule.sampling.accounts import BaseRunner, EpisodeStats, own_gradients
+from rlmodule.sampling.accounts import BaseRunner, EpisodeStats
 from rlmodule.sampling.random_streams import RandomStreams
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -173,8 +173,7 @@ class AgentRunner(BaseRunner):
             self._is_running = False
 
     def _reset(self, seeds: list[int]) -> None:
-        with own_gradients():
-            self._first_obs = {e: self._guards[e].reset(seed=seed)[0] for e, seed in enumerate(seeds)}
+        self._first_obs = {e: self._guards[e].reset(seed=seed)[0] for e, seed in enumerate(seeds)}
         for columns in self._columns.values():
             columns.clear()
         self._earned[:] = 0.0
@@ -222,8 +221,7 @@ class AgentRunner(BaseRunner):
             in_forward += decided - before
             in_env += stepped - decided
             self._store(t, results)
-            if np.count_nonzero(self._ended[t]):
-                over = np.flatnonzero(self._ended[t]).tolist()
+            if over := np.flatnonzero(self._ended[t]).tolist():
                 before = perf_counter()
                 observations = {e: self._guards[e].reset()[0] for e in over}
                 in_env += perf_counter() - before
@@ -450,11 +448,10 @@ class AgentRunner(BaseRunner):
         self._columns.set_noise([env_state.get("noise", {}) for env_state in env_states])
 
     def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
-        with own_gradients():
-            return [
-                guard.continue_episode({self._first + e: plan})
-                for e, (guard, plan) in enumerate(zip(self._guards, plans, strict=True))
-            ]
+        return [
+            guard.continue_episode({self._first + e: plan})
+            for e, (guard, plan) in enumerate(zip(self._guards, plans, strict=True))
+        ]
 
     def _take_up(self, episodes: Sequence[Mapping[str, Any]], observations: Sequence[Any]) -> None:
         self._first_obs = {}

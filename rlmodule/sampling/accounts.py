@@ -132,7 +132,8 @@ class BaseRunner(ABC):
         """Start a new episode in every env. Each env gets the next seed of its own stream; envs that return tensors
         share one seed."""
         self._is_running, self._saved = False, {}
-        self._reset(self._streams.next_seeds())
+        with own_gradients():
+            self._reset(self._streams.next_seeds())
         self._is_running = True
         self._totals.begin(self._steps)
 
@@ -269,7 +270,8 @@ class BaseRunner(ABC):
         # If every episode was saved, no env needs a seed, and the streams must not move.
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         plans = [episode or {"seed": seed} for episode, seed in zip(episodes, seeds, strict=True)]
-        results = self._continue(plans)
+        with own_gradients():
+            results = self._continue(plans)
         self._saved = {}
         episodes = [episode if goes_on else {} for episode, (_, goes_on) in zip(episodes, results, strict=True)]
         self._take_up(episodes, [obs for obs, _ in results])

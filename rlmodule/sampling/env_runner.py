@@ -197,16 +197,15 @@ class EnvRunner(BaseRunner):
     def _begin_episodes(self, begin: Callable[[], Any]) -> Any:
         """Return ``begin()``, which begins or continues an episode in every env. If the process of an env has ended,
         make a new vector env first."""
-        with own_gradients():
-            if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
-                close_vector_env(self.env)
-                self._make_env()
-            try:
-                return begin()
-            except BaseException as error:
-                if (ended := self._ended_process(error)) is not None:
-                    raise ended from error
-                raise
+        if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
+            close_vector_env(self.env)
+            self._make_env()
+        try:
+            return begin()
+        except BaseException as error:
+            if (ended := self._ended_process(error)) is not None:
+                raise ended from error
+            raise
 
     def _begin(self, num_steps: int) -> None:
         data, self._free = self._free, None
