@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
@@ -188,8 +189,8 @@ class AgentRunner(BaseRunner):
     def _begin(self, num_steps: int) -> None:
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        self._stats: dict[str, Any] = {"agent_episodes": [], "multi_agent_episodes": [], "module_steps": {}}
-        self._stats["rewards_before_acting"] = {}
+        self._stats: dict[str, Any] = {"agent_episodes": [], "multi_agent_episodes": []}
+        self._stats |= {"module_steps": Counter(), "rewards_before_acting": Counter()}
         self._faults = []
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         for module_id in [*self._columns.keys() - set(self.module)]:
@@ -243,11 +244,11 @@ class AgentRunner(BaseRunner):
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
         """Step env ``e``. If it raises and restarts are enabled, end its episode, drop the actions of this step, and
         return empty results. The next reset replaces the env."""
-        if not self._restarts:
-            return self.envs[e].step(actions)
         try:
             result = self.envs[e].step(actions)
         except EnvError as error:
+            if not self._restarts:
+                raise
             self._restarts[e].note_failure(error)
             logger.warning("%s. It is restarted.", str(error).partition("\n\n")[0])
             self._faults.append((t, e))
@@ -256,7 +257,8 @@ class AgentRunner(BaseRunner):
                 columns.cut(column)
             self._earned[self._slots_of_env[e]] = 0.0
             return _NOTHING
-        self._restarts[e].has_stepped = True
+        if self._restarts:
+            self._restarts[e].has_stepped = True
         return result
 
     def _store(self, t: int, results: Sequence[Step]) -> None:
@@ -343,8 +345,8 @@ class AgentRunner(BaseRunner):
 
     def _begin_episode(self, e: int) -> MultiAgentEpisode:
         """Create the :class:`MultiAgentEpisode` of the newest episode of env ``e``. No agent has joined it yet."""
-        slots, self._routes[e] = self._slots_of_env[e], {}
-        returns = self._returns[slots[0] : slots[-1] + 1]
+        self._routes[e] = {}
+        returns = self._returns.reshape(self.num_envs, -1)[e]  # a view
         returns[:] = 0.0
         number = self._num_episodes[e] - 1
         episode = MultiAgentEpisode(self._first + e, number, self.agents, self._columns.policy_map, returns)
@@ -354,8 +356,8 @@ class AgentRunner(BaseRunner):
     def _set_aside(self, slots: np.ndarray) -> None:
         """Move the rewards of ``slots`` that belong to no row to the statistic ``rewards_before_acting``."""
         for slot in slots[self._earned[slots] != 0].tolist():
-            agent, early = self.agents[slot % len(self.agents)], self._stats["rewards_before_acting"]
-            early[agent] = early.get(agent, 0.0) + float(self._earned[slot])
+            agent = self.agents[slot % len(self.agents)]
+            self._stats["rewards_before_acting"][agent] += float(self._earned[slot])
             self._earned[slot] = 0.0
 
     # --- after the loop -----------------------------------------------------------------------------------------------
@@ -399,7 +401,7 @@ class AgentRunner(BaseRunner):
         columns = self._columns[module_id]
         if num := int(columns.cursor.sum()):
             np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
-            self._stats["module_steps"][module_id] = self._stats["module_steps"].get(module_id, 0) + num
+            self._stats["module_steps"][module_id] += num
         columns.carry()
         return columns
 

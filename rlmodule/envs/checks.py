@@ -106,7 +106,6 @@ class Guard:
     :class:`EnvError`, chooses the seed of each episode, continues saved episodes, and closes the env."""
 
     _steps = _resets = 0
-    _seed: int | None = None
     _first_seed: int | None = None
     _episode = 0  # since the reset with that seed
 
@@ -125,7 +124,6 @@ class Guard:
         self._episode += 1
         if seed is not None:
             self._first_seed, self._episode = seed, 0
-        self._seed = self._episode_seed()
         try:
             return self.env.reset(seed=self._seed, options=options)
         except (Exception, SystemExit) as error:
@@ -140,7 +138,9 @@ class Guard:
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {self._steps}", action) from error
 
-    def _episode_seed(self) -> int | None:
+    @property
+    def _seed(self) -> int | None:
+        """The seed of the episode."""
         if self._first_seed is None or not self._episode:
             return self._first_seed
         # faster than SeedSequence(first_seed, spawn_key=(episode,)), which has the same entropy
@@ -172,7 +172,6 @@ class Guard:
             return obs, False
         try:
             self._episode = episode["number"]
-            self._seed = self._episode_seed()
             obs = self._repeat(episode)
             leaves = zip(tree.flatten(obs), map(to_array, episode["obs"]), strict=True)
             if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):

@@ -21,8 +21,6 @@ def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool)
         resets_at_once: Whether the env resets within the step. If so, ``info`` describes the next episodes, and its
             entry ``final_info`` the episodes that ended.
     """
-    if not np.count_nonzero(ended):
-        return []
     if resets_at_once:
         info = info.get("final_info", {})
     return [_part_of(info, slot, len(ended)) for slot in np.flatnonzero(ended).tolist()]

@@ -23,7 +23,7 @@ FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step in which the env raised. Its value is the text of the error."""
 
 
-def made_in_tries(make: Callable[[], T], tries: int = TRIES) -> T:
+def made_in_tries(make: Callable[[], T], tries: int) -> T:
     """Call ``make``, which makes a new env, and return the result. If it raises ``RuntimeError``, log a warning, wait
     0.1 s, later 0.4 s, and try again. The last of ``tries`` calls raises its error."""
     for failures in range(1, tries):

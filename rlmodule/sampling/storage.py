@@ -135,8 +135,6 @@ class RolloutStorage:
             self.actions = self._as_env_gives(self.columns[Columns.ACTIONS])
         sampled = self._as_env_gives(action)
         write_row(self.actions, t, sampled)
-        if fitted is action and isinstance(sampled, np.ndarray):  # most actions; saves the search of a tree
-            return sampled.copy()
         return map_leaves(_copy, sampled if fitted is action else self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
