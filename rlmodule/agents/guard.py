@@ -24,6 +24,7 @@ from rlmodule.envs.checks import (
     is_due,
     leaves_along,
     may_have_mask,
+    not_finite,
     own,
     real_number,
     restored,
@@ -191,8 +192,7 @@ class AgentEnvGuard(Guard):
             if not (type(reward) in PLAIN and -LARGEST <= reward <= LARGEST):
                 number = real_number(reward, place := f"{where}, rewards[{agent!r}]")
                 if not np.isfinite(number):
-                    remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-                    raise ValueError(f"{place}: expected a finite number, got {number}. {remedy}")
+                    raise not_finite(place, number, ())
                 rewards = {**rewards, agent: number}  # a new dict, since the env may keep its own
         for agent in self._gone:
             if agent not in obs and rewards.get(agent, 0):

@@ -132,10 +132,7 @@ class EnvRunner(BaseRunner):
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
-        self._data: Any = None  # the RolloutStorage of the last rollout
-        self._free: RolloutStorage | None = None  # of a rollout that is not read any more
         self._row: dict[str, Any] = {}  # first row of the next rollout
-        self._state: Tree | None = None
         self._seeds: list[int] = []  # seeds of the last reset
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         if self._guard is not None:  # the envs within a ready vector env cannot be reached
@@ -180,7 +177,9 @@ class EnvRunner(BaseRunner):
             self._streams.noise.use(module.action_dist_cls, module.num_dist_inputs)
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
-        self._data = self._free = self._state = None
+        self._data: Any = None  # the RolloutStorage of the last rollout
+        self._free: RolloutStorage | None = None  # of a rollout that is not read any more
+        self._state: Tree | None = None
         self._row["previous"] = {}  # a new module starts without the past that the last one saw
 
     def _reset(self, seeds: list[int]) -> None:

@@ -353,7 +353,7 @@ class Fails(CartPoles):
         ("nan", 12, 12, ValueError, "env 5, step 12, agent 'cart_1', obs: expected finite numbers"),  # the last step
         ("mask", 7, 2, ValueError, "env 5, step 7, agent 'cart_1', obs['action_mask']: expected at least one action"),
         ("mask", 12, 0, ValueError, "env 5, step 12, agent 'cart_1', obs['action_mask']: expected at least one action"),
-        ("reward", 7, 2, ValueError, "env 5, step 7, rewards['cart_1']: expected a finite number, got inf"),
+        ("reward", 7, 2, ValueError, "env 5, step 7, rewards['cart_1']: expected finite numbers, got inf"),
     ],
 )
 def test_errors_name_env_step_and_agent_and_every_step_is_counted(

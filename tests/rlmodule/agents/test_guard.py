@@ -56,8 +56,8 @@ STEP = [
     (changed(4, __all__={}), ValueError, r"infos: expected one of the possible_agents .*, got '__all__'"),
     (changed(0, a=np.zeros(2, np.float32)), ValueError, rf"obs\['a'\]: expected {SPACE}, got shape \(2,\)"),
     (changed(0, b=np.full(3, -9, np.float32)), ValueError, r"obs\['b'\]: expected values in \[-1\.0, .*\], got -9\.0"),
-    (changed(1, b=float("nan")), ValueError, r"rewards\['b'\]: expected a finite number, got nan\. Look for"),
-    (changed(1, b=np.float16("inf")), ValueError, r"rewards\['b'\]: expected a finite number, got inf\. Look for"),
+    (changed(1, b=float("nan")), ValueError, r"rewards\['b'\]: expected finite numbers, got nan\. Look for"),
+    (changed(1, b=np.float16("inf")), ValueError, r"rewards\['b'\]: expected finite numbers, got inf\. Floats"),
     (
         changed(1, b=10**400),
         ValueError,
