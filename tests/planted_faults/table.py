@@ -223,8 +223,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "short rollouts repeat their last row": Fault(
         "rlmodule/agents/multi_rollout.py",
-        "return torch.cat([x, x.new_zeros(num, *x.shape[1:])])",
-        "return torch.cat([x, x[-1:].expand(num, *x.shape[1:])])",
+        "return torch.cat([x, x.new_zeros(len(longer) - len(x), *x.shape[1:])])",
+        "return torch.cat([x, x[-1:].expand(len(longer) - len(x), *x.shape[1:])])",
         "runners whose agents act less often count their last step several times",
         _ORDERS + "envs_of_two_runners_are_those_of_one[agents]",
     ),
