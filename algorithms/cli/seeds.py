@@ -6,14 +6,13 @@ import signal
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
 from algorithms.cli.one_run import TrainPlan, commands, own_run_dir
 from algorithms.run.jobs import Job, Jobs, allow_flag
 from algorithms.run.plotting import plot_runs
-from algorithms.run.results import read_result
+from algorithms.run.results import RunResult, read_result
 from algorithms.run.run_folder import env_name
 from algorithms.run.text import duration_text, path_text, return_text
 
@@ -79,36 +78,21 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
         print(f"No learning curve: {error}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a run that went on to its end.
-
-    Attributes:
-        final_return: Mean return of the last evaluation; NaN without one.
-        clock: The run's clock at the end, see :attr:`algorithms.Algorithm.clock`.
-        seconds: Wall time of the process.
-        missed: Whether the run missed its target return.
-    """
-
-    final_return: float
-    clock: int
-    seconds: float
-    missed: bool = False
-
-
 class Runs:
     """Trains each seed of a plan in a process.
 
     Attributes:
         folder: The folder in which each run has a folder.
-        ended: Seed → exit code of each run that has ended, and its result; None if the run failed.
+        ended: Seed → exit code of each run that has ended.
+        results: Seed → wall time of each run that went on to its end, and what it reached.
         stopped_by: The signal that asked the runs to stop; None if there was none.
     """
 
     def __init__(self, plan: TrainPlan, args: Sequence[str]) -> None:
         self.plan, self.args = plan, _of_every_seed(args)
         self.folder = Path(str(plan.config.run_dir)).absolute()  # an env may change the working directory
-        self.ended: dict[int, tuple[int, Outcome | None]] = {}
+        self.ended: dict[int, int] = {}
+        self.results: dict[int, tuple[float, RunResult]] = {}
         self.stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
@@ -133,46 +117,38 @@ class Runs:
         """The exit code of the command, as :func:`train_seeds` returns it."""
         if self.stopped_by is not None:
             return INTERRUPTED if self.stopped_by is signal.SIGINT else TERMINATED
-        return OK if all(code == OK for code, _ in self.ended.values()) else FAILED
+        return OK if all(code == OK for code in self.ended.values()) else FAILED
 
     def table(self) -> Iterator[str]:
         """Yield the lines of the table: the result of each run, and their mean."""
         yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
         known = list[float]()
         for seed in sorted(self.plan.seeds):
-            code, outcome = self.ended.get(seed, (None, None))
-            if outcome is None:
-                yield f"{seed:>6}  {_how_it_ended(code)}"
+            if seed not in self.results:
+                yield f"{seed:>6}  {_how_it_ended(self.ended.get(seed))}"
                 continue
-            missed = "  target missed" if outcome.missed else ""
-            figure, time = return_text(outcome.final_return), duration_text(outcome.seconds)
-            yield f"{seed:>6}  {figure:>10}  {outcome.clock:>12,}  {time:>8}{missed}"
-            if not math.isnan(outcome.final_return):
-                known.append(outcome.final_return)
+            seconds, result = self.results[seed]
+            missed = "  target missed" if self.ended[seed] == FAILED else ""
+            figure, time = return_text(result.final_return), duration_text(seconds)
+            yield f"{seed:>6}  {figure:>10}  {result.clock:>12,}  {time:>8}{missed}"
+            if not math.isnan(result.final_return):
+                known.append(result.final_return)
         if len(known) > 1:
             spread = f"{return_text(statistics.stdev(known))} (standard deviation of {len(known)} seeds)"
             yield f"  mean  {return_text(statistics.mean(known)):>10} ± {spread}"
 
     def _note(self, seed: int, job: Job) -> None:
-        """Add the result of a process that has ended to ``ended``."""
+        """Note how a process has ended, and what its run has reached unless an error ended it early."""
         assert job.exit_code is not None
-        target = self.plan.flags.target_return
-        outcome = None
-        if job.exit_code == OK or (job.exit_code == FAILED and target is not None):
-            outcome = self._outcome(seed, job)
-        self.ended[seed] = job.exit_code, outcome
-
-    def _outcome(self, seed: int, job: Job) -> Outcome | None:
-        """Return the result of a run that ended, by its last checkpoint; None if it ended early, by an error."""
+        self.ended[seed] = job.exit_code
         try:
             result = read_result(self.folder / f"seed-{seed}")
         except ValueError:
-            return None
-        missed = job.exit_code == FAILED
+            return
         done = result.updates if self.plan.budget == "num_updates" else result.env_steps
-        if missed and done < self.plan.amount:
-            return None
-        return Outcome(result.final_return, result.clock, job.seconds, missed)
+        missed_target = job.exit_code == FAILED and self.plan.flags.target_return is not None
+        if job.exit_code == OK or (missed_target and done >= self.plan.amount):
+            self.results[seed] = job.seconds, result
 
 
 def _print_line(name: str, line: str) -> None:

@@ -21,8 +21,9 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
-from algorithms.cli.seeds import Outcome, Runs, seeds_of
+from algorithms.cli.seeds import Runs, seeds_of
 from algorithms.cli.train import train_plan
+from algorithms.run.results import RunResult
 from algorithms.run.text import return_text
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
@@ -145,11 +146,11 @@ def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
 
 def test_the_table_of_runs_worked_by_hand() -> None:
     runs = Runs(train_plan([*PPO[1:], "--seed", "1..5"]), [])
-    runs.ended = {
-        3: (1, Outcome(490.0, 100_352, 61.4, missed=True)),
-        1: (0, Outcome(480.0, 100_352, 59.6)),
-        2: (0, Outcome(math.nan, 4, 0.1)),
-        4: (-9, None),
+    runs.ended = {3: 1, 1: 0, 2: 0, 4: -9}
+    runs.results = {
+        3: (61.4, RunResult(490.0, 100_352, 0, "")),
+        1: (59.6, RunResult(480.0, 100_352, 0, "")),
+        2: (0.1, RunResult(math.nan, 0, 4, "")),
     }
     assert list(runs.table()) == [
         "\n  seed      return         steps      time",
