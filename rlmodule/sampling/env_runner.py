@@ -45,7 +45,7 @@ from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.seeding import int_seed
-from rlmodule.settings import RunnerSettings
+from rlmodule.settings import FinalObs, RunnerSettings
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -120,6 +120,9 @@ class EnvRunner(BaseRunner):
     ) -> None:
         super().__init__(settings, first_env_index, role, step_counter)
         self._on_env = on_env
+        # read once: settings may compute them
+        self._records_infos = settings.records_episode_infos
+        self._records_final_obs: FinalObs = settings.records_final_obs
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with own_gradients():
             self._make_env()
@@ -211,7 +214,7 @@ class EnvRunner(BaseRunner):
         self._data = None  # freed before more is allocated
         if data is None or len(data.rewards) != num_steps:
             data = self._storage_class(
-                self.module, self._no_obs, num_steps, self.env, self._mode, self._settings.records_final_obs
+                self.module, self._no_obs, num_steps, self.env, self._mode, self._records_final_obs
             )
         self._data = data
         data.begin(self._row)
@@ -306,7 +309,7 @@ class EnvRunner(BaseRunner):
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """Return functions of ``(t, info)`` to call after row ``t``: they store infos and final obs, or reset envs."""
-        notes = [data.note_infos] if self._settings.records_episode_infos else []
+        notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:
@@ -379,7 +382,7 @@ class EnvRunner(BaseRunner):
         """Return whether the observation before each truncated step stands in for the true final one."""
         if self._guard is None or not self._guard.lacks_finals:
             return False
-        return self._mode is AutoresetMode.SAME_STEP and self._settings.records_final_obs == "truncated"
+        return self._mode is AutoresetMode.SAME_STEP and self._records_final_obs == "truncated"
 
     def _finals_of(self, data: RolloutStorage, found: np.ndarray, final_index: Tensor) -> Tree:
         """Return the true final observations ``[K, ...]`` of the episodes whose last steps are ``found``, row and slot
@@ -448,7 +451,7 @@ class EnvRunner(BaseRunner):
 
     def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
         self._seeds = [plan["seed"] for plan in plans]
-        sent = {self._first + slot: to_send(plan) for slot, plan in enumerate(plans)}
+        sent = dict(enumerate(map(to_send, plans), self._first))
         return self._begin_episodes(lambda: self._call("continue_episode", sent))
 
     def _take_up(self, episodes: Sequence[Mapping[str, Any]], observations: Sequence[Any]) -> None:

@@ -66,6 +66,15 @@ class RolloutStorage:
         views: The ``views`` of rollouts of these rows.
     """
 
+    columns: dict[str, Tree]
+    actions: Tree | None = None
+    state_in: Tree | None = None
+    dist_inputs: list[Tensor]
+    final_obs: Tree | None
+    rows_with_finals: list[int]
+    infos: list[dict[str, Any]]
+    faults: list[tuple[int, int]]
+
     def __init__(
         self,
         module: RLModule,
@@ -89,14 +98,11 @@ class RolloutStorage:
             Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device)[:-1],
         }
         self.seen: list[Tree] = unbind_rows(obs)
-        self.columns: dict[str, Tree] = {Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1]}
-        self.columns |= tensors
+        self.columns = {Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1], **tensors}
         rows: Any = self._as_env_gives((obs, starts, ended, *tensors.values()))
         view_of_obs, self.starts, self.ended, self.rewards, self.terminateds, self.truncateds, self.valid = rows
         self.env_obs = module.env_part(view_of_obs)
-        self.previous = PastRows.of(module, view_of_obs)
-        self.actions: Tree | None = None
-        self.state_in: Tree | None = None
+        self.previous = PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {}
         self.views: dict[str, tuple[Tree, Tree]] = {}
 
     @staticmethod
@@ -107,10 +113,8 @@ class RolloutStorage:
     def begin(self, row: Mapping[str, Any]) -> None:
         """Forget earlier rows. Fill the first row with the :meth:`last_row` of the rollout before, or with the start of
         new episodes."""
-        self.dist_inputs, self.rows_with_finals = list[Tensor](), list[int]()
-        self.infos, self.faults = list[dict[str, Any]](), list[tuple[int, int]]()
-        self.final_obs: Tree | None = None
-        self.filled = 0
+        self.dist_inputs, self.rows_with_finals, self.infos, self.faults = [], [], [], []
+        self.final_obs, self.filled = None, 0
         self.valid[:] = True
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
