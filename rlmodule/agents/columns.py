@@ -92,14 +92,18 @@ class AgentColumns:
         self.in_play = np.zeros(num, bool)
         # built once, since in most steps all agents of all envs observe and act
         self._all, self._every = np.arange(num), list(range(num))
+        self.observers, self.seen = list[int](), list[Tree]()
+        self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
         no_inputs = torch.zeros(1, module.num_dist_inputs)
         action = module.action_dist_cls.from_logits(no_inputs).to_deterministic().sample()
+        flags = np.empty((0, num), bool)
+        # columns without rows, which show begin() what to allocate
         self._rows: dict[str, Tree] = {
             Columns.OBS: allocate_observations(module.input_space, 0, num),
-            Columns.STARTS: np.empty((0, num), bool),
+            Columns.STARTS: flags,
             Columns.REWARDS: np.empty((0, num), np.float32),
-            Columns.TERMINATEDS: np.empty((0, num), bool),
-            Columns.TRUNCATEDS: np.empty((0, num), bool),
+            Columns.TERMINATEDS: flags,
+            Columns.TRUNCATEDS: flags,
             Columns.ACTIONS: map_leaves(lambda x: np.empty((0, num, *x.shape[1:]), x.numpy().dtype), action),
         }
         if records_action_dist:
@@ -117,8 +121,8 @@ class AgentColumns:
         self._empty_lists()
 
     def _empty_lists(self) -> None:
-        self.observers, self.seen = list[int](), list[Tree]()
-        self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
+        for entries in (self.observers, self.seen, self.ended, self.flags):
+            entries.clear()
 
     def begin(self, num_steps: int) -> None:
         """Allocate ``num_steps`` rows, and copy the current rows, which :meth:`carry` kept, to row 0."""

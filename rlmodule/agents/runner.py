@@ -417,11 +417,9 @@ class AgentRunner(BaseRunner):
         """Return the state of each env, by its index in the run; see :meth:`BaseRunner.get_state`. It also has the
         number of the env's episodes and the noise of its agents. An open episode also has the open row and the memory
         of each agent."""
-        state = super().get_state()
-        for env_state, number, noise in zip(
-            state.values(), self._num_episodes, self._columns.noise_by_env(), strict=True
-        ):
-            env_state |= {"episodes": number, "noise": noise}
+        state, noise = super().get_state(), self._columns.noise_by_env()
+        for e, env_state in enumerate(state.values()):
+            env_state |= {"episodes": self._num_episodes[e], "noise": noise[e]}
         return state
 
     def _episodes(self) -> Iterable[Mapping[str, Any]]:
@@ -443,17 +441,15 @@ class AgentRunner(BaseRunner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state({index: {**env_state, "noise": None} for index, env_state in state.items()})
         env_states = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
-        firsts = [env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION for env_state in env_states]
         self._num_episodes = [
-            env_state.get("episodes", first) for env_state, first in zip(env_states, firsts, strict=True)
+            env_state.get("episodes", env_state.get("incarnation", 0) * _EPISODES_OF_AN_INCARNATION)
+            for env_state in env_states
         ]
         self._columns.set_noise([env_state.get("noise", {}) for env_state in env_states])
 
     def _continue(self, plans: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Any, bool]]:
-        return [
-            guard.continue_episode({self._first + e: plan})
-            for e, (guard, plan) in enumerate(zip(self._guards, plans, strict=True))
-        ]
+        by_index = dict(enumerate(plans, self._first))
+        return [guard.continue_episode(by_index) for guard in self._guards]
 
     def _take_up(self, episodes: Sequence[Mapping[str, Any]], observations: Sequence[Any]) -> None:
         self._first_obs = {}

@@ -48,6 +48,6 @@ class _LastInfo(gym.Wrapper):
         last_info = own_value(info) if terminated or truncated else {}
         return obs, reward, terminated, truncated, last_info
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, _ = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, _ = self.env.reset(**kwargs)
         return obs, {}
