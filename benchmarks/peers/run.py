@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -323,7 +324,7 @@ def draw(kept: dict[str, Any]) -> None:
     if not jobs:
         return
     rows = -(-len(jobs) // IN_A_ROW)
-    fig, axes = plt.subplots(rows, IN_A_ROW, figsize=(2.4 * IN_A_ROW, 1.9 * rows), sharex=True, squeeze=False)
+    fig, axes = plt.subplots(rows, IN_A_ROW, figsize=(2.4 * IN_A_ROW, 2.0 * rows), sharex=True, squeeze=False)
     for axis in axes.flat[len(jobs) :]:
         axis.axis("off")
     for axis, job in zip(axes.flat, jobs, strict=False):
@@ -334,7 +335,7 @@ def draw(kept: dict[str, Any]) -> None:
         colors = ["#1f77b4" if s == OURS else "#ff9f4a" for s in sides]
         bars = axis.barh(names[::-1], heights[::-1], color=colors[::-1])
         axis.bar_label(bars, [f"{height:.2f}" for height in heights[::-1]], fontsize=7, padding=2)
-        axis.set_title(CONTESTS[job].title, fontsize=9)
+        axis.set_title(textwrap.fill(CONTESTS[job].title, 24), fontsize=9)
         axis.tick_params(labelsize=7)
         axis.set_xlim(0, 1.45)
         axis.set_ylim(len(sides) - 6.5, len(sides) - 0.5)  # so that all bars are as thick
