@@ -461,7 +461,7 @@ def test_nothing_that_evolves_is_outside_the_state(make: Callable[[], Algorithm]
 
 NOT_SAVED = (
     # evaluation begins with new episodes
-    "_evaluation.made._runner._row", "_evaluation.made._runner._totals",
+    "_evaluation.made._runner._row", "_evaluation.made._runner._totals", "_evaluation.made._runner._data",
     # the process counts them, or takes the time
     ".progress", "step_counter", "seconds", "_seeds", "report._failed",
 )  # fmt: skip

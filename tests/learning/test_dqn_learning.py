@@ -1,22 +1,12 @@
 """DQN learns, with its defaults and with each part of Rainbow: a small goal always, the rest where there is time."""
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from statistics import median
+from collections.abc import Callable
 
 import pytest
 
 from algorithms.dqn import DQNConfig
-from benchmarks.learning import GOALS, Goal, train_apart
+from benchmarks.learning import GOALS, Goal
 from tests.learning.greedy import greedy_return
-
-SEEDS = 5
-WORKERS = 2
-
-
-def runs(goal: Goal, seeds: int) -> list[float]:
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return [run.figure for run in pool.map(partial(train_apart, goal), range(seeds))]
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(0, marks=pytest.mark.slow)])
@@ -27,15 +17,11 @@ def test_the_defaults_learn(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", list(GOALS["DQN"]))
-def test_every_goal_is_reached(env_id: str) -> None:
-    goal = GOALS["DQN"][env_id]
-    figures = runs(goal, SEEDS)
-    assert median(figures) >= goal.floor, figures
+def test_every_goal_is_reached(env_id: str, check_reached: Callable[[Goal], None]) -> None:
+    check_reached(GOALS["DQN"][env_id])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", list(GOALS["DQN-parts"]))
-def test_each_part_of_rainbow_alone_solves_cartpole(part: str) -> None:
-    goal = GOALS["DQN-parts"][part]
-    figures = runs(goal, SEEDS)
-    assert median(figures) >= goal.floor, figures
+def test_each_part_of_rainbow_alone_solves_cartpole(part: str, check_reached: Callable[[Goal], None]) -> None:
+    check_reached(GOALS["DQN-parts"][part])
