@@ -63,8 +63,6 @@ from catalog.registry import Registry, distributions, models
 from catalog.settings import settings_of
 from tests.rlmodule.agents.envs import CartPoles
 
-pytestmark = pytest.mark.filterwarnings("ignore:save.*of this script")  # which snippets and examples are
-
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "tests/demands.md")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -149,14 +148,15 @@ def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callab
 
 
 def _warn_of_script(config: AlgorithmConfig) -> None:
-    """Warn the caller of ``algorithm.save()`` if a setting names a class or function of the running script, which other
-    programs cannot import."""
+    """Log a warning if a setting names a class or function of the running script, which other programs cannot
+    import."""
     if names := config.modules_to_allow().get("__main__", []):
-        warnings.warn(
-            f"save(): expected code in modules, which other programs can import, got {', '.join(names)} of this "
-            "script. Move it to a module that can be imported, or pass it again: "
-            f"from_checkpoint(path, {', '.join(f'{name}=...' for name in names)}).",
-            stacklevel=5,
+        keywords = ", ".join(f"{name}=..." for name in names)
+        logger.warning(
+            "save(): expected code in modules, which other programs can import, got %s of this script. Move it to a "
+            "module that can be imported, or pass it again: from_checkpoint(path, %s).",
+            ", ".join(names),
+            keywords,
         )
 
 

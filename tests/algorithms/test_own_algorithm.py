@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -287,18 +286,16 @@ def of_script(monkeypatch: pytest.MonkeyPatch) -> AlgorithmConfig:
     return config.training(train_batch_size_per_learner=64)
 
 
-def test_code_of_the_script_is_warned_of_once_when_it_is_saved(of_script: AlgorithmConfig) -> None:
+def test_code_of_the_script_is_warned_of_once_when_it_is_saved(
+    of_script: AlgorithmConfig, caplog: pytest.LogCaptureFixture
+) -> None:
     with of_script.build() as algorithm:
-        with pytest.warns(UserWarning, match="got rl_module_spec of this script") as warned:
-            algorithm.save("saved")
-        assert (
-            "Move it to a module that can be imported, or pass it again: from_checkpoint(path, rl_module_spec=...)"
-            in str(warned[0].message)
-        )
-        assert warned[0].filename == __file__
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            algorithm.save("again")
+        algorithm.save("saved")
+        (warned,) = caplog.messages
+        assert "got rl_module_spec of this script. Move it to a module that can be imported, or pass it" in warned
+        assert "from_checkpoint(path, rl_module_spec=...)" in warned
+        algorithm.save("again")
+        assert len(caplog.messages) == 1
     with Algorithm.from_checkpoint("saved", rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)) as algorithm:
         assert type(algorithm.get_module().catalog) is PPOCatalog
 
@@ -307,8 +304,7 @@ def test_the_shell_names_a_remedy_for_code_of_a_script_that_works(
     of_script: AlgorithmConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with of_script.build() as algorithm:
-        with pytest.warns(UserWarning, match="of this script"):
-            algorithm.save("saved")
+        algorithm.save("saved")
         algorithm.policy.save("policy")
     Algorithm.from_checkpoint("saved", allow=["__main__"]).stop()  # in the script itself
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
