@@ -12,18 +12,7 @@ INTRODUCTION = """\
 
 <!-- Written by `python docs/generated.py` from the cards in zoo/; do not edit. -->
 
-Trained policies to try, to measure against, and to go on from. Each folder of [`zoo/`](../zoo/policies.py) has a
-checkpoint, a film or its learning curve, and a card with its command, versions and score: mean and standard deviation
-of 100 episodes with the most likely actions. All are small, were trained on one core, and have seed 1 of their
-command, the only seed that was tried. They are no records: [how well the defaults learn](learning.md) has several
-seeds.
-
-"""
-
-REST = """
-## Play
-
-In the root of the repository:
+Trained policies to try, to measure against, and to go on from. In the root of the repository:
 
 ```sh
 rlmodule evaluate zoo/ppo-cartpole
@@ -32,7 +21,16 @@ rlmodule evaluate zoo/ppo-taxi --allow zoo.envs
 rlmodule evaluate zoo/ppo-cartpole --seed 1000 --episodes 100
 ```
 
-The last line repeats the score. Taxi and the cart without velocities have an env of [`zoo/envs.py`](../zoo/envs.py),
+The last line repeats the score of its card. Each folder of [`zoo/`](../zoo/policies.py) has a checkpoint, a film or its
+learning curve, and such a card with command, versions and score: mean and standard deviation of 100 episodes with the
+most likely actions. All are small, were trained on one core, and have seed 1 of their command, the only seed that was
+tried. TQC on InvertedDoublePendulum and QR-DQN on Acrobot were left out for their scores. They are no records: [how
+well the defaults learn](learning.md) has several seeds.
+
+"""
+
+REST = """
+Taxi and the cart without velocities have an env of [`zoo/envs.py`](../zoo/envs.py),
 which a checkpoint may import [only if you allow it](command-line.md#your-code-in-a-checkpoint). On another processor
 sums differ in their last bits, and so may episodes.
 
