@@ -47,6 +47,10 @@ INTRODUCTION = """\
 The spaces and settings that the tests run together. ✓ means that a run has both. – means that the combination is
 refused; the footnote shows the error. An empty cell means that the catalog chooses another net for this space.
 
+```sh
+make test-matrix
+```
+
 **PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
 meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs
 hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). **[SAC](#sac)**: {sac_runs} runs do

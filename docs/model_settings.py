@@ -40,6 +40,12 @@ default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]}
 `--fcnet-hiddens 256 256`. An unknown name or a value that does not fit raises and says what would. Both forms mean the
 same: what was given, and for the rest the algorithm's defaults.
 
+```python
+from algorithms.ppo import PPOConfig
+
+config = PPOConfig().rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"})
+```
+
 A setting that differs from its default and has **no effect** with these spaces and the other settings, such as
 `lstm_cell_size` without a memory or `conv_dense_dim` without an image, is named in one warning when the nets are built,
 and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module

@@ -17,8 +17,6 @@ from zoo.policies import COMMANDS, EPISODES, SEED_OF_EPISODES, evaluate_command
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "zoo"
 MOST_BYTES = 5_000_000
-# A seed of its own acts on evaluation alone, which the command says.
-pytestmark = pytest.mark.filterwarnings("ignore:.*seed=1000 acts on evaluation")
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,15 @@ def named(state: str) -> set[str]:
 ALL = {*NAMES, "BC"}
 
 
+def test_the_scale_study_is_stale_once_sampling_changes(tree: Path) -> None:
+    (scale_row,) = (row for row in tables.rows() if row.name == "scale")
+    assert scale_row.state == tables.FRESH
+    runner = tree / "rlmodule" / "sampling" / "env_runner.py"
+    runner.write_text(runner.read_text() + "\nCHANGED = True\n")
+    (scale_row,) = (row for row in tables.rows() if row.name == "scale")
+    assert scale_row.state == tables.STALE
+
+
 def test_a_changed_loss_makes_the_rows_of_its_algorithm_stale_alone(tree: Path) -> None:
     assert named(tables.FRESH) == ALL
     learner = tree / "algorithms" / "dqn" / "learner.py"
