@@ -40,6 +40,7 @@ from algorithms.registry import config_class
 from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
 from algorithms.run.jobs import Job, Jobs
 from algorithms.sac.sac import PLAIN
+from algorithms.tuning.trials import raise_if_stopped
 from benchmarks.run import machine, write
 from benchmarks.tables import AGENTS, COMPUTING, FEWEST_FOR_INTERVAL, ROOT, SAMPLING, digest, typed
 
@@ -49,6 +50,8 @@ RUNS = ROOT / "benchmarks" / "learning.jsonl"
 UNFINISHED = ROOT / "runs" / "learning"
 """A folder for each run that has not ended, with its last checkpoint."""
 CHECKPOINTS = 10  # of a run
+PROGRESS, RESULT = "progress ", "result "
+"""What a run's own lines begin with: its process may print others, on stderr too, which is read with them."""
 
 
 @dataclass(frozen=True)
@@ -643,13 +646,16 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console, stale
     steps_done: dict[str, int] = {}
     tasks: dict[str, TaskID] = {}
     last_lines: dict[str, deque[str]] = {}
+    results: dict[str, str] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         total = progress.add_task("env steps", total=sum(goal.budget for goal, _ in waiting))
 
         def report(name: str, line: str) -> None:
             last_lines[name].append(line)
-            if line.startswith("["):
-                steps_done[name], mean = json.loads(line)
+            if line.startswith(RESULT):
+                results[name] = line.removeprefix(RESULT)
+            elif line.startswith(PROGRESS):
+                steps_done[name], mean = json.loads(line.removeprefix(PROGRESS))
                 progress.update(tasks[name], completed=steps_done[name], description=f"{name}: {mean:,.0f} in training")
                 progress.update(total, completed=sum(steps_done.copy().values()))
 
@@ -668,9 +674,10 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console, stale
                         continue
                     tail = "\n".join(last_lines[job.name])
                     raise RuntimeError(f"{job.name} failed with exit status {job.exit_code}:\n{tail}")
-                run = Run(**json.loads(job.last_line))
+                run = Run(**json.loads(results[job.name]))
                 store(goal, run)
                 console.print(str(run), highlight=False, soft_wrap=True)
+    raise_if_stopped(jobs, UNFINISHED)
     return [Row(goal, runs) for goal in goals if (runs := stored(goal))]
 
 
@@ -712,19 +719,19 @@ def show(rows: list[Row], name: str, console: Console) -> None:
 
 
 def _one(goal: Goal, seed: int) -> None:
-    """A run as a process with one thread: one line of JSON per iteration, and its result at the end."""
+    """A run as a process with one thread: a line per iteration, and its result at the end, as JSON."""
     torch.set_num_threads(1)
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
 
     def report(steps: int, mean: float) -> None:
-        print(json.dumps([steps, mean]), flush=True)
+        print(f"{PROGRESS}{json.dumps([steps, mean])}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # MuJoCo leaves a log where it runs
         run = train(goal, seed, report)
         os.chdir(ROOT)
-    print(json.dumps(asdict(run)), flush=True)
+    print(f"{RESULT}{json.dumps(asdict(run))}", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.learning import Goal, Run
+from benchmarks.learning import RESULT, Goal, Run
 
 
 class EndedJob(NamedTuple):
@@ -14,7 +14,6 @@ class EndedJob(NamedTuple):
 
     name: str
     exit_code: int
-    last_line: str
 
 
 class FakeJobs:
@@ -29,7 +28,8 @@ class FakeJobs:
     def __init__(self, result_of: Callable[[Goal, int], Run | None]) -> None:
         self._result_of = result_of
 
-    def __call__(self, *args: Any, **others: Any) -> "FakeJobs":
+    def __call__(self, most: int, on_line: Callable[[str, str], None], program: str) -> "FakeJobs":
+        self._on_line = on_line
         return self
 
     def __enter__(self) -> "FakeJobs":
@@ -42,7 +42,12 @@ class FakeJobs:
     def start(self, name: str, args: Sequence[str]) -> EndedJob:
         _, goal, seed = args
         run = self._result_of(Goal(**json.loads(goal)), int(seed))
-        return EndedJob(name, 1, "") if run is None else EndedJob(name, 0, json.dumps(asdict(run)))
+        self._on_line(name, "[W] a warning that is no JSON")
+        if run is None:
+            return EndedJob(name, 1)
+        self._on_line(name, f"{RESULT}{json.dumps(asdict(run))}")
+        self._on_line(name, "a warning after the result")
+        return EndedJob(name, 0)
 
     def run_all(
         self, items: Iterable[tuple[Goal, int]], start: Callable[[tuple[Goal, int]], EndedJob]
