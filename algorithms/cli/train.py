@@ -19,6 +19,7 @@ from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folde
 from algorithms.run.goal import Budget, Goal, read_goal
 from algorithms.run.run_folder import RunFolder
 from algorithms.run.saved_settings import read_about
+from algorithms.run.text import path_text
 from catalog.settings import settings_of
 from catalog_rl import closest
 
@@ -44,14 +45,14 @@ def _check_run_folders(plan: TrainPlan) -> None:
     run_dir = plan.config.run_dir
     if plan.checkpoint is not None or run_dir is None or run_dir == NEW_RUN_DIR:
         return
-    run = f"{name_of(plan.config)} with seed {plan.config.seed}"
-    folders = [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [Path(run_dir)]
-    for path in folders:
+    folders = {Path(run_dir, f"seed-{seed}"): seed for seed in plan.seeds} or {Path(run_dir): plan.config.seed}
+    for path, seed in folders.items():
         if plan.flags.resume is not None and checkpoint_in(path) != path:  # the run goes on
             continue
+        run = f"{name_of(plan.config)} with seed {seed}"
         folder = RunFolder(path, clock=0, run=run, begins_again=plan.flags.resume is not None)
         if folder.has_begun_again:
-            plan.say(f"{run_dir}: the run there ended before its first checkpoint. It begins again.")
+            plan.say(f"{path_text(path)}: the run there ended before its first checkpoint. It begins again.")
         folder.undo()
 
 

@@ -104,6 +104,8 @@ def test_seeds_resume_and_equal_those_that_ran_through(here: Path) -> None:
     seeds = ["--seed", "5,7", "--jobs", "2"]
     assert main([*PPO, *seeds, "--num-env-steps", "128", "--run-dir", "runs"]) == 0
     shutil.rmtree("runs/seed-7")  # as if it had not begun
+    for checkpoint in ("checkpoint", "best_checkpoint"):  # as if it had been killed before it saved one
+        shutil.rmtree(f"runs/seed-5/{checkpoint}", ignore_errors=True)
     assert main([*PPO, *seeds, "--num-env-steps", "256", "--run-dir", "runs", "--resume", "auto"]) == 0
     assert main([*PPO, "--seed", "5,7", "--num-env-steps", "256", "--run-dir", "through"]) == 0
     for seed in (5, 7):
