@@ -35,7 +35,8 @@ def test_settings_of_bc_exist_with_these_defaults() -> None:
 
 
 def test_settings_of_algorithms_with_replay_exist() -> None:
-    rows = SETTINGS.partition("| Setting of DQN")[2].splitlines()[2:]
+    lines = SETTINGS.partition("| Setting of DQN")[2].splitlines()[2:]
+    rows = [line for line in lines if line.startswith("|")]
     named = {name for row in rows for name in re.findall(r"`(\w+)(?:=\d+)?`", row.split(" | ")[1])}
     assert len(named) > 8
     known = {name for config in (DQNConfig, SACConfig, TD3Config) for name in settings_of(config)}
