@@ -16,8 +16,16 @@ INTRODUCTION = """\
 
 <!-- Written by `python docs/generated.py` from the fields of the configs; do not edit. -->
 
-Every setting of a config, by section. A section is a method: `config.training(lr=1e-3)`; `config.lr = 1e-3` does the
-same. A value of another type, or out of range, is refused where it is set. How configs are used:
+Every setting of a config, by section. A section is a method of the config:
+
+```python
+from algorithms.ppo import PPOConfig
+
+config = PPOConfig().environment("CartPole-v1").training(lr=1e-3)
+config.lr = 1e-3  # does the same
+```
+
+A value of another type, or out of range, is refused where it is set. How configs are used:
 [configuration](../configuration.md).
 
 A *schedule* is a number, or points `[[0, value], [env_step, value], ...]`: straight lines between them, the last value

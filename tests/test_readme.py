@@ -67,6 +67,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "tests/demands.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
 ]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = [run for path in EXAMPLES for run in re.findall(r"``python (examples/[^`]+)``", path.read_text("utf-8"))]
