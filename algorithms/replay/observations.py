@@ -107,15 +107,14 @@ class SparseRows:
     Attributes:
         index: int32 ``[R, N]``: the table row of each place, -1 for places without values.
         tables: One array ``[entries, ...]`` per kind of value.
+        num_places: Number of places that have values.
     """
 
     def __init__(self, rows: int, num_envs: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         self.index = np.full((rows, num_envs), -1, np.int32)
         self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
+        self.num_places = 0
         self._free: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.tables[0]) - len(self._free)
 
     @property
     def num_bytes(self) -> int:
@@ -130,6 +129,7 @@ class SparseRows:
             self.tables = [np.resize(table, (new_size, *table.shape[1:])) for table in self.tables]
             self._free += range(size, new_size)
         slots = [self._free.pop() for _ in places]
+        self.num_places += len(slots)
         self.index.put(places, slots)
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
@@ -137,9 +137,10 @@ class SparseRows:
     def release(self, rows: Index, columns: Index) -> None:
         """Remove the values of the places ``[rows, columns]`` of the ring, indexed as in NumPy: two arrays ``[K]`` name
         ``K`` places, and with a slice in either the result is a block. Places without values are ignored."""
-        if len(self):
+        if self.num_places:
             index = self.index[rows, columns]
             if len(slots := index[index >= 0]):
+                self.num_places -= len(slots)
                 self._free += slots.tolist()
                 self.index[rows, columns] = -1
 
@@ -195,7 +196,8 @@ class ObservationRows(TreeRows):
     def release(self, rows: Index, columns: Index) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        self.older.release(rows, columns)
+        if self.has_stacks:
+            self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         return [self._stacks(places, *kept) for kept in zip(self.leaves, self._flat, self.older.tables, strict=True)]
@@ -233,7 +235,7 @@ class ObservationRows(TreeRows):
         unless the rollout had its final observation.
         """
         following = self.take((places + self._num_envs) % self.finals.index.size)
-        if len(self.finals):  # in tasks without a time limit there are none to look up
+        if self.finals.num_places:  # in tasks without a time limit there are none to look up
             entries = self.finals.index.take(places)
             found = np.flatnonzero(entries >= 0)
             for values, finals in zip(following, self.finals.tables, strict=True):

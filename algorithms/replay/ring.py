@@ -183,7 +183,7 @@ class Ring:
         starts: Any = rollout.numpy(Columns.STARTS)
         terminateds: Any = rollout.numpy(Columns.TERMINATEDS)
         truncateds: Any = rollout.numpy(Columns.TRUNCATEDS)
-        flags, num, num_listed = starts.view(np.uint8), 0, len(rollout.final_index)
+        flags, num, num_listed = starts.view(np.uint8), 0, rollout.final_index.shape[0]
         if np.count_nonzero(terminateds) or np.count_nonzero(truncateds):  # most steps end no episode
             is_cut_off = truncateds > terminateds
             flags = flags + TERMINATED * terminateds + TRUNCATED * is_cut_off

@@ -511,7 +511,7 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
     held = []
     for _ in range(4):
         buffer.add(stream.rollout(5))
-    assert len(buffer.ring.obs.older) == sum(step.start for steps in stream.steps for step in steps)
+    assert buffer.ring.obs.older.num_places == sum(step.start for steps in stream.steps for step in steps)
     for _ in range(100):
         buffer.add(stream.rollout(5, 0.1))
         held.append(buffer.num_bytes)
