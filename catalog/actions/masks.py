@@ -149,7 +149,9 @@ def _pieces(
             yield leaf if counts else None, counts, width
         return
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
-        raise wrong(f"one array, since it is for {action}", "Change its space")
+        num_choices = sum(sum(counts) for counts, _ in _parts(action, dist_cls))
+        expected = f"one array of {num_choices} entries, one for each choice in {action}"
+        raise wrong(expected, f"Make it MultiBinary({num_choices})")
     masks = space_parts(mask)
     # a Dict may leave parts without a mask; a Tuple cannot, since its masks are matched by position
     unknown = [name for name in masks if name not in dist_cls.keys]

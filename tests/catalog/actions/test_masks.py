@@ -276,10 +276,14 @@ ORDINARY = r"or set action_mask_key=None to treat it as an ordinary observation\
         (
             spaces.Dict({"a": flags(3)}),
             spaces.Discrete(3),
-            r"\['action_mask'\]: expected one array, since it is for Dis",
+            r"\['action_mask'\]: expected one array of 3 entries, one for each choice in Dis.*Make it MultiBinary\(3\)",
         ),
         (spaces.Dict({}), ROBOT, r"\['action_mask'\]: expected a mask for at least one part"),
-        (spaces.Tuple([flags(7)]), ROBOT, r"\['action_mask'\]: expected one array, since it is for Dict"),
+        (
+            spaces.Tuple([flags(7)]),
+            ROBOT,
+            r"\['action_mask'\]: expected one array of 7 entries, one for each choice in Dict",
+        ),
         (
             spaces.Dict({"amr": flags(4)}),
             ROBOT,
