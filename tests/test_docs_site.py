@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,9 @@ from catalog.settings import sections_of, settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PICTURES = sorted((DOCS / "pictures").glob("*.py"))
+PICTURES = sorted({*(DOCS / "pictures").glob("*.py")} - {DOCS / "pictures" / "drawing.py"})
+DRAWN_BY_RUNS = {"doctor", "peers", "scores", "scores-sac", "study"}
+"""Pictures that commands of the project write."""
 OFFERED = [
     "catalog",
     "rlmodule",
@@ -299,10 +302,27 @@ def test_every_setting_is_in_the_table_of_settings() -> None:
     assert {*listed} == {name for algo in ALGORITHMS for name in settings_of(config_class(algo))}
 
 
+def drawn_by(script: Path) -> dict[str, Callable[[Path], None]]:
+    """The pictures of a script by name: those it lists in PICTURES, or the one of its own name."""
+    names = runpy.run_path(str(script))
+    return names.get("PICTURES") or {script.stem: names["draw"]}
+
+
 @pytest.mark.parametrize("script", PICTURES, ids=[path.stem for path in PICTURES])
 def test_pictures_are_what_their_scripts_draw(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(script.parent)  # as python does
-    runpy.run_path(str(script))["draw"](tmp_path / "drawn.png")
-    drawn, kept = imread(tmp_path / "drawn.png"), imread(script.with_suffix(".png"))
-    assert drawn.shape == kept.shape
-    assert float(np.abs(drawn - kept).mean()) < 0.005  # letters may be set a little differently on other systems
+    for name, draw in drawn_by(script).items():
+        draw(tmp_path / "drawn.png")
+        drawn, kept = imread(tmp_path / "drawn.png"), imread(script.with_name(f"{name}.png"))
+        assert drawn.shape == kept.shape, name
+        # letters may be set a little differently on other systems
+        assert float(np.abs(drawn - kept).mean()) < 0.005, f"run python docs/pictures/{script.name}: {name}"
+
+
+def test_every_picture_has_one_script_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "pictures")
+    drawn = [name for script in PICTURES for name in drawn_by(script)]
+    assert len(drawn) == len({*drawn})
+    assert {*drawn} | DRAWN_BY_RUNS == {path.stem for path in (DOCS / "pictures").glob("*.png")}
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in [*DOCS.glob("*.md"), *ROOT.glob("*/README.md")])
+    assert not [name for name in drawn if f"pictures/{name}.png)" not in pages]

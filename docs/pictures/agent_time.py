@@ -5,10 +5,10 @@ Run it as ``python docs/pictures/agent_time.py``. The lower half is computed fro
 
 from pathlib import Path
 
-from loop import CATALOG, GREY, MODULE, RUNNER, arrow
+from drawing import CATALOG, GREY, MODULE, RUNNER, arrow, cell, note
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rollout import START, TERMINATED, cell, note
+from rollout import START, TERMINATED
 
 OBSERVES, WAITS, GONE, ENDS = "o", ".", " ", "e"
 AGENTS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from loop import GREY, LEARNER, MODULE, RUNNER, SLATE
+from drawing import GREY, LEARNER, MODULE, RUNNER, SLATE
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 

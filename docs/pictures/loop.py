@@ -5,32 +5,8 @@ The background is transparent and every text stands in a filled box or in a grey
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
+from drawing import CATALOG, LEARNER, MODULE, RUNNER, SLATE, arrow, box, label
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
-
-GREY, SLATE = "#7a8699", "#55606e"
-CATALOG, MODULE, RUNNER, LEARNER = "#5b4b8a", "#2f6f9f", "#2e7d5b", "#a3541f"
-
-
-def box(axes: Axes, x: float, y: float, width: float, height: float, colour: str, title: str, text: str) -> None:
-    """A filled box with its centre at (x, y), a title and a line or two below it."""
-    corner = x - width / 2, y - height / 2
-    axes.add_patch(FancyBboxPatch(corner, width, height, "round,pad=0,rounding_size=0.12", fc=colour, ec="none"))
-    lift = 0.13 * (text.count("\n") + 1)
-    axes.text(x, y + lift, title, color="white", size=11, weight="bold", ha="center", va="center")
-    axes.text(x, y + lift - 0.19, text, color="white", size=8.5, ha="center", va="top", linespacing=1.3)
-
-
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
-    """An arrow from ``start`` to ``end``."""
-    style = {"arrowstyle": "-|>,head_width=0.3,head_length=0.55", "connectionstyle": f"arc3,rad={bend}"}
-    axes.annotate("", end, start, arrowprops={**style, "color": GREY, "lw": 1.8, "shrinkA": 3, "shrinkB": 3})
-
-
-def label(axes: Axes, x: float, y: float, text: str) -> None:
-    """A line or two beside an arrow."""
-    axes.text(x, y, text, color=GREY, size=8.5, ha="center", va="center", linespacing=1.3)
 
 
 def draw(path: Path) -> None:

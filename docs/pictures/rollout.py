@@ -5,10 +5,9 @@ Time runs to the right, a slot is a row. Episodes change colour where they chang
 
 from pathlib import Path
 
-from loop import CATALOG, GREY, LEARNER, MODULE, RUNNER, arrow
+from drawing import CATALOG, GREY, LEARNER, MODULE, RUNNER, arrow, cell, note
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 START, TERMINATED, TRUNCATED = "▸", "■", "‖"
 SLOTS = [
@@ -30,16 +29,6 @@ def x_of(t: float) -> float:
     return LEFT + STEP * (t + 0.5)
 
 
-def cell(
-    axes: Axes, x: float, y: float, colour: str, text: str = "", width: float = 0.52, height: float = 0.46
-) -> None:
-    """A filled box with a sign or a word in it; without a colour, an empty frame."""
-    face, edge = (colour, "none") if colour else ("none", GREY)
-    style = {"boxstyle": "round,pad=0,rounding_size=0.08", "fc": face, "ec": edge, "lw": 1.2, "ls": (0, (2, 1.5))}
-    axes.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, **style))
-    axes.text(x, y - 0.01, text, color="white", size=9 if len(text) > 1 else 11, ha="center", va="center")
-
-
 def slot(axes: Axes, y: float, happens: str, name: str, first: int = 0) -> None:
     """One row of cells, with its name at the left."""
     axes.text(LEFT - 0.15, y, name, color=GREY, size=9, ha="right", va="center")
@@ -47,11 +36,6 @@ def slot(axes: Axes, y: float, happens: str, name: str, first: int = 0) -> None:
     for t, sign in enumerate(happens):
         episode += sign == START
         cell(axes, x_of(t), y, "" if sign == " " else (MODULE, RUNNER)[episode % 2], sign.strip("."))
-
-
-def note(axes: Axes, x: float, y: float, text: str, align: str = "center") -> None:
-    """A line of grey text."""
-    axes.text(x, y, text, color=GREY, size=8.5, ha=align, va="center", linespacing=1.3)
 
 
 def legend(axes: Axes, y: float) -> None:

@@ -8,7 +8,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from loop import CATALOG, GREY, LEARNER, MODULE, arrow, label
+from drawing import CATALOG, GREY, LEARNER, MODULE, arrow, label
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 

@@ -5,7 +5,7 @@ Top to bottom: which net reads which observation, what stands behind it, and how
 
 from pathlib import Path
 
-from loop import CATALOG, GREY, LEARNER, MODULE, RUNNER, SLATE, arrow, label
+from drawing import CATALOG, GREY, LEARNER, MODULE, RUNNER, SLATE, arrow, label
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch

@@ -5,7 +5,7 @@ The background is transparent and every text stands in a filled box or in a grey
 
 from pathlib import Path
 
-from loop import LEARNER, RUNNER, SLATE, arrow, box, label
+from drawing import LEARNER, RUNNER, SLATE, arrow, box, label
 from matplotlib.figure import Figure
 
 

@@ -1,0 +1,125 @@
+"""Measure the learning curves of docs/pictures/learned.py: three seeds of each run, on one thread.
+
+Run it in the root as ``python docs/pictures/curves/measure.py ppo``, or with the names of other files here. It trains
+the runs of a file and writes their evaluations, each of 20 greedy episodes, to ``docs/pictures/curves/ppo.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "hindsight")]
+
+from bit_flip import BitFlip  # noqa: E402
+
+from algorithms.a2c import A2CConfig  # noqa: E402
+from algorithms.bc import BCConfig  # noqa: E402
+from algorithms.ddpg import DDPGConfig  # noqa: E402
+from algorithms.dqn import DQNConfig  # noqa: E402
+from algorithms.iql import IQLConfig  # noqa: E402
+from algorithms.ppo import PPOConfig  # noqa: E402
+from algorithms.recording import record_replay  # noqa: E402
+from algorithms.sac import SACConfig  # noqa: E402
+from algorithms.td3 import TD3Config  # noqa: E402
+from rlmodule import Dataset  # noqa: E402
+
+SEEDS = 1, 2, 3
+RETURN, LENGTH = "episode_return_mean", "episode_len_mean"
+
+
+def bit_flip(her_ratio: float) -> Any:
+    """The run of examples/hindsight/train.py."""
+    config = DQNConfig().environment(BitFlip, env_config={"num_bits": 15})
+    config.training(lr=1e-3, gamma=0.98, n_step=1).replay(her_ratio=her_ratio)
+    return config.rl_module(model_config={"flatten_observations": True})
+
+
+def positions(model_config: dict[str, Any]) -> Any:
+    """The run of examples/catalog/memory.py."""
+    config = PPOConfig().environment("benchmarks.stateless:StatelessCartPole-v0")
+    config.training(lr=1e-3, train_batch_size_per_learner=1024, minibatch_size=128, num_epochs=8)
+    return config.rl_module(model_config=model_config)
+
+
+def replay_of_sac() -> Dataset:
+    """The first 5,000 env steps of SAC on Pendulum: its replay, from random to halfway good."""
+    with SACConfig(env="Pendulum-v1", seed=100, torch_num_threads=1).build() as algo:
+        algo.learn(num_env_steps=5_000)
+        (data,) = record_replay(algo).values()
+        return data
+
+
+RUNS: dict[str, tuple[str, int, int, Callable[[], dict[str, Any]]]] = {
+    "ppo": ("num_env_steps", 50_000, 1, lambda: {"PPO": PPOConfig(env="CartPole-v1")}),
+    "a2c": ("num_env_steps", 100_000, 2_000, lambda: {"A2C": A2CConfig(env="CartPole-v1")}),
+    "dqn": ("num_env_steps", 50_000, 2_000, lambda: {"DQN": DQNConfig(env="CartPole-v1")}),
+    "sac": ("num_env_steps", 15_000, 1_000, lambda: {"SAC": SACConfig(env="Pendulum-v1")}),
+    "td3": (
+        "num_env_steps",
+        15_000,
+        1_000,
+        lambda: {"TD3": TD3Config(env="Pendulum-v1"), "DDPG": DDPGConfig(env="Pendulum-v1")},
+    ),
+    "hindsight": (
+        "num_env_steps",
+        15_000,
+        1_000,
+        lambda: {"her_ratio=0.8": bit_flip(0.8), "her_ratio=0": bit_flip(0.0)},
+    ),
+    "recurrent": (
+        "num_env_steps",
+        40_000,
+        1_000,
+        lambda: {"use_lstm=True": positions({"use_lstm": True}), "no memory": positions({})},
+    ),
+    "offline": (
+        "num_updates",
+        5_000,
+        500,
+        lambda: {
+            "IQL": IQLConfig(env="Pendulum-v1"),
+            "TD3Config.td3_bc()": TD3Config.td3_bc(env="Pendulum-v1"),
+            "BC": BCConfig(env="Pendulum-v1"),
+        },
+    ),
+}
+"""Name of a file → what its runs count, how far, how far between two evaluations, and their configs by label."""
+
+
+def points_of(config: Any, clock: str, length: int, pace: int, seed: int) -> list[list[float]]:
+    """Train a run and return its evaluations: ``[clock, return]`` each."""
+    points: list[list[float]] = []
+    config = config.copy().debugging(seed=seed).learners(torch_num_threads=1)
+    with config.build() as algo:
+        done = 0
+        while done < length:
+            algo.learn(**{clock: min(pace, length - done)})
+            done = algo.env_steps if clock == "num_env_steps" else algo.learner_group.num_updates
+            found = algo.evaluate(num_episodes=20)["env_runners"]
+            value = found[RETURN] + found[LENGTH] if config.env is BitFlip else found[RETURN]
+            points.append([done, round(float(value), 2)])
+    return points
+
+
+def measure(name: str) -> None:
+    """Write the file ``name``."""
+    clock, length, pace, configs = RUNS[name]
+    data = replay_of_sac() if clock == "num_updates" else None
+    curves: dict[str, list[list[list[float]]]] = {}
+    for label, config in configs().items():
+        if data is not None:
+            config.offline(data=data, num_updates_per_iteration=pace)
+        curves[label] = [points_of(config, clock, length, pace, seed) for seed in SEEDS]
+    text = json.dumps({"clock": clock, "curves": curves}, separators=(",", ":"))
+    (HERE / f"{name}.json").write_text(text.replace("]],[[", "]],\n[[") + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for one in sys.argv[1:]:
+        measure(one)
