@@ -11,7 +11,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
 
 GREY, SLATE = "#7a8699", "#55606e"
@@ -88,6 +88,11 @@ def panel(
     x = left + (width / 2 if align == "center" else 0.1)
     ink = "white" if colour else GREY
     axes.text(x, y, text, color=ink, size=size, ha=align, va="center", family=font, weight=weight, linespacing=1.35)
+
+
+def bar(axes: Axes, left: float, bottom: float, width: float, height: float, colour: str) -> None:
+    """A filled rectangle."""
+    axes.add_patch(Rectangle((left, bottom), width, height, fc=colour, ec="none"))
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
