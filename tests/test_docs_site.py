@@ -319,10 +319,8 @@ def test_pictures_are_what_their_scripts_draw(script: Path, tmp_path: Path, monk
         assert float(np.abs(drawn - kept).mean()) < 0.005, f"run python docs/pictures/{script.name}: {name}"
 
 
-def test_every_picture_has_one_script_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_picture_has_one_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS / "pictures")
     drawn = [name for script in PICTURES for name in drawn_by(script)]
     assert len(drawn) == len({*drawn})
     assert {*drawn} | DRAWN_BY_RUNS == {path.stem for path in (DOCS / "pictures").glob("*.png")}
-    pages = "\n".join(path.read_text(encoding="utf-8") for path in [*DOCS.glob("*.md"), *ROOT.glob("*/README.md")])
-    assert not [name for name in drawn if f"pictures/{name}.png)" not in pages]

@@ -7,6 +7,7 @@ the runs of a file and writes their evaluations, each of 20 greedy episodes, to 
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "hindsight")]
-
-from bit_flip import BitFlip  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from algorithms.a2c import A2CConfig  # noqa: E402
 from algorithms.bc import BCConfig  # noqa: E402
@@ -30,6 +29,7 @@ from algorithms.td3 import TD3Config  # noqa: E402
 from rlmodule import Dataset  # noqa: E402
 
 SEEDS = 1, 2, 3
+BitFlip = runpy.run_path(str(ROOT / "examples" / "hindsight" / "bit_flip.py"))["BitFlip"]
 RETURN, LENGTH = "episode_return_mean", "episode_len_mean"
 
 
@@ -57,7 +57,7 @@ def replay_of_sac() -> Dataset:
 
 RUNS: dict[str, tuple[str, int, int, Callable[[], dict[str, Any]]]] = {
     "ppo": ("num_env_steps", 50_000, 1, lambda: {"PPO": PPOConfig(env="CartPole-v1")}),
-    "a2c": ("num_env_steps", 100_000, 2_000, lambda: {"A2C": A2CConfig(env="CartPole-v1")}),
+    "a2c": ("num_env_steps", 200_000, 2_000, lambda: {"A2C": A2CConfig(env="CartPole-v1")}),
     "dqn": ("num_env_steps", 50_000, 2_000, lambda: {"DQN": DQNConfig(env="CartPole-v1")}),
     "sac": ("num_env_steps", 15_000, 1_000, lambda: {"SAC": SACConfig(env="Pendulum-v1")}),
     "td3": (
