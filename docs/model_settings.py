@@ -46,6 +46,9 @@ from algorithms.ppo import PPOConfig
 config = PPOConfig().rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"})
 ```
 
+![The parts of a module, observation, encoder, memory, heads, each with settings that shape
+it.](pictures/model-settings.png)
+
 A setting that differs from its default and has **no effect** with these spaces and the other settings, such as
 `lstm_cell_size` without a memory or `conv_dense_dim` without an image, is named in one warning when the nets are built,
 and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module
