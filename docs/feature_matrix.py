@@ -51,6 +51,8 @@ refused; the footnote shows the error. An empty cell means that the catalog choo
 make test-matrix
 ```
 
+![Algorithms against action spaces and features: green runs, red is refused.](pictures/feature-matrix.png)
+
 **PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
 meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs
 hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). **[SAC](#sac)**: {sac_runs} runs do

@@ -21,6 +21,9 @@ rlmodule evaluate zoo/ppo-taxi --allow zoo.envs
 rlmodule evaluate zoo/ppo-cartpole --seed 1000 --episodes 100
 ```
 
+![Frames from the films of eight policies: CartPole, Acrobot, Pendulum, MountainCar, LunarLander, simple_spread, Taxi
+and the continuous MountainCar.](pictures/zoo.png)
+
 The last line repeats the score of its card. Each folder of [`zoo/`](../zoo/policies.py) has a checkpoint, a film or its
 learning curve, and such a card with command, versions and score: mean and standard deviation of 100 episodes with the
 most likely actions. All are small, were trained on one core, and have seed 1 of their command, the only seed that was
