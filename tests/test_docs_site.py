@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from PIL import Image
 
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.settings import sections_of, settings_of
@@ -308,15 +309,23 @@ def drawn_by(script: Path) -> dict[str, Callable[[Path], None]]:
     return names.get("PICTURES") or {script.stem: names["draw"]}
 
 
+def text_in(picture: Path) -> str | None:
+    """The texts of a picture, which ``drawing.save`` writes into it."""
+    with Image.open(picture) as image:
+        return image.info.get("Description")
+
+
 @pytest.mark.parametrize("script", PICTURES, ids=[path.stem for path in PICTURES])
 def test_pictures_are_what_their_scripts_draw(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(script.parent)  # as python does
     for name, draw in drawn_by(script).items():
         draw(tmp_path / "drawn.png")
-        drawn, kept = imread(tmp_path / "drawn.png"), imread(script.with_name(f"{name}.png"))
-        assert drawn.shape == kept.shape, name
+        kept_in, again = script.with_name(f"{name}.png"), f"run python docs/pictures/{script.name}: {name}"
+        assert text_in(tmp_path / "drawn.png") == text_in(kept_in), again
+        drawn, kept = imread(tmp_path / "drawn.png"), imread(kept_in)
+        assert drawn.shape == kept.shape, again
         # letters may be set a little differently on other systems
-        assert float(np.abs(drawn - kept).mean()) < 0.005, f"run python docs/pictures/{script.name}: {name}"
+        assert float(np.abs(drawn - kept).mean()) < 0.005, again
 
 
 def test_every_picture_has_one_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 GREY, SLATE = "#7a8699", "#55606e"
 CATALOG, MODULE, RUNNER, LEARNER = "#5b4b8a", "#2f6f9f", "#2e7d5b", "#a3541f"
@@ -39,13 +40,17 @@ def canvas(width: float, height: float) -> Axes:
 
 
 def save(axes: Axes, path: Path, dpi: int = 140) -> None:
-    """Write the picture of ``axes`` to ``path``, with few colours, so that the file is small."""
-    written = BytesIO()
+    """Write the picture of ``axes`` to ``path``, with few colours, so that the file is small, and with its texts as its
+    description."""
+    written, about = BytesIO(), PngInfo()
     figure = axes.get_figure(root=True)
     assert figure is not None
+    texts = (text.get_text() for axes in figure.axes for text in (axes.title, *axes.texts))
+    about.add_itxt("Description", "\n".join(filter(None, texts)))
     figure.savefig(written, format="png", dpi=dpi, transparent=True)
     with Image.open(written) as image:
-        image.quantize(FACES, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
+        few = image.quantize(FACES, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(path, optimize=True, pnginfo=about)
 
 
 def box(axes: Axes, x: float, y: float, width: float, height: float, colour: str, title: str, text: str) -> None:
