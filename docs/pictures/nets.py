@@ -135,7 +135,8 @@ def parametric_actions(path: Path) -> None:
     for i, number in enumerate(intent):
         panel(axes, 4.4 + 0.62 * i, 2.6, 0.56, 0.46, MODULE, f"{number:g}")
     note(axes, 4.98, 3.0, "intent")
-    note(axes, 1.05, 1.95, "avail_actions:\na row for each action")
+    panel(axes, 0.1, 1.15, 1.9, 0.7, SLATE, "avail_actions\na row for each action", size=9)
+    arrow(axes, (2.0, 1.15), (3.5, 1.15))
     for i, row in enumerate(rows):
         y = 1.75 - 0.6 * i
         for j, number in enumerate(row):
