@@ -212,7 +212,7 @@ def configuration(path: Path) -> None:
 
 def evaluate_and_deploy(path: Path) -> None:
     """Evaluations of a run of PPO on CartPole, one after each iteration, and the two checkpoints that are kept."""
-    results = json.loads((HERE / "curves" / "ppo.json").read_text(encoding="utf-8"))["curves"]["PPO"][1]
+    results = json.loads((HERE / "curves" / "ppo.json").read_text(encoding="utf-8"))["PPO"][1]
     target = next(i for i, (_, value) in enumerate(results) if value >= 475)
     axes = canvas(9, 3.4)
     bottom, unit = 0.65, 2.2 / 500

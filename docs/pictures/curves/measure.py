@@ -18,15 +18,8 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from algorithms.a2c import A2CConfig  # noqa: E402
-from algorithms.bc import BCConfig  # noqa: E402
-from algorithms.ddpg import DDPGConfig  # noqa: E402
 from algorithms.dqn import DQNConfig  # noqa: E402
-from algorithms.iql import IQLConfig  # noqa: E402
 from algorithms.ppo import PPOConfig  # noqa: E402
-from algorithms.recording import record_replay  # noqa: E402
-from algorithms.sac import SACConfig  # noqa: E402
-from algorithms.td3 import TD3Config  # noqa: E402
-from rlmodule import Dataset  # noqa: E402
 
 SEEDS = 1, 2, 3
 BitFlip = runpy.run_path(str(ROOT / "examples" / "hindsight" / "bit_flip.py"))["BitFlip"]
@@ -47,76 +40,42 @@ def positions(model_config: dict[str, Any]) -> Any:
     return config.rl_module(model_config=model_config)
 
 
-def replay_of_sac() -> Dataset:
-    """The first 5,000 env steps of SAC on Pendulum: its replay, from random to halfway good."""
-    with SACConfig(env="Pendulum-v1", seed=100, torch_num_threads=1).build() as algo:
-        algo.learn(num_env_steps=5_000)
-        (data,) = record_replay(algo).values()
-        return data
-
-
-RUNS: dict[str, tuple[str, int, int, Callable[[], dict[str, Any]]]] = {
-    "ppo": ("num_env_steps", 50_000, 1, lambda: {"PPO": PPOConfig(env="CartPole-v1")}),
-    "a2c": ("num_env_steps", 200_000, 2_000, lambda: {"A2C": A2CConfig(env="CartPole-v1")}),
-    "dqn": ("num_env_steps", 50_000, 2_000, lambda: {"DQN": DQNConfig(env="CartPole-v1")}),
-    "sac": ("num_env_steps", 15_000, 1_000, lambda: {"SAC": SACConfig(env="Pendulum-v1")}),
-    "td3": (
-        "num_env_steps",
-        15_000,
-        1_000,
-        lambda: {"TD3": TD3Config(env="Pendulum-v1"), "DDPG": DDPGConfig(env="Pendulum-v1")},
-    ),
+RUNS: dict[str, tuple[int, int, Callable[[], dict[str, Any]]]] = {
+    "ppo": (50_000, 1, lambda: {"PPO": PPOConfig(env="CartPole-v1")}),
+    "a2c": (200_000, 2_000, lambda: {"A2C": A2CConfig(env="CartPole-v1")}),
+    "dqn": (50_000, 2_000, lambda: {"DQN": DQNConfig(env="CartPole-v1")}),
     "hindsight": (
-        "num_env_steps",
         15_000,
         1_000,
         lambda: {"her_ratio=0.8": bit_flip(0.8), "her_ratio=0": bit_flip(0.0)},
     ),
     "recurrent": (
-        "num_env_steps",
         40_000,
         1_000,
         lambda: {"use_lstm=True": positions({"use_lstm": True}), "no memory": positions({})},
     ),
-    "offline": (
-        "num_updates",
-        5_000,
-        500,
-        lambda: {
-            "IQL": IQLConfig(env="Pendulum-v1"),
-            "TD3Config.td3_bc()": TD3Config.td3_bc(env="Pendulum-v1"),
-            "BC": BCConfig(env="Pendulum-v1"),
-        },
-    ),
 }
-"""Name of a file → what its runs count, how far, how far between two evaluations, and their configs by label."""
+"""Name of a file → the env steps of its runs, those between two evaluations, and the configs by label."""
 
 
-def points_of(config: Any, clock: str, length: int, pace: int, seed: int) -> list[list[float]]:
-    """Train a run and return its evaluations: ``[clock, return]`` each."""
+def points_of(config: Any, length: int, pace: int, seed: int) -> list[list[float]]:
+    """Train a run and return its evaluations: ``[env steps, return]`` each."""
     points: list[list[float]] = []
     config = config.copy().debugging(seed=seed).learners(torch_num_threads=1)
     with config.build() as algo:
-        done = 0
-        while done < length:
-            algo.learn(**{clock: min(pace, length - done)})
-            done = algo.env_steps if clock == "num_env_steps" else algo.learner_group.num_updates
+        while algo.env_steps < length:
+            algo.learn(num_env_steps=min(pace, length - algo.env_steps))
             found = algo.evaluate(num_episodes=20)["env_runners"]
             value = found[RETURN] + found[LENGTH] if config.env is BitFlip else found[RETURN]
-            points.append([done, round(float(value), 2)])
+            points.append([algo.env_steps, round(float(value), 2)])
     return points
 
 
 def measure(name: str) -> None:
     """Write the file ``name``."""
-    clock, length, pace, configs = RUNS[name]
-    data = replay_of_sac() if clock == "num_updates" else None
-    curves: dict[str, list[list[list[float]]]] = {}
-    for label, config in configs().items():
-        if data is not None:
-            config.offline(data=data, num_updates_per_iteration=pace)
-        curves[label] = [points_of(config, clock, length, pace, seed) for seed in SEEDS]
-    text = json.dumps({"clock": clock, "curves": curves}, separators=(",", ":"))
+    length, pace, configs = RUNS[name]
+    curves = {label: [points_of(config, length, pace, seed) for seed in SEEDS] for label, config in configs().items()}
+    text = json.dumps(curves, separators=(",", ":"))
     (HERE / f"{name}.json").write_text(text.replace("]],[[", "]],\n[[") + "\n", encoding="utf-8")
 
 
