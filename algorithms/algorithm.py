@@ -19,7 +19,7 @@ from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.callbacks import CallbackCaller, drop_rows_of
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
 from algorithms.run.evaluation import Evaluation, evaluation_config
-from algorithms.run.goal import Budget, StoppedBy
+from algorithms.run.goal import Budget, StoppedBy, goal_from_now
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
@@ -295,7 +295,7 @@ class Algorithm(ABC):
         if args or foreign:
             raise wrong_learn(self, num_env_steps, args, foreign)
         budget, amount = check_budget(self, {"num_env_steps": num_env_steps, "num_updates": num_updates})
-        session = TrainingSession(self, amount, target_return, progress, budget=budget)
+        session = TrainingSession(self, goal_from_now(self, budget, amount, target_return), progress)
         result = session.run()
         session.raise_signal()
         return result

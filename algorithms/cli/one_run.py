@@ -21,6 +21,7 @@ from algorithms.run.jobs import allow_flag
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import path_text, return_text
+from algorithms.run.wrong_calls import check_budget
 from catalog.settings import setting
 
 DEFAULT_STEPS = 200_000
@@ -146,12 +147,13 @@ def train_once(plan: TrainPlan) -> int:
         workers = f"{config.num_env_runners} env runners and {config.num_learners} learners"
         say(f"Starting {workers} on Ray, which can take a minute ...")
     with own_run_dir(config), plan.build() as algorithm:
-        if is_done := _session(plan, algorithm).is_done:
+        session = _session(plan, algorithm)
+        if is_done := session.is_done:
             done = "taken" if algorithm.metrics.updates else "sampled"
             say(f"{plan.checkpoint} has {done} {algorithm.metrics.clock_text}: nothing is left to do.")
         else:
-            _announce(plan, algorithm)
-        exit_code = _carry_out(plan, algorithm)
+            _announce(plan, session)
+        exit_code = _carry_out(plan, session)
         if not is_done and (folder := algorithm.report.folder) is not None:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
@@ -162,32 +164,31 @@ def train_once(plan: TrainPlan) -> int:
     return exit_code
 
 
-def _announce(plan: TrainPlan, algorithm: Algorithm) -> None:
+def _announce(plan: TrainPlan, session: TrainingSession) -> None:
     """Print what is about to be trained."""
-    config, say = plan.config, plan.say
+    config, say, algorithm = plan.config, plan.say, session.algorithm
     parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
     step = "" if plan.checkpoint is None else f", at step {algorithm.clock:,}"
     say(run_name(algorithm))
     say(f"  starts from {plan.begun_with}{step}")
-    unit = "updates" if plan.goal(algorithm).budget == "num_updates" else "steps"
-    say(f"  {unit:<11} {_steps_text(plan, algorithm)}")
+    unit = "updates" if session.goal.budget == "num_updates" else "steps"
+    say(f"  {unit:<11} {_steps_text(plan, session)}")
     say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
     say(f"  parameters  {parameters:,}")
     say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
     say(f"  threads     {algorithm.num_threads}")
 
 
-def _steps_text(plan: TrainPlan, algorithm: Algorithm) -> str:
+def _steps_text(plan: TrainPlan, session: TrainingSession) -> str:
     """Return the steps that are left to take as text, and for a resumed run, how they follow from its goal."""
-    goal = plan.goal(algorithm)
-    left = f"{max(0, goal.left(algorithm.metrics)):,}"
+    left = f"{max(0, session.amount):,}"
     if plan.checkpoint is None:
         return left
     if plan.kept is None:
         return f"{left} more"
     target = "" if plan.kept.target_return is None else f" or a return of {plan.kept.target_return:g}"
     kept = f"the run's goal of {plan.kept.amount:,}{target}"
-    return f"{left} more, what is left of {kept}" if goal is plan.kept else f"{left} more, as {kept} is reached"
+    return f"{left} more, what is left of {kept}" if session.goal is plan.kept else f"{left} more, as {kept} is reached"
 
 
 @contextmanager
@@ -207,16 +208,16 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
             folder.rmdir()
 
 
-def _carry_out(plan: TrainPlan, algorithm: Algorithm) -> int:
-    """Train ``algorithm`` as ``plan`` says, evaluate it, print the result, and return the exit code. Of a run that
-    resumes, do only what is left."""
-    say, session = plan.say, _session(plan, algorithm)
+def _carry_out(plan: TrainPlan, session: TrainingSession) -> int:
+    """Train as ``plan`` says, evaluate, print the result, and return the exit code. Of a run that resumes, do only what
+    is left."""
+    say, algorithm = plan.say, session.algorithm
     session.run()
     if session.signal is signal.SIGTERM:
         session.raise_signal()
-    steps, target = session.taken, session.target_return
+    steps, target = session.taken, session.goal.target_return
     if steps:
-        done = f"Took {steps:,} updates" if session.budget == "num_updates" else f"Sampled {steps:,} env steps"
+        done = f"Took {steps:,} updates" if session.goal.budget == "num_updates" else f"Sampled {steps:,} env steps"
         say(f"\n{done} in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     if session.signal is not None:
         return INTERRUPTED
@@ -238,16 +239,10 @@ def _carry_out(plan: TrainPlan, algorithm: Algorithm) -> int:
 
 
 def _session(plan: TrainPlan, algorithm: Algorithm) -> TrainingSession:
-    goal = plan.goal(algorithm)
-    return TrainingSession(
-        algorithm,
-        goal.left(algorithm.metrics),
-        goal.target_return,
-        progress=not plan.flags.quiet,
-        evaluate_at_end=True,
-        resumes=plan.flags.resume is not None,
-        budget=goal.budget,
-    )
+    goal, resumes = plan.goal(algorithm), plan.flags.resume is not None
+    session = TrainingSession(algorithm, goal, not plan.flags.quiet, evaluate_at_end=True, resumes=resumes)
+    check_budget(algorithm, {goal.budget: session.amount})
+    return session
 
 
 # --- what to do next --------------------------------------------------------------------------------------------------

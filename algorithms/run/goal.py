@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.saved_settings import read_about
+from catalog.checks import Bounds, check_value
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -60,6 +61,22 @@ class Goal:
         if algorithm.metrics.learning_stopped:
             return "callback"
         return "steps" if self.left(algorithm.metrics) <= 0 else None
+
+
+def goal_from_now(algorithm: Algorithm, budget: Budget, amount: int, target_return: float | None) -> Goal:
+    """Return the goal of a call of ``learn()`` with these arguments: ``amount`` steps from now on.
+
+    Raises:
+        TypeError, ValueError: If ``amount`` is not an int >= 1, or ``target_return`` not a finite number or None.
+    """
+    meanings = {
+        "num_env_steps": "Steps to sample from now on, over all envs.",
+        "num_updates": "Gradient steps to take from data from now on.",
+    }
+    amount = check_value(f"learn({budget}=)", amount, int, Bounds(ge=1), meanings[budget])
+    target = "Mean return to stop at; None for none."
+    check_value("learn(target_return=)", target_return, float | None, Bounds(), target)
+    return Goal(spent(budget, algorithm.metrics) + amount, target_return, budget)
 
 
 def spent(budget: Budget, metrics: RunMetrics) -> int:

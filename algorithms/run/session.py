@@ -16,13 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from algorithms.loggers.base import LoggerFailed
-from algorithms.run.goal import Budget, Goal, spent
+from algorithms.run.goal import Goal
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.text import duration_text, return_text
-from algorithms.run.wrong_calls import already_stopped, check_budget
-from catalog.checks import Bounds, check_value
+from algorithms.run.wrong_calls import already_stopped
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -35,47 +34,30 @@ class TrainingSession:
 
     Args:
         algorithm: The algorithm to train.
-        amount: Steps to take from now on, which ``budget`` counts.
-        target_return: See :meth:`algorithms.Algorithm.learn`.
+        goal: When the run ends by itself.
         progress: Show progress; see :meth:`algorithms.Algorithm.learn`.
         evaluate_at_end: Evaluate after the last iteration, unless that iteration evaluated, a signal stopped the run,
             or no episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
         resumes: Whether the algorithm may have reached this goal before it was saved. If it has, do not train, and do
-            only what is left: the evaluation at the end. Then ``amount`` may be less than 1.
-        budget: Whether to count env steps, over all envs, or updates from data.
+            only what is left: the evaluation at the end.
 
     Attributes:
-        goal: When the run ends by itself.
-        reached: Whether ``target_return`` was reached.
+        amount: Steps to take from now on; less than 1 if all were taken before.
+        reached: Whether the target return was reached.
         evaluation: The result of the evaluation in the last iteration or after it; None if neither took place.
         seconds: Wall time of the training, without the time to write files at its end.
         signal: The signal that ended the run early; None if no signal did.
         checkpoint: Path of the checkpoint that was saved at the end; None if none was saved.
-
-    Raises:
-        TypeError, ValueError: If ``amount`` is not an int >= 1, or ``target_return`` not a finite number or
-            None.
     """
 
     algorithm: Algorithm
-    amount: int
-    target_return: float | None = None
+    goal: Goal
     progress: bool = False
     evaluate_at_end: bool = False
     resumes: bool = False
-    budget: Budget = "num_env_steps"
 
     def __post_init__(self) -> None:
-        check_budget(self.algorithm, {self.budget: self.amount})
-        meanings = {
-            "num_env_steps": "Steps to sample from now on, over all envs.",
-            "num_updates": "Gradient steps to take from data from now on.",
-        }
-        bounds = Bounds() if self.resumes else Bounds(ge=1)
-        self.amount = check_value(f"learn({self.budget}=)", self.amount, int, bounds, meanings[self.budget])
-        target = "Mean return to stop at; None for none."
-        check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
-        self.goal = Goal(spent(self.budget, self.algorithm.metrics) + self.amount, self.target_return, self.budget)
+        self.amount = self.goal.left(self.algorithm.metrics)
         self.seconds = 0.0
         self.evaluation: dict[str, Any] | None = None
         self.signal: signal.Signals | None = None
@@ -96,7 +78,7 @@ class TrainingSession:
             raise already_stopped(algorithm, "learn")
         report = algorithm.report  # opened before the first step, as it may raise
         report.keep_goal(self.goal)
-        algorithm.budget = self.budget
+        algorithm.budget = self.goal.budget
         algorithm.stopped_by = self.goal.stopped_by(algorithm) if self.resumes else None
         result: dict[str, Any] = {}
         with stop_requests(self._on_signal), report.writing_in_background():
@@ -111,7 +93,7 @@ class TrainingSession:
                     raise
                 self._save(report.folder)
             elif report.folder is not None:
-                report.folder.write_learning_curve(run_name(algorithm), self.target_return)
+                report.folder.write_learning_curve(run_name(algorithm), self.goal.target_return)
             self._evaluate(result, report.folder)
             if self.signal is not None:
                 name = "Ctrl-C" if self.signal is signal.SIGINT else self.signal.name
@@ -152,7 +134,7 @@ class TrainingSession:
             before, clock_before = self.taken, algorithm.clock
             result = algorithm.train()
             # A run of env steps may begin with updates from data.
-            if self.taken == before and (self.budget == "num_updates" or algorithm.clock == clock_before):
+            if self.taken == before and (self.goal.budget == "num_updates" or algorithm.clock == clock_before):
                 raise self._no_step()
             evaluated, training = evaluation_return(result), result["env_runners"]["episode_return_mean"]
             evaluation = evaluation if evaluated is None else evaluated
@@ -169,7 +151,7 @@ class TrainingSession:
             return f"{metrics.updates:,} updates from data"
         rate = done / max(self.seconds, 1e-9)
         left = max(0, self.amount - done) / max(rate, 1e-9)
-        unit = "updates" if self.budget == "num_updates" else "steps"
+        unit = "updates" if self.goal.budget == "num_updates" else "steps"
         facts = [f"{done:,}/{self.amount:,} {unit}", f"{rate:,.0f}/s", f"return {return_text(training)}"]
         if evaluation is not None:
             facts.append(f"evaluation {return_text(evaluation)}")
@@ -192,7 +174,7 @@ class TrainingSession:
     def _no_step(self) -> RuntimeError:
         """Return the error for an iteration that took no step that ``budget`` counts."""
         expected, remedy = "samples env steps", "Call self.sample()"
-        if self.budget == "num_updates":
+        if self.goal.budget == "num_updates":
             expected, remedy = "takes updates from data", "Add them to self.metrics.updates"
         return RuntimeError(
             f"{type(self.algorithm).__name__}.training_step(): expected an iteration that {expected}, since learn() "
@@ -205,7 +187,7 @@ class TrainingSession:
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
-            folder.write_learning_curve(run_name(algorithm), self.target_return)
+            folder.write_learning_curve(run_name(algorithm), self.goal.target_return)
         elif self.signal is not None or algorithm.stopped_by is None:
             new = new_run_dir(type(algorithm).__name__, algorithm.config.env, algorithm.working_dir)
             self.checkpoint = algorithm.save(new / "checkpoint")

@@ -24,6 +24,7 @@ from algorithms.loggers.base import flatten
 from algorithms.loggers.csv import read_table
 from algorithms.ppo import PPOConfig
 from algorithms.run import progress as progress_module
+from algorithms.run.goal import Goal
 from algorithms.run.plotting import plot_runs
 from algorithms.run.run_folder import RunFolder, env_name, new_run_dir
 from algorithms.run.session import TrainingSession
@@ -108,7 +109,7 @@ def test_steps_are_counted_from_now_on(make: Make) -> None:
 
 def test_without_evaluation_the_training_return_ends_it(make: Make) -> None:
     algorithm = make()
-    session = TrainingSession(algorithm, 10_000, target_return=5)
+    session = TrainingSession(algorithm, Goal(10_000, 5))
     result = session.run()
     assert session.reached
     assert algorithm.env_steps < 10_000
@@ -117,7 +118,7 @@ def test_without_evaluation_the_training_return_ends_it(make: Make) -> None:
 
 def test_with_evaluation_only_its_return_ends_it(make: Make) -> None:
     algorithm = make(evaluation_interval=4)
-    session = TrainingSession(algorithm, 10_000, target_return=5)
+    session = TrainingSession(algorithm, Goal(10_000, 5))
     result = session.run()
     assert session.reached
     assert result["training_iteration"] == 4
@@ -125,13 +126,13 @@ def test_with_evaluation_only_its_return_ends_it(make: Make) -> None:
 
 
 def test_a_target_out_of_reach_is_not_reached(make: Make) -> None:
-    session = TrainingSession(make(evaluation_interval=1), 128, target_return=501)
+    session = TrainingSession(make(evaluation_interval=1), Goal(128, 501))
     session.run()
     assert not session.reached
 
 
 def test_no_episode_is_no_target_reached(make: Make) -> None:
-    session = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), 8, target_return=-1000)
+    session = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), Goal(8, -1000))
     assert math.isnan(session.run()["env_runners"]["episode_return_mean"])
     assert not session.reached
 
@@ -323,7 +324,7 @@ def test_an_env_that_changes_the_working_directory_takes_no_file_of_the_run_with
 ) -> None:
     algorithm = make(run_dir="run", checkpoint_interval=1, evaluation_interval=2, **moving)
     assert algorithm.config.run_dir == str(here / "run")
-    TrainingSession(algorithm, 192, evaluate_at_end=True).run()
+    TrainingSession(algorithm, Goal(192), evaluate_at_end=True).run()
     assert len(rows(here / "run")) == 4
     assert {"checkpoint", "best_checkpoint", "learning_curve.png"} <= {path.name for path in (here / "run").iterdir()}
 
@@ -358,7 +359,7 @@ def test_an_evaluation_at_the_end_is_logged_and_may_be_the_best(make: Make) -> N
         loggers=["jsonl", "csv", "tensorboard"],
         on_checkpoint=lambda algorithm, path: saved.append(path.name),
     )
-    session = TrainingSession(algorithm, 128, evaluate_at_end=True)
+    session = TrainingSession(algorithm, Goal(128), evaluate_at_end=True)
     result = session.run()
     assert session.evaluation is not None
     assert "evaluation" not in result
@@ -386,15 +387,15 @@ def test_an_evaluation_at_the_end_is_logged_and_may_be_the_best(make: Make) -> N
 
 def test_a_run_that_goes_on_keeps_the_row_of_the_evaluation(make: Make) -> None:
     with make(run_dir="run") as first:
-        TrainingSession(first, 64, evaluate_at_end=True).run()
+        TrainingSession(first, Goal(64), evaluate_at_end=True).run()
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
-        TrainingSession(resumed, 64, evaluate_at_end=True).run()
+        TrainingSession(resumed, Goal(128), evaluate_at_end=True).run()
     printed = [(row["training_iteration"], "evaluation/env_runners/num_episodes" in row) for row in rows("run")]
     assert printed == [(1, False), (1, True), (2, False), (2, True)]
 
 
 def test_the_evaluation_of_the_last_iteration_is_that_of_the_end(make: Make) -> None:
-    session = TrainingSession(make(run_dir="run", evaluation_interval=2), 128, evaluate_at_end=True)
+    session = TrainingSession(make(run_dir="run", evaluation_interval=2), Goal(128), evaluate_at_end=True)
     assert session.run()["evaluation"] is session.evaluation is not None
     assert len(rows("run")) == 2
 
@@ -402,12 +403,12 @@ def test_the_evaluation_of_the_last_iteration_is_that_of_the_end(make: Make) -> 
 def test_no_evaluation_at_the_end_where_no_episode_ends_or_a_signal_came(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), 4, evaluate_at_end=True)
+    short = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), Goal(4), evaluate_at_end=True)
     short.run()
     assert short.evaluation is None
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, signal.SIGINT)
-    stopped = TrainingSession(algorithm, 10_000, evaluate_at_end=True)
+    stopped = TrainingSession(algorithm, Goal(10_000), evaluate_at_end=True)
     stopped.run()
     assert stopped.evaluation is None
     assert len(rows("run")) == 2
@@ -419,7 +420,7 @@ def test_an_evaluation_that_fails_at_the_end_does_not_lose_the_run(make: Make) -
 
     algorithm = make(run_dir="run", on_evaluate_end=failing)
     with pytest.raises(RuntimeError, match="no more"):
-        TrainingSession(algorithm, 64, evaluate_at_end=True).run()
+        TrainingSession(algorithm, Goal(64), evaluate_at_end=True).run()
     assert load_checkpoint("run/checkpoint")["state"]["metrics"]["iterations"] == 1
     assert Path("run/learning_curve.png").exists()
 
@@ -478,7 +479,7 @@ def test_ctrl_c_without_run_dir_still_saves(
 ) -> None:
     algorithm = make()
     signal_during(algorithm, monkeypatch, signal.SIGINT)
-    session = TrainingSession(algorithm, 10_000)
+    session = TrainingSession(algorithm, Goal(10_000))
     session.run()
     assert session.signal is signal.SIGINT
     assert session.checkpoint is not None
