@@ -9,20 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import is_config_class, register_own
+from algorithms.cli.flags import CommandFlags, is_config_class, register_own
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.checkpoints import checkpoint_in
 from algorithms.run.results import read_result
 from algorithms.run.saved_settings import folders_below
 from algorithms.run.text import return_text
+from catalog.settings import setting
 from catalog_rl import closest, printable
 from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
+from rlmodule.modules.policy import Policy
 from rlmodule.sealed_folder import MANIFEST
 
-ALLOW = "Your modules that the checkpoint may import."
-"""Help text of the flag --allow."""
+
+class CheckpointFlags(CommandFlags):
+    """Base class for the flags of a command that reads CKPT."""
+
+    allow: list[str] | None = setting(None, "Your modules that the checkpoint may import.")
+
+
+class PolicyFlags(CheckpointFlags):
+    """Base class for the flags of a command that writes the policy of CKPT."""
+
+    module_id: str | None = setting(None, "Id of the policy to write, if the run has several.")
 
 
 def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
@@ -60,6 +71,14 @@ def best_seed(path: str) -> str:
         file=sys.stderr,
     )
     return str(best)
+
+
+def load_policy(path: str, flags: PolicyFlags) -> Policy:
+    """Return the policy of ``path``: a run, a checkpoint, a folder that ``policy.save()`` wrote, or the best run in a
+    folder with the runs of several seeds."""
+    allow = modules_in(flags.allow)
+    with allowing(allow):
+        return Policy.load(best_seed(path), module_id=flags.module_id, allow=allow)
 
 
 def modules_in(allow: Sequence[str] | None) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.algorithm import Algorithm
-from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules_in, saved_config_class
+from algorithms.cli.checkpoints import CheckpointFlags, allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, parse
+from algorithms.cli.flags import parse
 from algorithms.cli.values import environment
 from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
@@ -28,7 +28,7 @@ _UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "chec
 _OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
 
 
-class EvaluateFlags(CommandFlags):
+class EvaluateFlags(CheckpointFlags):
     """Play episodes with the policy of CKPT, and print their returns. CKPT is a checkpoint, or a run folder, which
     stands for its best checkpoint, or for its last checkpoint if no best one exists. A folder with the runs of several
     seeds stands for the best run. With --env, CKPT may be a folder that policy.save() wrote, or a run that learned from
@@ -45,7 +45,6 @@ class EvaluateFlags(CommandFlags):
     env: str | None = setting(
         None, "The env to play, for a saved policy, or for a run that has none; None takes that of the run."
     )
-    allow: list[str] | None = setting(None, ALLOW)
     json: bool = setting(False, "Print the result as JSON.")
 
 
@@ -153,12 +152,10 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> dict[str, Any]:
                 f"--env: expected an env with the spaces of the policy, {expected}, got {spaces}. Name another."
             )
         runner.set_module(module)
-        played, steps = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
+        _, summary = play(runner, flags.episodes, in_episodes=True, explore=flags.explore, progress=not flags.json)
     finally:
         runner.stop()
-    returns = [episode.episode_return for episode in played]
-    lengths = [episode.length for episode in played]
-    return {"env_runners": evaluation_summary(returns, lengths, steps)}
+    return {"env_runners": summary}
 
 
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:

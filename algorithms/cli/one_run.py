@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from algorithms.algorithm import Algorithm
-from algorithms.cli.checkpoints import ALLOW
+from algorithms.cli.checkpoints import CheckpointFlags
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
-from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
 from algorithms.run.goal import Budget, Goal, spent
@@ -32,7 +31,7 @@ NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
 """Default of ``--run-dir``, which means a new folder with such a name."""
 
 
-class TrainFlags(CommandFlags):
+class TrainFlags(CheckpointFlags):
     """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or your class or
     factory as my_module:name. A run that learns from --data alone needs none, except to evaluate in."""
 
@@ -83,7 +82,6 @@ class TrainFlags(CommandFlags):
         "until --num-env-steps are sampled in all, None being the goal it began with. The same command can restart a "
         "run that was killed, and ends with the exit code of the run.",
     )
-    allow: list[str] | None = setting(None, ALLOW)
     hints: bool = setting(True, "Print the commands and the code to go on with after the run.")
     quiet: bool = setting(False, "Print nothing but errors.")
 

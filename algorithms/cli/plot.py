@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import CommandFlags, parse
-from algorithms.run.plotting import METRIC_TEXTS, TRAINING_RETURN, plot_runs, table_of
+from algorithms.run.plotting import METRIC_TEXTS, TRAINING_RETURN, Aggregate, By, plot_runs, table_of
 from catalog.settings import setting
 
 
@@ -14,8 +13,8 @@ class PlotFlags(CommandFlags):
     """Draw the learning curve of each RUN: the mean or IQM of its seeds, with a band for their spread. RUN is a run
     folder, or a folder with a run folder for each seed."""
 
-    by: Literal["steps", "time"] = setting("steps", "The x axis: env steps, or the time that training took.")
-    aggregate: Literal["mean", "iqm"] = setting(
+    by: By = setting("steps", "The x axis: env steps, or the time that training took.")
+    aggregate: Aggregate = setting(
         "mean", "What to draw of the seeds: their mean, or the mean without the lowest and highest quarter (IQM)."
     )
     out: str = setting("plot.png", "The picture: .png, .pdf or .svg.")

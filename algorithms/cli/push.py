@@ -4,14 +4,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms.cli.checkpoints import ALLOW, allowing, best_seed, modules_in
+from algorithms.cli.checkpoints import PolicyFlags, load_policy
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, parse
+from algorithms.cli.flags import parse
 from catalog.settings import setting
-from rlmodule.modules.policy import Policy
 
 
-class PushFlags(CommandFlags):
+class PushFlags(PolicyFlags):
     """Write the policy of CKPT, with a model card, to the repository REPO (user/name) of the Hugging Face Hub. CKPT is
     a run, a checkpoint, a folder that policy.save() wrote, or one with the runs of several seeds."""
 
@@ -20,8 +19,6 @@ class PushFlags(CommandFlags):
     command: str | None = setting(None, "The command that trained the policy, for the card.")
     film: str | None = setting(None, "A video of an episode, an mp4 file.")
     private: bool = setting(False, "Make a new repository private.")
-    module_id: str | None = setting(None, "Id of the policy to write, if the run has several.")
-    allow: list[str] | None = setting(None, ALLOW)
 
 
 def push(args: Sequence[str]) -> int:
@@ -36,9 +33,7 @@ def push(args: Sequence[str]) -> int:
                 f"--evaluation: expected a file with JSON, got {flags.evaluation!r} ({error}). Type rlmodule evaluate "
                 f"{path} --json > evaluation.json."
             ) from error
-    allow = modules_in(flags.allow)
-    with allowing(allow):
-        policy = Policy.load(best_seed(path), module_id=flags.module_id, allow=allow)
+    policy = load_policy(path, flags)
     about = {"evaluation": evaluation, "env": flags.env, "command": flags.command, "film": flags.film}
     print(policy.push_to_hub(repo_id, **about, private=flags.private or None))
     return OK

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from algorithms.algorithm import Algorithm
-from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules_in
+from algorithms.cli.checkpoints import CheckpointFlags, allowing, find_checkpoint, modules_in
 from algorithms.cli.evaluate import objects_without_training
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, parse
+from algorithms.cli.flags import parse
 from algorithms.recording import record as record_played
 from algorithms.recording import record_replay
 from algorithms.run.progress import display
@@ -17,7 +17,7 @@ from algorithms.run.run_folder import run_name
 from catalog.settings import setting
 
 
-class RecordFlags(CommandFlags):
+class RecordFlags(CheckpointFlags):
     """Play with the policy of CKPT, and write what it saw and did as the data set DIR, for --data. CKPT is a
     checkpoint, or a run folder, which stands for its best checkpoint, or for its last one if no best one exists. Of
     several policies, each gets a folder below DIR."""
@@ -28,7 +28,6 @@ class RecordFlags(CommandFlags):
     from_replay: bool = setting(False, "Play nothing, and write the steps in the replay buffer of the last checkpoint.")
     format: Literal["own", "minari"] = setting("own", "Layout of the folder: this library's own, or that of Minari.")
     seed: int | None = setting(None, "Seed of the episodes; None takes the seed of the run.", ge=0)
-    allow: list[str] | None = setting(None, ALLOW)
 
 
 def record(args: Sequence[str]) -> int:

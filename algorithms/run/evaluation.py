@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -156,19 +157,15 @@ class Evaluation:
         :func:`play` counts, and return a summary of these episodes."""
         in_episodes = config.evaluation_duration_unit == "episodes"
         runner, count, explore = self._group.local_runner, config.evaluation_duration, config.evaluation_explore
-        counted, steps = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
+        counted, summary = play(runner, count, in_episodes=in_episodes, explore=explore, progress=progress)
         for episode in counted:
             self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
-        returns = [episode.episode_return for episode in counted]
-        lengths = [episode.length for episode in counted]
-        summary = evaluation_summary(returns, lengths, steps)
         # The return of an episode is the sum over its agents, which in a game of two sides says nothing about either.
-        by_agent: dict[Any, list[float]] = {}
-        by_module: dict[str, list[float]] = {}
+        by_agent, by_module = defaultdict[Any, list[float]](list), defaultdict[str, list[float]](list)
         for episode in counted:
             for finished in [] if episode.multi_agent is None else episode.multi_agent.finished:
-                by_agent.setdefault(finished.agent, []).append(finished.episode_return)
-                by_module.setdefault(finished.policy, []).append(finished.episode_return)
+                by_agent[finished.agent].append(finished.episode_return)
+                by_module[finished.policy].append(finished.episode_return)
         if by_agent:
             summary["agent_episode_returns_mean"] = {agent: fmean(values) for agent, values in by_agent.items()}
             summary["module_episode_returns_mean"] = {module: fmean(values) for module, values in by_module.items()}
@@ -219,8 +216,9 @@ def evaluation_summary(returns: Sequence[float], lengths: Sequence[float], num_e
 
 def play(
     runner: EnvRunner, count: int, *, in_episodes: bool, explore: bool, progress: bool
-) -> tuple[list[FinishedEpisode], int]:
-    """Begin new episodes, play ``count`` episodes or steps, and return the episodes that count and the number of steps.
+) -> tuple[list[FinishedEpisode], dict[str, Any]]:
+    """Begin new episodes, play ``count`` episodes or steps, and return the episodes that count and their
+    :func:`evaluation_summary`.
 
     Each env contributes an equal share of the episodes, because counting the first episodes to end over all envs would
     favour short episodes. A number of steps is rounded up to a multiple of the number of envs; all episodes that end
@@ -252,4 +250,6 @@ def play(
             done = len(counted) if in_episodes else min(steps, count)
             also = f", {steps:,} steps" if in_episodes else ""  # so that a line changes during long episodes
             show(done, f"evaluated {done:,}/{count:,} {unit}{also}")
-    return counted, steps
+    returns = [episode.episode_return for episode in counted]
+    lengths = [episode.length for episode in counted]
+    return counted, evaluation_summary(returns, lengths, steps)
