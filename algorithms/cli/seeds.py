@@ -83,16 +83,14 @@ class Runs:
 
     Attributes:
         folder: The folder in which each run has a folder.
-        ended: Seed → exit code of each run that has ended.
-        results: Seed → wall time of each run that went on to its end, and what it reached.
+        ended: Seed → the process of each run that has ended.
         stopped_by: The signal that asked the runs to stop; None if there was none.
     """
 
     def __init__(self, plan: TrainPlan, args: Sequence[str]) -> None:
         self.plan, self.args = plan, _of_every_seed(args)
         self.folder = Path(str(plan.config.run_dir)).absolute()  # an env may change the working directory
-        self.ended: dict[int, int] = {}
-        self.results: dict[int, tuple[float, RunResult]] = {}
+        self.ended: dict[int, Job] = {}
         self.stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
@@ -108,8 +106,7 @@ class Runs:
             return jobs.start(f"seed {seed}", words)
 
         with Jobs(self.plan.flags.jobs, None if is_alone else _print_line) as jobs:
-            for seed, job in jobs.run_all(self.plan.seeds, start):
-                self._note(seed, job)
+            self.ended = dict(jobs.run_all(self.plan.seeds, start))
             self.stopped_by = jobs.stopped_by
 
     @property
@@ -117,19 +114,23 @@ class Runs:
         """The exit code of the command, as :func:`train_seeds` returns it."""
         if self.stopped_by is not None:
             return INTERRUPTED if self.stopped_by is signal.SIGINT else TERMINATED
-        return OK if all(code == OK for code in self.ended.values()) else FAILED
+        return OK if all(job.exit_code == OK for job in self.ended.values()) else FAILED
 
     def table(self) -> Iterator[str]:
         """Yield the lines of the table: the result of each run, and their mean."""
         yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
         known = list[float]()
         for seed in sorted(self.plan.seeds):
-            if seed not in self.results:
-                yield f"{seed:>6}  {_how_it_ended(self.ended.get(seed))}"
+            job = self.ended.get(seed)
+            if job is None:
+                yield f"{seed:>6}  not started"
                 continue
-            seconds, result = self.results[seed]
-            missed = "  target missed" if self.ended[seed] == FAILED else ""
-            figure, time = return_text(result.final_return), duration_text(seconds)
+            result = self._result(seed, job)
+            if result is None:
+                yield f"{seed:>6}  {_how_it_ended(job)}"
+                continue
+            missed = "  target missed" if job.exit_code == FAILED else ""
+            figure, time = return_text(result.final_return), duration_text(job.seconds)
             yield f"{seed:>6}  {figure:>10}  {result.clock:>12,}  {time:>8}{missed}"
             if not math.isnan(result.final_return):
                 known.append(result.final_return)
@@ -137,18 +138,15 @@ class Runs:
             spread = f"{return_text(statistics.stdev(known))} (standard deviation of {len(known)} seeds)"
             yield f"  mean  {return_text(statistics.mean(known)):>10} ± {spread}"
 
-    def _note(self, seed: int, job: Job) -> None:
-        """Note how a process has ended, and what its run has reached unless an error ended it early."""
-        assert job.exit_code is not None
-        self.ended[seed] = job.exit_code
+    def _result(self, seed: int, job: Job) -> RunResult | None:
+        """Return what the run of a seed has reached, or None if an error or a signal ended it early."""
         try:
             result = read_result(self.folder / f"seed-{seed}")
         except ValueError:
-            return
+            return None
         done = result.updates if self.plan.budget == "num_updates" else result.env_steps
         missed_target = job.exit_code == FAILED and self.plan.flags.target_return is not None
-        if job.exit_code == OK or (missed_target and done >= self.plan.amount):
-            self.results[seed] = job.seconds, result
+        return result if job.exit_code == OK or (missed_target and done >= self.plan.amount) else None
 
 
 def _print_line(name: str, line: str) -> None:
@@ -168,9 +166,8 @@ def _of_every_seed(args: Sequence[str]) -> list[str]:
     return kept
 
 
-def _how_it_ended(code: int | None) -> str:
-    if code is None:
-        return "not started"
+def _how_it_ended(job: Job) -> str:
+    code = job.process.returncode
     if code in (TERMINATED, -signal.SIGTERM):
         return "stopped, and saved" if code == TERMINATED else "stopped before it began"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"failed (exit code {code})"

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
@@ -85,16 +85,14 @@ class Jobs:
         self._requests.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         try:
             for job in self.running:
                 job.process.terminate()
             while self.running:
                 self.wait()
         finally:
-            self._requests.__exit__(kind, error, trace)
+            self._requests.__exit__(*exc_info)
 
     @property
     def has_room(self) -> bool:
@@ -139,17 +137,14 @@ class Jobs:
                 yield item_of.pop(job), job
 
     def wait(self, timeout: float | None = None) -> list[Job]:
-        """Wait until a job ends, or for ``timeout`` seconds. Return the jobs that have ended, which no longer run."""
-        ended: list[Job] = []
+        """Wait until a job ends, or for ``timeout`` seconds. Return the job that has ended, which no longer runs, in a
+        list, which is empty if none has."""
         try:
-            ended.append(self._ended.get(timeout=timeout))
-            while True:
-                ended.append(self._ended.get_nowait())
+            job = self._ended.get(timeout=timeout)
         except queue.Empty:
-            pass
-        for job in ended:
-            self.running.remove(job)
-        return ended
+            return []
+        self.running.remove(job)
+        return [job]
 
     def _follow(self, job: Job) -> None:
         """Read the output of ``job`` until it ends."""

@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from algorithms import Algorithm
 from algorithms.cli import main
 from algorithms.cli.seeds import Runs, seeds_of
 from algorithms.cli.train import train_plan
+from algorithms.run.jobs import Job
 from algorithms.run.results import RunResult
 from algorithms.run.text import return_text
 
@@ -146,14 +149,18 @@ def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
     assert "mean" not in out
 
 
-def test_the_table_of_runs_worked_by_hand() -> None:
-    runs = Runs(train_plan([*PPO[1:], "--seed", "1..5"]), [])
-    runs.ended = {3: 1, 1: 0, 2: 0, 4: -9}
-    runs.results = {
-        3: (61.4, RunResult(490.0, 100_352, 0, "")),
-        1: (59.6, RunResult(480.0, 100_352, 0, "")),
-        2: (0.1, RunResult(math.nan, 0, 4, "")),
+def test_the_table_of_runs_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = {
+        "seed-3": RunResult(490.0, 100_352, 0, ""),
+        "seed-1": RunResult(480.0, 100_352, 0, ""),
+        "seed-2": RunResult(math.nan, 0, 4, ""),
+        "seed-4": RunResult(470.0, 64, 0, ""),
     }
+    monkeypatch.setattr("algorithms.cli.seeds.read_result", lambda run: reached[run.name])
+    runs = Runs(train_plan([*PPO[1:], "--seed", "1..5", "--target-return", "485"]), [])
+    for seed, exit_code, seconds in ((3, 1, 61.4), (1, 0, 59.6), (2, 0, 0.1), (4, -9, 7.0)):
+        process: Any = SimpleNamespace(returncode=exit_code)
+        runs.ended[seed] = Job("", process, seconds=seconds)
     assert list(runs.table()) == [
         "\n  seed      return         steps      time",
         "     1         480       100,352      1:00",
