@@ -24,6 +24,7 @@ from catalog.settings import settings_of
 from catalog_rl import closest
 
 _OWN = ("seed", "run_dir")  # settings that are among the command's own flags
+NO_PRESET = Preset(DEFAULT_STEPS, reached="")
 
 
 def train(args: Sequence[str]) -> int:
@@ -89,7 +90,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     _refuse_contradictions(flags, seeds)
 
     env: dict[str, Any] = {}
-    preset, begun_with = None, str(checkpoint or flags.config)
+    preset, begun_with = NO_PRESET, str(checkpoint or flags.config)
     if flags.load is None and flags.config is None:
         env = {"env": environment(envs[0]) if envs else None}
         preset, origin = preset_of(algo, env["env"], flags.preset)
@@ -99,7 +100,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         replaced = {name: value for name, value in typed.items() if name in known} | env
         config = _saved_config(algo, checkpoint, content, allow, replaced)
     else:
-        config = algo(**(preset.settings if preset else {})).update(env)
+        config = algo(**preset.settings).update(env)
 
     folder = _folder_of_run(flags, checkpoint)
     run_dir = flags.run_dir if folder is None or flags.run_dir != NEW_RUN_DIR else str(folder)
@@ -126,7 +127,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
 
 
 def budget_of(
-    num_env_steps: int | None, num_updates: int | None, config: AlgorithmConfig, preset: Preset | None
+    num_env_steps: int | None, num_updates: int | None, config: AlgorithmConfig, preset: Preset
 ) -> tuple[Budget, int]:
     """Return what a run counts, and how much of it is to be done from now on. The numbers are those that were typed,
     or None."""
@@ -134,7 +135,7 @@ def budget_of(
         return "num_updates", num_updates
     if num_env_steps is None and not (config.can_sample and config.env is not None):
         return "num_updates", DEFAULT_UPDATES
-    return "num_env_steps", num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+    return "num_env_steps", num_env_steps or preset.num_env_steps
 
 
 def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
@@ -239,10 +240,10 @@ def _to_resume(flags: TrainFlags) -> Path | None:
     return None if checkpoint == run else checkpoint  # the folder itself stands for no checkpoint
 
 
-def preset_of(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
+def preset_of(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset, str]:
     """Return the preset that the flag ``--preset`` selects, and a text that describes it. ``chosen`` is the flag's
-    value: the name of a preset, "auto" for that of ``env`` if there is one, or "none". Without a preset, return None
-    and a text on the defaults. Raise ``UsageError`` if ``chosen`` names no preset."""
+    value: the name of a preset, "auto" for that of ``env`` if there is one, or "none". Without a preset, return
+    one without settings, and a text on the defaults. Raise ``UsageError`` if ``chosen`` names no preset."""
     defaults = f"the defaults of {algo().algo_class.__name__}"
     env_id = env if chosen == "auto" else chosen
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)
@@ -251,7 +252,7 @@ def preset_of(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Prese
         how += " reached" if preset.measured else ""
         return preset, f"the preset of {env_id}: {how} {preset.reached}, after {preset.num_env_steps:,} steps"
     if chosen in ("auto", "none"):
-        return None, defaults
+        return NO_PRESET, defaults
     choices = ("auto", "none", *algo.presets)
     raise UsageError(
         f"--preset: expected one of {', '.join(choices)}, got {chosen!r}. Choose one.{closest(chosen, choices)}"

@@ -92,7 +92,7 @@ def tune_plan(args: Sequence[str]) -> TunePlan:
     )
     env = environment(envs[0]) if envs else None
     preset, _ = preset_of(algo, env, flags.preset)
-    config = algo(**(preset.settings if preset else {})).update({"env": env})
+    config = algo(**preset.settings).update({"env": env})
     config.update(changed_settings(typed, config))
     search = flags.search or []
     if search == ["default"]:
@@ -104,14 +104,13 @@ def tune_plan(args: Sequence[str]) -> TunePlan:
 def tune(args: Sequence[str]) -> int:
     """Run ``rlmodule tune``; return its exit code."""
     plan = tune_plan(args)
-    flags, amount = plan.flags, plan.amount
+    flags = plan.flags
     if flags.pbt is not None:
         return _train_population(plan)
     study = tune_settings(
         plan.config,
         plan.search,
-        num_env_steps=amount if plan.budget == "num_env_steps" else None,
-        num_updates=amount if plan.budget == "num_updates" else None,
+        **{plan.budget: plan.amount},
         trials=flags.trials,
         jobs=flags.jobs,
         seeds=flags.seeds,

@@ -22,6 +22,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
+from algorithms.presets import Preset
 from algorithms.run.goal import read_goal
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
@@ -454,7 +455,7 @@ def test_steps_that_are_typed_replace_the_goal(
     assert main([*more, "--num-env-steps", "64"]) == 0
     assert json.loads(Path("run/run.json").read_text())["goal"] == {"num_env_steps": 192, "target_return": None}
     assert "steps       64 more\n" in capsys.readouterr().out
-    monkeypatch.setattr("algorithms.cli.train.DEFAULT_STEPS", 64)
+    monkeypatch.setattr("algorithms.cli.train.NO_PRESET", Preset(64, reached=""))
     assert main(more) == 0
     assert "steps       64 more, as the run's goal of 192 is reached\n" in capsys.readouterr().out
     assert steps_logged("run") == [64, 128, 192, 256]
