@@ -112,22 +112,26 @@ def _whole(text: str) -> int:
 
 def _read_one(flag: str, hint: Any, text: str) -> Any:
     parts = union_members(hint)
+    choices = [word for part in parts if _kind(part) is Literal for word in get_args(part)]
+    if text in choices:
+        return text
     for part in parts:
+        kind = _kind(part)
         with suppress(ValueError):
-            if part in (int, float):
-                return _whole(text) if part is int else float(text)
-            if _kind(part) is Literal and text in get_args(part):
-                return text
-            if _kind(part) in _CODE and ":" in text:
+            if kind is int:
+                return _whole(text)
+            if kind is float:
+                return float(text)
+            if kind in _CODE and ":" in text:
                 return imported(flag, text)
-            if _kind(part) in _CONTAINERS:
+            if kind in _CONTAINERS:
                 return json.loads(_UNDERSCORES.sub(lambda match: match[1] or "", text))
     if str in parts and not (text.startswith(("[", "{")) and {*parts} - {str, NoneType}):
         return text
-    if item_of(hint) is str and re.fullmatch(r"\w+", text) and not any(_kind(part) is Literal for part in parts):
+    if item_of(hint) is str and re.fullmatch(r"\w+", text) and not choices:
         return [text]
     raise UsageError(
         f"{flag}: expected {type_text(hint)}, got {text!r}. Type all digits of a number, one word per item of a list, "
         "other lists and dicts as JSON in 'single quotes', and code as my_module:Name."
-        f"{closest(text, [word for part in parts if _kind(part) is Literal for word in get_args(part)])}"
+        f"{closest(text, choices)}"
     )
