@@ -118,6 +118,9 @@ class AlgorithmConfig(
             )
         return cls(env=env_id, **preset.settings)
 
+    not_for_learners: ClassVar[tuple[str, ...]] = (*CALLBACK_SETTINGS, "env", "loggers")
+    """Settings that learners do not read, and that may be too large for other processes, or not picklable."""
+
     can_sample: ClassVar[bool] = True
     """Whether the algorithm can sample env steps to learn from."""
 
@@ -164,10 +167,9 @@ class AlgorithmConfig(
         return self.copy().update(changed).freeze()
 
     def for_learners(self) -> Self:
-        """Return a frozen copy for learners in other processes. Its env, callbacks and loggers, which may not be
-        picklable, are None."""
-        changed = dict.fromkeys((*CALLBACK_SETTINGS, "env", "loggers"))
-        return self.copy().update(changed).freeze()
+        """Return a frozen copy for learners in other processes. The settings
+        :attr:`not_for_learners` are None."""
+        return self.copy().update(dict.fromkeys(self.not_for_learners)).freeze()
 
     @property
     def model_config_class(self) -> type[DefaultModelConfig]:

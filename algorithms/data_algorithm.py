@@ -6,8 +6,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from typing_extensions import Self
-
 from algorithms.algorithm import Algorithm
 from algorithms.multi_agent_config import MultiAgentConfig
 from algorithms.ops.rewards import clipped_rewards
@@ -56,6 +54,8 @@ class DataConfig(DataTraining, Offline, MultiAgentConfig):
     training = Section(DataTraining)
     offline = Section(Offline)
 
+    not_for_learners = (*MultiAgentConfig.not_for_learners, "data")
+
     @property
     def data_by_module(self) -> dict[str, str | Dataset]:
         """The setting ``data`` as a dict by module id; empty if it is None."""
@@ -79,9 +79,6 @@ class DataConfig(DataTraining, Offline, MultiAgentConfig):
         if config.data is not None:
             config.data = absolute if isinstance(config.data, Mapping) else absolute[DEFAULT_MODULE_ID]
         return super(DataConfig, config).build()
-
-    def for_learners(self) -> Self:
-        return super().for_learners().copy().update({"data": None}).freeze()
 
     def get_rollout_fragment_length(self) -> int:
         """Return the number of steps per env in each rollout: the setting ``rollout_fragment_length``. If that is None,

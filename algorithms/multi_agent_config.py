@@ -59,6 +59,13 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
 
     multi_agent = Section(MultiAgent)
 
+    not_for_learners = (
+        *AlgorithmConfig.not_for_learners,
+        "policies",
+        "policy_mapping_fn",
+        "evaluation_policy_mapping_fn",
+    )
+
     sections_of_a_policy: ClassVar[tuple[str, ...]] = ("training",)
     """Sections whose settings ``policy_overrides`` can change for a single policy, except ``settings_of_the_run``."""
 
@@ -79,10 +86,6 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
     def for_module(self, module_id: str) -> Self:
         changed = self.policy_overrides.get(module_id)
         return self.copy().update(changed).freeze() if changed else self
-
-    def for_learners(self) -> Self:
-        functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
-        return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
 
     def for_runners(self) -> Any:
         settings = super().for_runners()
@@ -138,9 +141,8 @@ class MultiAgentConfig(MultiAgent, AlgorithmConfig):
         if isinstance(league := values.get("league"), Mapping):
             values["league"] = League(**league)
         checked, known = super()._checked(values, where, section), settings_of(cls)
-        of_the_run = cls.settings_of_the_run
-        policy_sections = cls.sections_of_a_policy
-        allowed = [name for name, item in known.items() if item.section in policy_sections and name not in of_the_run]
+        of_policies = [name for name, item in known.items() if item.section in cls.sections_of_a_policy]
+        allowed = [name for name in of_policies if name not in cls.settings_of_the_run]
         for policy_id, changed in checked.get("policy_overrides", {}).items():
             place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
             for name in changed:
