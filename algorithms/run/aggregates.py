@@ -139,7 +139,7 @@ class Comparison:
         return max(math.ceil(self.num_runs * (half / abs(self.difference)) ** 2), self.num_runs + 1, FEWEST_RUNS)
 
 
-def compare(scores: Scores, others: Scores, *, replicates: int = REPLICATES, seed: int = 0) -> Comparison:
+def compare(scores: Scores, others: Scores, *, replicates: int = REPLICATES) -> Comparison:
     """Compare scores with ``others`` in the same tasks, in the same order. Scores of several tasks must be on one
     scale, such as that from random to an expert.
 
@@ -153,18 +153,18 @@ def compare(scores: Scores, others: Scores, *, replicates: int = REPLICATES, see
     def gap(x: Scores, y: Scores) -> Floats:
         return iqm(x) - iqm(y)
 
-    low, high = bootstrap_interval(gap, scores, others, replicates=replicates, seed=seed)
+    low, high = bootstrap_interval(gap, scores, others, replicates=replicates)
     return Comparison(
         difference=float(gap(scores, others)),
         low=float(low),
         high=float(high),
         probability=float(probability_of_improvement(scores, others)),
-        p_value=permutation_test(scores, others, seed=seed),
+        p_value=permutation_test(scores, others),
         num_runs=min(len(task) for task in (*scores, *others)),
     )
 
 
-def permutation_test(scores: Scores, others: Scores, *, seed: int = 0) -> float:
+def permutation_test(scores: Scores, others: Scores) -> float:
     """Return the share of ways to split the runs of each task into two sets for which the probability of improvement is
     at least as far from a half as it is. With few runs of a single task, try all ways."""
     pools = [np.concatenate([x, y]) for x, y in zip(scores, others, strict=True)]
@@ -175,7 +175,7 @@ def permutation_test(scores: Scores, others: Scores, *, seed: int = 0) -> float:
         orders = [np.stack([np.concatenate([first, np.setdiff1d(runs, first)]) for first in chosen])]
         num_extra = 0
     else:
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         orders = [rng.permuted(np.tile(np.arange(len(pool)), (MOST_SPLITS, 1)), axis=1) for pool in pools]
         num_extra = 1  # the split that there is
     split = [pool[order] for pool, order in zip(pools, orders, strict=True)]

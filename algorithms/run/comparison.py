@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,12 +28,12 @@ def ranges_of(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     found = {}
     for text in texts:
         env, _, ends = text.rpartition("=")
-        numbers = re.fullmatch(r"(-?[\d.e+]+)\.\.(-?[\d.e+]+)", ends)
+        low_text, _, high_text = ends.partition("..")
         try:
-            low, high = map(float, numbers.groups()) if numbers else (0.0, 0.0)
+            low, high = float(low_text), float(high_text)
         except ValueError:
             low = high = 0.0
-        if not env or low == high:
+        if not env or low == high or not math.isfinite(high - low):
             raise ValueError(
                 f"normalize: expected ENV=LOW..HIGH with two numbers that differ, got {text!r}. Write "
                 "Pendulum-v1=-1400..-150, say: the returns of random actions and of an expert."
