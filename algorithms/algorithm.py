@@ -17,7 +17,7 @@ from typing_extensions import Never, Self
 
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.callbacks import CallbackCaller, drop_rows_of
-from algorithms.run.checkpoints import load_algorithm, save_algorithm
+from algorithms.run.checkpoints import checkpoint_content, load_algorithm, prepare_content
 from algorithms.run.evaluation import Evaluation, evaluation_config
 from algorithms.run.goal import Budget, StoppedBy, goal_from_now
 from algorithms.run.metrics import RunMetrics
@@ -103,15 +103,15 @@ class Algorithm(ABC):
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
         self._policy_stream = torch_stream(self.run_seed, "policy")
-        if config.is_multi_agent:
+        if self._changes is None:
+            self.policies: Any = {DEFAULT_MODULE_ID: Policy(runners.module, self._policy_stream)}
+        else:
             from algorithms.run.policies import policies_of  # imports much that only several agents need
 
-            self.policies: Any = policies_of(self, self._policy_stream)
-        else:
-            self.policies = {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, self._policy_stream)}
-        if self._changes is not None and (league := self._changes.league) is not None:
-            self._callbacks.add(league, "league")
-            league.take_snapshot(self)
+            self.policies = policies_of(self, self._policy_stream)
+            if (league := self._changes.league) is not None:
+                self._callbacks.add(league, "league")
+                league.take_snapshot(self)
         threads = Threads(config, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
 
@@ -209,24 +209,21 @@ class Algorithm(ABC):
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
 
     def _next_rollouts(self) -> list[Rollout]:
-        """Return the rollouts that were begun ahead, or else sample new ones."""
-        if self.env_runner_group.is_asked:
-            return self._take_ahead()
+        """Return the rollouts that were begun ahead, without the rows of modules that were removed or replaced since
+        then, or else sample new ones."""
+        runners = self.env_runner_group
+        if runners.is_asked:
+            rollouts = runners.take()
+            drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
+            return rollouts
         self.before_sampling()
-        return self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
+        return runners.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
 
     def _begin_ahead(self) -> None:
         """Let the env runners begin the next rollouts with the current weights."""
         self.before_sampling()
         self._modules_ahead = {*self.learner_group.module.items()}
         self.env_runner_group.ask(self._rollout_length, policy_version=self.learner_group.num_updates)
-
-    def _take_ahead(self) -> list[Rollout]:
-        """Return the rollouts that :meth:`_begin_ahead` began, without the rows of modules that were removed or
-        replaced since then."""
-        rollouts = self.env_runner_group.take()
-        drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
-        return rollouts
 
     def before_sampling(self) -> None:
         """Prepare the modules for the next rollouts. Called before the env runners begin them, when ``env_steps`` is
@@ -420,7 +417,7 @@ class Algorithm(ABC):
             ValueError: If a weight is NaN or infinite.
             OSError: If the folder cannot be written.
         """
-        written = save_algorithm(self, path)
+        written = prepare_content(checkpoint_content(self))(path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content
@@ -40,8 +40,7 @@ class CheckpointWriter:
 
     def __init__(self, algorithm: Algorithm, keep: int) -> None:
         self._algorithm, self._keep = algorithm, keep
-        self._thread: Thread | None = None
-        self._done: list[tuple[Path, Exception | None]] = []
+        self._written: list[tuple[Path, Future[Any]]] = []
         self.num_failed = self._failed_in_a_row = 0
 
     def start(self, last: Path | None, best: Path | None) -> None:
@@ -53,7 +52,9 @@ class CheckpointWriter:
         try:
             content = checkpoint_content(self._algorithm)
         except NotFinite as error:
-            self._done += [(path, error) for path in (last, best) if path is not None]
+            failed = Future[Any]()
+            failed.set_exception(error)
+            self._written = [(path, failed) for path in (last, best) if path is not None]
             return
         waits = last is not None and "replay" in content
         write_last = None if last is None else prepare_content(content, copy=not waits)
@@ -66,19 +67,9 @@ class CheckpointWriter:
             # Without a replay buffer, both checkpoints are the same, and one copy of the tensors is enough.
             write_best = prepare_content(content, copy=True) if write_last is None or waits else write_last
             jobs.append((best, write_best))
-        self._thread = Thread(target=self._write, args=(jobs,), name="checkpoint writer")
-        self._thread.start()
-        if waits:
-            self._thread.join()
-
-    def _write(self, jobs: list[tuple[Path, Callable[..., Any]]]) -> None:
-        for path, write in jobs:
-            try:
-                write(path)
-            except Exception as error:  # raised by finish()
-                self._done.append((path, error))
-            else:
-                self._done.append((path, None))
+        thread = ThreadPoolExecutor(1, "checkpoint writer")
+        self._written = [(path, thread.submit(write, path)) for path, write in jobs]
+        thread.shutdown(wait=waits)  # the thread ends once all is written
 
     def finish(self, *, most_failed: int = MOST_FAILED_IN_A_ROW) -> list[tuple[Path, bool]]:
         """Wait until the checkpoints are written. Return each path, and whether it was written. Log failures.
@@ -90,11 +81,8 @@ class CheckpointWriter:
             OSError, NotFinite: If ``most_failed`` checkpoints in a row could not be written, or had weights that are
                 NaN or infinite. An error of any other type is raised at the first failure.
         """
-        if self._thread is not None:
-            if self._thread.ident is not None:  # Ctrl-C may come before the thread has started
-                self._thread.join()
-            self._thread = None
-        done, self._done = self._done, []
+        done = [(path, written.exception()) for path, written in self._written]
+        self._written = []
         for _, error in done:
             self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
             if error is None:

@@ -90,11 +90,6 @@ def run_folder_of(checkpoint: Path) -> Path | None:
 # --- save -------------------------------------------------------------------------------------------------------------
 
 
-def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
-    """Write a checkpoint; see :meth:`algorithms.Algorithm.save`."""
-    return prepare_content(checkpoint_content(algorithm))(path)
-
-
 def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
     """Return the content of a checkpoint of ``algorithm``. The tensors share the algorithm's memory. The first time for
     an algorithm, warn if a setting names a class or function of the running script, which other programs cannot import.

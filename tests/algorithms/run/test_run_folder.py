@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import gymnasium as gym
@@ -28,7 +27,6 @@ from algorithms.loggers import csv, jsonl
 from algorithms.loggers.csv import read_table
 from algorithms.loggers.jsonl import read_rows
 from algorithms.ppo import PPO, PPOConfig
-from algorithms.run.checkpoint_writer import CheckpointWriter
 from algorithms.run.run_folder import best_return_in, lock_folder
 from rlmodule import checkpoint
 from rlmodule.checkpoint import load_checkpoint
@@ -508,9 +506,3 @@ def test_a_damaged_run_json_does_not_keep_a_run_from_going_on(tmp_path: Path, te
     with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
         resumed.learn(num_env_steps=8)
     assert json.loads((tmp_path / "run.json").read_text())["algorithm"] == "PPO"
-
-
-def test_a_checkpoint_that_was_interrupted_before_its_thread_started_is_not_waited_for() -> None:
-    writer = CheckpointWriter(Any, 1)  # type: ignore[arg-type]
-    writer._thread = Thread(target=print)
-    assert writer.finish() == []
