@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 from algorithms.algorithm import Algorithm
@@ -155,14 +155,13 @@ class StreamAlgorithm(Algorithm):
 def _joined(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Return the total seconds of each phase of the updates, and all other numbers by module id."""
     timers: dict[str, float] = {}
-    numbers: dict[str, dict[str, list[float]]] = {}
+    numbers = defaultdict[str, defaultdict[str, list[float]]](lambda: defaultdict(list))
     for result in results:
         for phase, seconds in result.pop("timers").items():
             timers[phase] = timers.get(phase, 0.0) + seconds
         for module_id, reported in result.items():
-            of_module = numbers.setdefault(module_id, {})
             for name, number in reported.items():
-                of_module.setdefault(name, []).append(number)
+                numbers[module_id][name].append(number)
     joined = {
         module_id: {name: _number(name, values) for name, values in of_module.items()}
         for module_id, of_module in numbers.items()

@@ -81,26 +81,24 @@ def check_sizes(
     """
     state = content["state"]
     settings = vars(config)
-    asked: dict[str, int] = {name: settings[name] or 0 for name in MOST}
-    allowed: dict[str, int] = dict(MOST)
+    # name of a setting → what it asks for, and what is allowed
+    limits = {name: (settings[name] or 0, most) for name, most in MOST.items()}
     if "num_env_runners" not in given:
-        asked["num_envs_per_env_runner"] = max(1, config.num_env_runners) * config.num_envs_per_env_runner
-        allowed["num_envs_per_env_runner"] = _num_envs(state["env_runners"])
+        num_envs = max(1, config.num_env_runners) * config.num_envs_per_env_runner
+        limits["num_envs_per_env_runner"] = num_envs, _num_envs(state["env_runners"])
     if state["evaluation"] is not None:
-        allowed["evaluation_num_envs"] = _num_envs(state["evaluation"])
+        limits["evaluation_num_envs"] = config.evaluation_num_envs or 0, _num_envs(state["evaluation"])
     if "agents" in content:
         for name in {"env_config", "evaluation_env_config"} - given.keys():
             num_agents = (settings[name] or {}).get("num_agents")
             if isinstance(num_agents, int):  # the env decides what it means
-                asked[f"{name}['num_agents']"] = num_agents
-                allowed[f"{name}['num_agents']"] = MOST_AGENTS
+                limits[f"{name}['num_agents']"] = num_agents, MOST_AGENTS
     for name in ("model_config", "rl_module_spec", *config.net_settings):
         numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int)]
-        asked[name] = max(numbers, default=0)
-        allowed[name] = most_units(weights)
-    for name, count in asked.items():
-        if name not in given and count > allowed[name]:
-            raise ValueError(f"expected {name} of at most {allowed[name]:,}, got {count:,}")
+        limits[name] = max(numbers, default=0), most_units(weights)
+    for name, (count, most) in limits.items():
+        if name not in given and count > most:
+            raise ValueError(f"expected {name} of at most {most:,}, got {count:,}")
 
 
 def _num_envs(state: Mapping[str, Mapping[str, Any]]) -> int:

@@ -19,11 +19,11 @@ from rlmodule.data.rollout import Rollout
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 """Phases of sampling. The ``stats`` of a rollout hold the seconds that each phase took."""
 
-COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
-"""Attributes of :class:`RunMetrics` that a checkpoint holds."""
-
 LATER_COUNTERS = {"evaluated_at": None, "learning_stopped": False, "updates": 0, "unlogged": ()}
-"""More of them, which checkpoints of earlier versions lack, with the values that these then get."""
+"""Attributes of :class:`RunMetrics` that checkpoints of earlier versions lack, with the values that they then get."""
+
+COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation", *LATER_COUNTERS)
+"""All attributes of :class:`RunMetrics` that a checkpoint holds."""
 
 
 class Result(dict[str, Any]):
@@ -203,7 +203,7 @@ class RunMetrics:
 
     def get_state(self) -> dict[str, Any]:
         """Return the counters and the recent episodes as JSON values."""
-        counters = {name: vars(self)[name] for name in (*COUNTERS, *LATER_COUNTERS)}
+        counters = {name: vars(self)[name] for name in COUNTERS}
         lists = {"unlogged": self.unlogged, "returns": self._returns, "lengths": self._lengths}
         return counters | {name: list(values) for name, values in lists.items()}
 
@@ -219,7 +219,7 @@ class RunMetrics:
                 f"state/metrics/unlogged: expected at most {MOST_FAILED_IN_A_ROW} results, whose clock and seconds are "
                 f"numbers, got {rows!s:.80}"
             )
-        vars(self).update({name: state[name] for name in (*COUNTERS, *LATER_COUNTERS)})
+        vars(self).update({name: state[name] for name in COUNTERS})
         self.unlogged = tuple(rows)
         self._begin()
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):

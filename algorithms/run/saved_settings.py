@@ -99,7 +99,6 @@ class SavedSettings:
         self.run_seed: int = content["run_seed"]
         self._config: dict[str, Any] = _plain(content["config"])
         self._encoded_specs = {module_id: saved.get("spec") for module_id, saved in content["modules"].items()}
-        self._specs = {module_id: _plain(spec) for module_id, spec in self._encoded_specs.items()}
 
     def get(self, name: str, module_id: str, default: Any) -> Any:
         """Return the setting ``name`` of the module ``module_id``. Return ``default`` if the checkpoint is older than
@@ -118,11 +117,11 @@ class SavedSettings:
     def changed_in_net(self, module_id: str, module: RLModule) -> dict[str, str]:
         """Return the model settings of ``module`` that differ from those that ``module_id`` was saved with: the path of
         each, such as ``functions['value']['fcnet_hiddens']``, and its name."""
-        saved = self._specs.get(module_id)
+        saved = self._encoded_specs.get(module_id)
         if saved is None:
             return {}
-        now = _plain(encode(RLModuleSpec.of(module)))
-        before, after = (dict(_model_settings(spec[MODEL] or {})) for spec in (saved, now))
+        specs = saved, encode(RLModuleSpec.of(module))
+        before, after = (dict(_model_settings(_plain(spec)[MODEL] or {})) for spec in specs)
         return {path: name for path, (name, _) in (before | after).items() if before.get(path) != after.get(path)}
 
 
