@@ -209,21 +209,24 @@ class Algorithm(ABC):
         return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
 
     def _next_rollouts(self) -> list[Rollout]:
-        """Return the rollouts that were begun ahead, without the rows of modules that were removed or replaced since
-        then, or else sample new ones."""
-        runners = self.env_runner_group
-        if runners.is_asked:
-            rollouts = runners.take()
-            drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
-            return rollouts
+        """Return the rollouts that were begun ahead, or else sample new ones."""
+        if self.env_runner_group.is_asked:
+            return self._take_ahead()
         self.before_sampling()
-        return runners.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
+        return self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
 
     def _begin_ahead(self) -> None:
         """Let the env runners begin the next rollouts with the current weights."""
         self.before_sampling()
         self._modules_ahead = {*self.learner_group.module.items()}
         self.env_runner_group.ask(self._rollout_length, policy_version=self.learner_group.num_updates)
+
+    def _take_ahead(self) -> list[Rollout]:
+        """Return the rollouts that :meth:`_begin_ahead` began, without the rows of modules that were removed or
+        replaced since then."""
+        rollouts = self.env_runner_group.take()
+        drop_rows_of(rollouts, self._modules_ahead.difference(self.learner_group.module.items()))
+        return rollouts
 
     def before_sampling(self) -> None:
         """Prepare the modules for the next rollouts. Called before the env runners begin them, when ``env_steps`` is
