@@ -5,7 +5,7 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
@@ -53,18 +53,28 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
     if config.run_dir is None:
         raise UsageError("--run-dir: expected a folder for the runs of several seeds, got None. Leave it out.")
     with own_run_dir(config):
-        runs = Runs(plan, args)
+        folder = Path(config.run_dir).absolute()  # an env may change the working directory
         config.spaces_of()  # an error of the env is printed once, not by every run
         algorithm, how = config.algo_class.__name__, f"{jobs} side by side" if jobs > 1 else "one by one"
         say(f"{algorithm} on {env_name(config.env)}, seeds {', '.join(map(str, plan.seeds))}, {how}")
         say(f"  starts from {plan.begun_with}")
         say(f"  steps       {plan.amount:,} each")
         say(f"  run dir     {config.run_dir}")
-        runs.finish()
-        for line in runs.table():
+
+        def start(seed: int) -> Job:
+            if jobs == 1:
+                say(f"\nSeed {seed}")
+            flags = [f"--seed={seed}", f"--run-dir={folder / f'seed-{seed}'}", "--no-hints"]
+            return running.start(f"seed {seed}", ["train", *_of_every_seed(args), *flags])
+
+        with Jobs(jobs, None if jobs == 1 else _print_line) as running:
+            ended = dict(running.run_all(plan.seeds, start))
+        for line in table(plan, folder, ended):
             say(line)
-        _draw(runs.folder, plan)
-    return runs.exit_code
+        _draw(folder, plan)
+    if running.stopped_by is not None:
+        return INTERRUPTED if running.stopped_by is signal.SIGINT else TERMINATED
+    return OK if all(job.exit_code == OK for job in ended.values()) else FAILED
 
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
@@ -78,75 +88,44 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
         print(f"No learning curve: {error}", file=sys.stderr)
 
 
-class Runs:
-    """Trains each seed of a plan in a process.
+def table(plan: TrainPlan, folder: Path, ended: Mapping[int, Job]) -> Iterator[str]:
+    """Yield the lines of the table: the result of each run, and their mean.
 
-    Attributes:
+    Args:
+        plan: The plan that all runs share.
         folder: The folder in which each run has a folder.
         ended: Seed → the process of each run that has ended.
-        stopped_by: The signal that asked the runs to stop; None if there was none.
     """
+    yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
+    known = list[float]()
+    for seed in sorted(plan.seeds):
+        job = ended.get(seed)
+        if job is None:
+            yield f"{seed:>6}  not started"
+            continue
+        result = _result(plan, folder / f"seed-{seed}", job)
+        if result is None:
+            yield f"{seed:>6}  {_how_it_ended(job)}"
+            continue
+        missed = "  target missed" if job.exit_code == FAILED else ""
+        figure, time = return_text(result.final_return), duration_text(job.seconds)
+        yield f"{seed:>6}  {figure:>10}  {result.clock:>12,}  {time:>8}{missed}"
+        if not math.isnan(result.final_return):
+            known.append(result.final_return)
+    if len(known) > 1:
+        spread = f"{return_text(statistics.stdev(known))} (standard deviation of {len(known)} seeds)"
+        yield f"  mean  {return_text(statistics.mean(known)):>10} ± {spread}"
 
-    def __init__(self, plan: TrainPlan, args: Sequence[str]) -> None:
-        self.plan, self.args = plan, _of_every_seed(args)
-        self.folder = Path(str(plan.config.run_dir)).absolute()  # an env may change the working directory
-        self.ended: dict[int, Job] = {}
-        self.stopped_by: signal.Signals | None = None
 
-    def finish(self) -> None:
-        """Train all seeds, ``--jobs`` at a time, and wait until they end. After a Ctrl-C or SIGTERM, start no more
-        processes."""
-        is_alone = self.plan.flags.jobs == 1
-
-        def start(seed: int) -> Job:
-            if is_alone:
-                self.plan.say(f"\nSeed {seed}")
-            run_dir = self.folder / f"seed-{seed}"
-            words = ["train", *self.args, f"--seed={seed}", f"--run-dir={run_dir}", "--no-hints"]
-            return jobs.start(f"seed {seed}", words)
-
-        with Jobs(self.plan.flags.jobs, None if is_alone else _print_line) as jobs:
-            self.ended = dict(jobs.run_all(self.plan.seeds, start))
-            self.stopped_by = jobs.stopped_by
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command, as :func:`train_seeds` returns it."""
-        if self.stopped_by is not None:
-            return INTERRUPTED if self.stopped_by is signal.SIGINT else TERMINATED
-        return OK if all(job.exit_code == OK for job in self.ended.values()) else FAILED
-
-    def table(self) -> Iterator[str]:
-        """Yield the lines of the table: the result of each run, and their mean."""
-        yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
-        known = list[float]()
-        for seed in sorted(self.plan.seeds):
-            job = self.ended.get(seed)
-            if job is None:
-                yield f"{seed:>6}  not started"
-                continue
-            result = self._result(seed, job)
-            if result is None:
-                yield f"{seed:>6}  {_how_it_ended(job)}"
-                continue
-            missed = "  target missed" if job.exit_code == FAILED else ""
-            figure, time = return_text(result.final_return), duration_text(job.seconds)
-            yield f"{seed:>6}  {figure:>10}  {result.clock:>12,}  {time:>8}{missed}"
-            if not math.isnan(result.final_return):
-                known.append(result.final_return)
-        if len(known) > 1:
-            spread = f"{return_text(statistics.stdev(known))} (standard deviation of {len(known)} seeds)"
-            yield f"  mean  {return_text(statistics.mean(known)):>10} ± {spread}"
-
-    def _result(self, seed: int, job: Job) -> RunResult | None:
-        """Return what the run of a seed has reached, or None if an error or a signal ended it early."""
-        try:
-            result = read_result(self.folder / f"seed-{seed}")
-        except ValueError:
-            return None
-        done = result.updates if self.plan.budget == "num_updates" else result.env_steps
-        missed_target = job.exit_code == FAILED and self.plan.flags.target_return is not None
-        return result if job.exit_code == OK or (missed_target and done >= self.plan.amount) else None
+def _result(plan: TrainPlan, run: Path, job: Job) -> RunResult | None:
+    """Return what the run of a seed has reached, or None if an error or a signal ended it early."""
+    try:
+        result = read_result(run)
+    except ValueError:
+        return None
+    done = result.updates if plan.budget == "num_updates" else result.env_steps
+    missed_target = job.exit_code == FAILED and plan.flags.target_return is not None
+    return result if job.exit_code == OK or (missed_target and done >= plan.amount) else None
 
 
 def _print_line(name: str, line: str) -> None:
