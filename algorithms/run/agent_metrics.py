@@ -42,10 +42,9 @@ class AgentMetrics(RunMetrics):
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
         result = super().finish_iteration(seconds, sections)
         for kind in KINDS:
-            steps, returns = self._steps_of[kind], self._returns_of[kind]
-            means = {name: sum(returns[name]) / len(returns[name]) for name in {**steps, **returns} if name in returns}
+            means = {name: sum(returns) / len(returns) for name, returns in self._returns_of[kind].items()}
             result["env_runners"][f"{kind}_episode_returns_mean"] = means
-            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = dict(steps)
+            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = dict(self._steps_of[kind])
         return result
 
     def keep_modules(self, module_ids: Container[str]) -> None:

@@ -242,7 +242,7 @@ def episode_summary(returns: Collection[float], lengths: Collection[float]) -> d
 def evaluation_return(result: Mapping[str, Any]) -> float | None:
     """Return the mean return of the evaluation in ``result``. Return None if ``result`` has no evaluation, or if a
     callback replaced it with something else."""
-    evaluation = result.get("evaluation")
-    played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
-    mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None
-    return mean if isinstance(mean, float) else None
+    match result:
+        case {"evaluation": {"env_runners": {"episode_return_mean": float(mean)}}}:
+            return mean
+    return None
