@@ -23,6 +23,12 @@ Budget: TypeAlias = Literal["num_env_steps", "num_updates"]
 """The arguments of ``learn()`` that say how long to learn: env steps to sample, or gradient steps to take from data
 alone."""
 
+MEANINGS: dict[Budget, str] = {
+    "num_env_steps": "Steps to sample from now on, over all envs.",
+    "num_updates": "Gradient steps to take from data from now on.",
+}
+"""What the values of these arguments mean."""
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -69,11 +75,7 @@ def goal_from_now(algorithm: Algorithm, budget: Budget, amount: int, target_retu
     Raises:
         TypeError, ValueError: If ``amount`` is not an int >= 1, or ``target_return`` not a finite number or None.
     """
-    meanings = {
-        "num_env_steps": "Steps to sample from now on, over all envs.",
-        "num_updates": "Gradient steps to take from data from now on.",
-    }
-    amount = check_value(f"learn({budget}=)", amount, int, Bounds(ge=1), meanings[budget])
+    amount = check_value(f"learn({budget}=)", amount, int, Bounds(ge=1), MEANINGS[budget])
     target = "Mean return to stop at; None for none."
     check_value("learn(target_return=)", target_return, float | None, Bounds(), target)
     return Goal(spent(budget, algorithm.metrics) + amount, target_return, budget)

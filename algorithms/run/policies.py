@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,18 +43,16 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
     agents = list(observation_spaces)
     specs = _specs_by_id(config, agents)
     where = type(config).__name__
-    trained = config.policies_to_train
-    for name, ids in (
-        ("policies_to_train", () if trained is None or callable(trained) else trained),
-        ("policy_overrides", config.policy_overrides),
-    ):
-        for policy_id in ids:
+    in_settings: dict[str, Iterable[str]] = {"policy_overrides": config.policy_overrides}
+    if isinstance(config.policies_to_train, list):
+        in_settings["policies_to_train"] = config.policies_to_train
+    for name, places in (config.shared_parts or {}).items():
+        if isinstance(places, list):
+            in_settings[f"shared_parts[{name!r}]"] = [place.partition(".")[0] for place in places]
+    for name, policy_ids in in_settings.items():
+        for policy_id in policy_ids:
             if policy_id not in specs:
                 raise unknown(f"{where}.{name}", "policies", specs, policy_id, "Name a policy that exists.")
-    for name, where_it_is in (config.shared_parts or {}).items():
-        for place in where_it_is if isinstance(where_it_is, list) else ():
-            if (policy_id := place.partition(".")[0]) not in specs:
-                raise unknown(f"{where}.shared_parts[{name!r}]", "policies", specs, policy_id, "Name one that exists.")
     maps = [PolicyMap(agents, [*specs], config.policy_mapping_fn)]
     judged_by = config.evaluation_policy_mapping_fn
     # with evaluation_env_config, the env may have other agents
