@@ -33,8 +33,7 @@ def study_table(study: Study) -> str:
     """Format the best trials as a table: value, tests with other seeds, settings."""
     lines = [("trial", "value", "tests, IQM", "95 % interval", "settings")]
     for trial in study.finished()[:NUM_SHOWN]:
-        finals = [result.final for seed, result in trial.results.items() if seed >= FIRST_TEST_SEED]
-        tests = [np.array([final for final in finals if final is not None])]
+        tests = [np.array(trial.finals(tested=True))]
         centre = interval = ""
         if len(tests[0]):
             low, high = bootstrap_interval(iqm, tests)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -141,8 +141,14 @@ def train_population(
     dimensions = parse_search(search)
     check_search(config, dimensions)
     check_perturbable(config, dimensions)
-    about = {"algorithm": name_of(config), "config": config.to_dict(), "search": [*search]}
-    about |= {"size": size, "interval": interval, "seed": seed}
+    about = {
+        "algorithm": name_of(config),
+        "config": config.to_dict(),
+        "search": [*search],
+        "size": size,
+        "interval": interval,
+        "seed": seed,
+    }
     num_generations = math.ceil(num_env_steps / interval)
     with closing(Population(Path(run_dir), about, dimensions)) as population:
         with (
@@ -168,16 +174,14 @@ class Population(SearchFolder):
 
     lines_file = "generations.jsonl"
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], search: Search) -> None:
+    def _replay(self, lines: Sequence[Any]) -> None:
         self.generations: list[list[Member]] = []
-        super().__init__(folder, about, search)
-
-    def _replay(self, line: Any) -> None:
-        members = [Member(**member) for member in line["members"]]
-        for member in members:
-            member.point = point_at(self.search, checked_shares(self.search, member.shares))
-            member.value = float(member.value)
-        self.generations.append(members)
+        for line in lines:
+            members = [Member(**member) for member in line["members"]]
+            for member in members:
+                member.point = point_at(self.search, checked_shares(self.search, member.shares))
+                member.value = float(member.value)
+            self.generations.append(members)
 
     @property
     def best_run(self) -> Path:

@@ -6,7 +6,7 @@ asks for the same points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -55,28 +55,25 @@ def _tpe(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, float]
         else:
             distributions[name] = FloatDistribution(0.0, 1.0)
 
-    def params(shares: Mapping[str, float]) -> dict[str, Any]:
-        return {
-            name: dimension.index_at(shares[name]) if isinstance(dimension, Choices) else shares[name]
-            for name, dimension in search.items()
-        }
-
     sampler_seed = int(np.random.SeedSequence((seed, len(trials))).generate_state(1)[0])
     sampler = optuna.samplers.TPESampler(seed=sampler_seed, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     worst = min((trial.value for trial in trials if trial.value is not None), default=0.0)
+    states = {"pruned": TrialState.PRUNED, "running": TrialState.RUNNING}
     for trial in trials:
-        value, state, reached = trial.value, TrialState.COMPLETE, trial.last_value
-        if trial.state == "failed":  # as bad as the worst, so that the sampler leaves that region
-            value = worst
-        elif trial.state != "finished":
-            state = TrialState.PRUNED if trial.state == "pruned" else TrialState.RUNNING
+        params: dict[str, Any] = dict(trial.shares)
+        for name, dimension in search.items():
+            if isinstance(dimension, Choices):
+                params[name] = dimension.index_at(params[name])
+        reached = trial.last_value
+        # a trial that failed is as bad as the worst, so that the sampler leaves that region
+        value = worst if trial.state == "failed" else trial.value
         study.add_trial(
             create_trial(
-                params=params(trial.shares),
+                params=params,
                 distributions=distributions,
-                value=value if state == TrialState.COMPLETE else None,
-                state=state,
+                value=value,
+                state=states.get(trial.state, TrialState.COMPLETE),
                 intermediate_values={} if reached is None else {trial.num_rungs: reached},
             )
         )

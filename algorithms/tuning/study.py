@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -80,6 +80,12 @@ class Trial:
             known += [value for value in rungs[rung : rung + 1] if value is not None]
         return median(known) if len(known) == len(seeds) else None
 
+    def finals(self, *, tested: bool) -> list[float]:
+        """Return the final returns of the seeds that the trial was trained with, or if ``tested``, of those that no
+        trial saw."""
+        results = [result for seed, result in self.results.items() if tested == (seed >= FIRST_TEST_SEED)]
+        return [result.final for result in results if result.final is not None]
+
     @property
     def num_rungs(self) -> int:
         """Number of rungs that all seeds which have begun have reached."""
@@ -101,7 +107,7 @@ class SearchFolder(ABC):
 
     Override points:
         ``lines_file``: Name of the file with the lines.
-        ``_replay``: Do what a line notes.
+        ``_replay``: Do what the lines note.
 
     Args:
         folder: The folder; created if it does not exist.
@@ -129,8 +135,7 @@ class SearchFolder(ABC):
             found = json.loads(about_file.read_text(encoding="utf-8")) if about_file.exists() else None
             self._check(found, json.loads(json.dumps(about)))
             replace_file(about_file, json.dumps(about, indent=1) + "\n")
-            for line in self._read():
-                self._replay(line)
+            self._replay(self._read())
         except (ValueError, TypeError, LookupError) as error:
             self.close()
             raise ValueError(
@@ -142,8 +147,9 @@ class SearchFolder(ABC):
             raise
 
     @abstractmethod
-    def _replay(self, line: Any) -> None:
-        """Do what a line notes. May raise ValueError, TypeError and LookupError for one that nobody wrote so."""
+    def _replay(self, lines: Sequence[Any]) -> None:
+        """Begin anew, and do what the lines note. May raise ValueError, TypeError and LookupError for one that nobody
+        wrote so."""
 
     def _check(self, found: Any, about: Mapping[str, Any]) -> None:
         where = f"study {path_text(self.folder)!r}"
@@ -190,18 +196,16 @@ class Study(SearchFolder):
 
     lines_file = "trials.jsonl"
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], search: Search) -> None:
+    def _replay(self, lines: Sequence[Any]) -> None:
         self.trials: list[Trial] = []
-        super().__init__(folder, about, search)
-
-    def _replay(self, line: Any) -> None:
-        if "asked" in line:
-            self._add(checked_shares(self.search, line["shares"]))
-            return
-        trial = self.trials[line["ended"]]
-        trial.state, trial.error = line["state"], str(line["error"])
-        trial.results = {int(seed): SeedResult(**result) for seed, result in line["results"].items()}
-        trial.value = None if line["value"] is None else float(line["value"])
+        for line in lines:
+            if "asked" in line:
+                self._add(checked_shares(self.search, line["shares"]))
+                continue
+            trial = self.trials[line["ended"]]
+            trial.state, trial.error = line["state"], str(line["error"])
+            trial.results = {int(seed): SeedResult(**result) for seed, result in line["results"].items()}
+            trial.value = None if line["value"] is None else float(line["value"])
 
     def ask(self, shares: Mapping[str, float]) -> Trial:
         """Add a trial with the values at ``shares``, and return it."""
@@ -219,8 +223,7 @@ class Study(SearchFolder):
         trial saw."""
         trial.state, trial.error = state, error
         if state == "finished":
-            finals = [result.final for seed, result in trial.results.items() if seed < FIRST_TEST_SEED]
-            trial.value = median(final for final in finals if final is not None)
+            trial.value = median(trial.finals(tested=False))
         results = {str(seed): asdict(result) for seed, result in trial.results.items()}
         self.append({"ended": trial.number, "state": state, "value": trial.value, "results": results, "error": error})
 

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from algorithms.config import AlgorithmConfig
 from algorithms.loggers.base import replace_file
@@ -44,9 +43,8 @@ def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> Algorith
 def write_config(folder: Path, config: AlgorithmConfig) -> Path:
     """Write ``config`` to config.json in ``folder``, for ``rlmodule train --config``, and return the file."""
     folder.mkdir(exist_ok=True)
-    content: dict[str, Any] = {"algorithm": name_of(config), "config": config.to_dict()}
     file = folder / "config.json"
-    replace_file(file, json.dumps(content, indent=1) + "\n")
+    replace_file(file, json.dumps({"algorithm": name_of(config), "config": config.to_dict()}, indent=1) + "\n")
     return file
 
 
@@ -77,7 +75,7 @@ def check_jobs(jobs: int) -> None:
         raise ValueError(f"jobs: expected at most the {num_cores} cores of this machine, and 1 at least, got {jobs}.")
 
 
-def check_count(function: str, name: str, number: int, *, least: int = 1) -> None:
-    """Raise ValueError if the argument ``name`` of ``function`` is less than ``least``."""
+def check_count(name: str, number: int, *, least: int = 1) -> None:
+    """Raise ValueError if the argument ``name`` of ``tune()`` is less than ``least``."""
     if number < least:
-        raise ValueError(f"{function}({name}=): expected at least {least}, got {number}. Pass more.")
+        raise ValueError(f"tune({name}=): expected at least {least}, got {number}. Pass more.")

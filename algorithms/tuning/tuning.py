@@ -77,10 +77,10 @@ def tune(
     if amount is None or (num_env_steps is not None and num_updates is not None):
         raise TypeError("tune(): expected num_env_steps or num_updates, got neither or both. Pass one of them.")
     budget: Budget = "num_env_steps" if num_updates is None else "num_updates"
-    check_count("tune", "trials", trials)
-    check_count("tune", "seeds", seeds)
-    check_count("tune", "test_seeds", test_seeds, least=0)
-    check_count("tune", budget, amount)
+    check_count("trials", trials)
+    check_count("seeds", seeds)
+    check_count("test_seeds", test_seeds, least=0)
+    check_count(budget, amount)
     check_jobs(jobs)
     texts = [f"{name}={values}" for name, values in search.items()] if isinstance(search, Mapping) else [*search]
     config = settings_of_trials(config, run_dir)
