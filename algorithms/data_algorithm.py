@@ -56,17 +56,12 @@ class DataConfig(DataTraining, Offline, MultiAgentConfig):
 
     not_for_learners = (*MultiAgentConfig.not_for_learners, "data")
 
-    @property
-    def data_by_module(self) -> dict[str, str | Dataset]:
-        """The setting ``data`` as a dict by module id; empty if it is None."""
+    def load_data(self) -> dict[str, Dataset]:
+        """Return the data sets by module id, loaded from their folders; an empty dict without data."""
         if self.data is None:
             return {}
-        return dict(self.data) if isinstance(self.data, Mapping) else {DEFAULT_MODULE_ID: self.data}
-
-    def load_data(self) -> dict[str, Dataset]:
-        """Return the data sets by module id, loaded from their folders."""
-        named = self.data_by_module.items()
-        return {name: Dataset.load(data) if isinstance(data, str) else data for name, data in named}
+        named = self.data if isinstance(self.data, Mapping) else {DEFAULT_MODULE_ID: self.data}
+        return {name: Dataset.load(data) if isinstance(data, str) else data for name, data in named.items()}
 
     @property
     def needs_env(self) -> bool:
@@ -75,9 +70,10 @@ class DataConfig(DataTraining, Offline, MultiAgentConfig):
     def build(self) -> Any:
         config = self.copy()
         # a run that resumes may have another working directory
-        absolute = {name: _absolute(data) for name, data in config.data_by_module.items()}
-        if config.data is not None:
-            config.data = absolute if isinstance(config.data, Mapping) else absolute[DEFAULT_MODULE_ID]
+        if isinstance(config.data, Mapping):
+            config.data = {name: _absolute(data) for name, data in config.data.items()}
+        elif config.data is not None:
+            config.data = _absolute(config.data)
         return super(DataConfig, config).build()
 
     def get_rollout_fragment_length(self) -> int:
