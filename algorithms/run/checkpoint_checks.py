@@ -39,9 +39,13 @@ EPISODE_OF_AGENTS = EPISODE | {"length": 0, "return": 0.0, "returns": [0.0], "ea
 EPISODE_OF_AGENTS |= {name: [] for name in ("in_play", "policies", "finished", "rows")}
 
 # What the state of a rollout that was sampled ahead has, besides what the module that acted in it checks.
-HELD_ROLLOUT: dict[str, Any] = {"policy_version": 0, "first_env_index": 0, "num_env_steps": 0, "stats": {}}
-HELD_ROLLOUT["stats"] |= {"episode_returns": torch.zeros(0, dtype=torch.float64)}
-HELD_ROLLOUT["stats"] |= dict.fromkeys(("episode_lengths", "episode_slots"), torch.zeros(0, dtype=torch.int64))
+_INTS = torch.zeros(0, dtype=torch.int64)
+HELD_ROLLOUT: dict[str, Any] = {
+    "policy_version": 0,
+    "first_env_index": 0,
+    "num_env_steps": 0,
+    "stats": {"episode_returns": torch.zeros(0).double(), "episode_lengths": _INTS, "episode_slots": _INTS},
+}
 
 
 def check_weights(content: Mapping[str, Any]) -> list[torch.Tensor]:

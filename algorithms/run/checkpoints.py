@@ -335,13 +335,14 @@ def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
     Returns:
         The warning to log before training if the checkpoint is in no run folder; else an empty string.
     """
-    folder, lost = run_folder_of(checkpoint), ""
-    if folder is None:
-        lost = (
-            f"{checkpoint} names the run_dir {config.run_dir!r}, but is not in it. Nothing is written there "
-            f"unless you pass run_dir={config.run_dir!r}."
-        )
-        loggers = [name for name in config.loggers or () if not needs_folder(name)]
-        config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
-    config.run_dir = None if folder is None else str(folder)
+    folder = run_folder_of(checkpoint)
+    if folder is not None:
+        config.run_dir = str(folder)
+        return ""
+    lost = (
+        f"{checkpoint} names the run_dir {config.run_dir!r}, but is not in it. Nothing is written there "
+        f"unless you pass run_dir={config.run_dir!r}."
+    )
+    loggers = [name for name in config.loggers or () if not needs_folder(name)]
+    config.update({"run_dir": None, "checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
     return lost

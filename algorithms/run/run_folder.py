@@ -214,8 +214,12 @@ class RunReport:
             seconds=algorithm.metrics.seconds,
             unlogged=algorithm.metrics.unlogged,
         )
-        self._about: dict[str, Any] = {"algorithm": name_of(config), "name": run.name, "seed": run.seed}
-        self._about["config"] = run.config
+        self._about: dict[str, Any] = {
+            "algorithm": name_of(config),
+            "name": run.name,
+            "seed": run.seed,
+            "config": run.config,
+        }
         self.folder: RunFolder | None = None
         self._best = -math.inf
         with ExitStack() as undone:
