@@ -148,8 +148,8 @@ class SearchFolder(ABC):
 
     @abstractmethod
     def _replay(self, lines: Sequence[Any]) -> None:
-        """Begin anew, and do what the lines note. May raise ValueError, TypeError and LookupError for one that nobody
-        wrote so."""
+        """Begin with nothing, and do what the lines note. May raise ValueError, TypeError and LookupError for one that
+        nobody wrote so."""
 
     def _check(self, found: Any, about: Mapping[str, Any]) -> None:
         where = f"study {path_text(self.folder)!r}"
