@@ -204,7 +204,7 @@ def streams(path: Path) -> None:
         work(ys[0], start, fast, RUNNER, f"a{i + 1}")
         work(ys[1], start, slow, MODULE, f"b{i + 1}")
         work(ys[2], start + slow, learn, LEARNER, f"a{i + 1} b{i + 1}")
-    ys = lanes(1.65, "IMPALA and APPO: runners never wait")
+    ys = lanes(1.65, "IMPALA and APPO: no runner waits for another")
     arrivals: list[tuple[int, str]] = []
     for y, length, colour, name in ((ys[0], fast, RUNNER, "a"), (ys[1], slow, MODULE, "b")):
         for i, start in enumerate(range(0, end, length)):
