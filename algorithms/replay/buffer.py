@@ -107,7 +107,9 @@ class ReplayBuffer:
         check_value("ReplayBuffer(gamma)", gamma, float, Bounds(ge=0, le=1), "Discount per step.")
         layout.check_memory()  # before anything large is allocated
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
-        self.ring = Ring(layout, observation_space, action_space)
+        # a new goal may let the episode go on after its end
+        ends_with_finals = TRUNCATED if hindsight is None else CUT
+        self.ring = Ring(layout, observation_space, action_space, ends_with_finals)
         self._windows = Windows(least, most, gamma)
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
         self._hindsight = None
@@ -188,8 +190,6 @@ class ReplayBuffer:
         if not isinstance(columns, np.ndarray):
             columns = slice(columns, columns + valid.shape[1])
         ring, anchors = self.ring, self._anchors
-        if self._hindsight is not None:
-            self._hindsight.check_fit(rollout)
         if anchors is None:
             ring.add(rollout, columns)
         else:
@@ -233,10 +233,9 @@ class ReplayBuffer:
             if weights is not None:
                 batch[Columns.WEIGHTS] = torch.from_numpy(weights)
         else:
-            finals = TRUNCATED if self._hindsight is None else CUT  # a new goal may let the episode go on
             reads_next = self._reads_next_actions
             batch, owners = gather_sequences(
-                self.ring, self._windows, self._anchors, drawn, self._rng, finals, next_actions=reads_next
+                self.ring, self._windows, self._anchors, drawn, self._rng, next_actions=reads_next
             )
             if self._hindsight is not None:
                 places = self._anchors.places(drawn, self.ring)

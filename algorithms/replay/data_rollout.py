@@ -14,7 +14,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.distributions.nested import at, leaf_classes
 from catalog.past import OBS, PREV_ACTION, PREV_OBS, PREV_REWARD
-from catalog.spaces import kept_dtype
+from catalog.spaces import to_tensor
 from rlmodule.data.columns import Columns
 from rlmodule.data.dataset import Dataset
 from rlmodule.data.rollout import Rollout, map_leaves
@@ -35,11 +35,11 @@ def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
     first, end = dataset.offsets[:-1], dataset.offsets[1:]
     num_steps = dataset.num_steps
     with torch.no_grad():
-        actions = module.action_converter.inverse(map_leaves(_as_tensor, dataset.actions))
-    rewards = _as_tensor(dataset.rewards)
+        actions = module.action_converter.inverse(map_leaves(to_tensor, dataset.actions))
+    rewards = to_tensor(dataset.rewards)
     steps = np.arange(num_steps)
     begins = np.repeat(first, end - first)
-    obs, final_obs = map_leaves(_as_tensor, dataset.observations), map_leaves(_as_tensor, dataset.final_observations)
+    obs, final_obs = map_leaves(to_tensor, dataset.observations), map_leaves(to_tensor, dataset.final_observations)
     earlier = {PREV_OBS: obs, PREV_ACTION: actions, PREV_REWARD: rewards}
     # in a run, env runners record what a module sees of earlier steps; here it follows from the columns
     if past := module.past_view.steps:
@@ -90,11 +90,6 @@ def inside_bounds(rollout: Rollout, dist_cls: type[Distribution]) -> Rollout:
                 EPS,
             )
     return rollout
-
-
-def _as_tensor(array: np.ndarray) -> Tensor:
-    """Return ``array`` as a tensor in the dtype in which rollouts store it."""
-    return torch.from_numpy(array.astype(kept_dtype(array.dtype), copy=False))
 
 
 def _entries_before(column: Tree, steps: np.ndarray, begins: np.ndarray, count: int) -> Tree:

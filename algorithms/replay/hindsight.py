@@ -8,7 +8,7 @@ episode, and the rewards that follow from it. So hindsight composes with everyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -22,8 +22,9 @@ from algorithms.ops.rewards import clipped
 from algorithms.replay.ring import CUT, Ring
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
+from catalog.distributions.nested import at
+from catalog.spaces import space_parts
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import Rollout
 
 GoalFn: TypeAlias = Callable[[np.ndarray, np.ndarray, Any], Any]
 """``fn(achieved_goals, desired_goals, infos)``: an answer for each of ``K`` pairs of goals ``[K, ...]``. The infos are
@@ -183,18 +184,6 @@ class Hindsight:
             )
         return number
 
-    def check_fit(self, rollout: Rollout) -> None:
-        """Raise ``ValueError`` unless ``rollout`` has the true final observation of every step that ends an episode:
-        the goal that was achieved by this step is in no other."""
-        terminateds: Any = rollout.numpy(Columns.TERMINATEDS)
-        truncateds: Any = rollout.numpy(Columns.TRUNCATEDS)
-        num_ends, num_finals = np.count_nonzero(terminateds | truncateds), rollout.final_index.shape[0]
-        if num_finals != num_ends:
-            raise ValueError(
-                f"Rollout.final_index: expected the row and slot of each of the {num_ends} steps that end an episode, "
-                f'got {num_finals} rows. Sample with settings whose records_final_obs is "ended".'
-            )
-
     def relabel_rows(self, batch: Batch, places: np.ndarray, rng: np.random.Generator) -> None:
         """Change a batch of the steps at ``places`` ``[B]``."""
         self._begin(places)
@@ -255,13 +244,11 @@ class Hindsight:
 
     def _after(self, leaf: int, places: np.ndarray) -> np.ndarray:
         """Return a leaf of the observations after the steps at ``places``, ``[*places.shape, ...]``."""
-        return self._ring.obs.take_leaf_following(leaf, places)
+        return self._ring.obs.leaf_following(leaf, places)
 
     def _desired_in(self, obs: Tree) -> np.ndarray:
         """Return the desired goals in a batch of observations, as an array that shares their memory."""
-        for key in self._path:
-            obs = obs[key]
-        goals: Tensor = obs[DESIRED]
+        goals: Tensor = at(obs, (*self._path, DESIRED))
         return goals.numpy()
 
     def _rewards(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
@@ -312,20 +299,18 @@ class Hindsight:
 
 def _path_of_goals(space: Space) -> tuple[Any, ...] | None:
     """Return the keys that lead to the first Dict in ``space`` with both goals, or None if there is none."""
-    if isinstance(space, spaces.Dict) and {ACHIEVED, DESIRED} <= space.keys():
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return None
+    parts = space_parts(space)
+    if {ACHIEVED, DESIRED} <= parts.keys():
         return ()
-    parts: Any = {}
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
     found = ((key, _path_of_goals(part)) for key, part in parts.items())
     return next(((key, *path) for key, path in found if path is not None), None)
 
 
-def _two_goals(space: Any, path: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
+def _two_goals(space: Space, path: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Return two goals ``[2, ...]`` to try functions with. ``path`` leads to the Dict of the goals in ``space``."""
-    for key in path:
-        space = space[key]
-    goals = deepcopy(space[DESIRED])  # which keeps its random state
+    goals = deepcopy(at(space, (*path, DESIRED)))  # which keeps its random state
     goals.seed(0)
     return np.stack([goals.sample(), goals.sample()]).astype(dtype)
 

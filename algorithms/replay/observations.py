@@ -200,23 +200,19 @@ class ObservationRows(TreeRows):
             self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        return [self._stacks(places, *kept) for kept in zip(self.leaves, self._flat, self.older.tables, strict=True)]
+        return [self._take_leaf(number, places) for number in range(len(self.leaves))]
 
-    def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """Return one leaf's observations at ``places`` ``[B]``, as ``[B, *leaf.shape]``.
+    def _take_leaf(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Return leaf ``number`` of the observations at ``places`` of any shape, or ``[B]`` if the leaf stacks frames,
+        as ``[*places.shape, *leaf.shape]``.
 
         If the leaf stacks frames, the ring keeps only the newest frame of each observation, and the others are those of
         the rows before it. But the first observation of an episode begins a stack with frames that no row holds.
-
-        Args:
-            places: ``row * N + column`` of each observation.
-            leaf: How the leaf is stored.
-            flat: The leaf's entries in the ring, ``[R * N, *kept_shape]``.
-            older: The older frames of each first observation, ``[entries, num_frames - 1, ...]``. ``self.older.index``
-                has the entry of each place, or -1.
         """
+        leaf, flat = self.leaves[number], self._flat[number]
         if leaf.axis is None:
             return flat.take(places, 0)
+        older = self.older.tables[number]  # of each observation that begins a stack: [entries, num_frames - 1, ...]
         last = leaf.num_frames - 1
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
         frames = flat.take(window, 0, mode="wrap")
@@ -234,26 +230,17 @@ class ObservationRows(TreeRows):
         After a truncated step, the result is the true final observation. After a terminated step, it is arbitrary,
         unless the rollout had its final observation.
         """
-        following = self.take((places + self._num_envs) % self.finals.index.size)
+        return self.build([self.leaf_following(number, places) for number in range(len(self.leaves))])
+
+    def leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Return leaf ``number`` of what :meth:`following` does, for ``places`` of any shape unless the leaf stacks
+        frames, ``[*places.shape, ...]``."""
+        values = self._take_leaf(number, (places + self._num_envs) % self.finals.index.size)
         if self.finals.num_places:  # in tasks without a time limit there are none to look up
             entries = self.finals.index.take(places)
-            found = np.flatnonzero(entries >= 0)
-            for values, finals in zip(following, self.finals.tables, strict=True):
-                values[found] = finals[entries[found]]
-        return self.build(following)
-
-    def take_leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Return one leaf of the observations after the steps at ``places`` of any shape, ``[*places.shape, ...]``.
-
-        Args:
-            number: The number of the leaf, which must not stack frames.
-            places: Places of steps.
-        """
-        following = self._flat[number].take((places + self._num_envs) % self.finals.index.size, 0)
-        entries = self.finals.index.take(places)
-        found = entries >= 0
-        following[found] = self.finals.tables[number][entries[found]]
-        return following
+            found = entries >= 0
+            values[found] = self.finals.tables[number][entries[found]]
+        return values
 
     def check_stacks(self, obs: Arrays, last: Arrays, cuts: np.ndarray, columns: np.ndarray) -> None:
         """Check that the frames of a stack move on by one place from step to step.

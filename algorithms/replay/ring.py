@@ -40,6 +40,8 @@ class Ring:
         layout: Shapes and sizes.
         observation_space: The space of the observations.
         action_space: The env's action space.
+        ends_with_finals: Flags of the steps whose true final observation is needed: :data:`TRUNCATED`, or :data:`CUT`
+            for those of all ends of episodes.
 
     Attributes:
         rows: ``R``.
@@ -50,9 +52,13 @@ class Ring:
             are marked as truncated.
         rewards: float32 ``[R, N]``.
         obs, actions: The observations and actions.
+        ends_with_finals: As above.
     """
 
-    def __init__(self, layout: ReplayLayout, observation_space: Space, action_space: Space) -> None:
+    def __init__(
+        self, layout: ReplayLayout, observation_space: Space, action_space: Space, ends_with_finals: np.uint8
+    ) -> None:
+        self.ends_with_finals = ends_with_finals
         self.rows, self.num_columns = shape = layout.rows, layout.num_envs
         self.num_places = layout.rows * layout.num_envs
         self.obs = ObservationRows(layout.obs, observation_space, *shape)
@@ -172,8 +178,8 @@ class Ring:
             and terminates its episode terminates it.
 
         Raises:
-            ValueError: If the rollout has no ``starts``, or does not list the true final observations of all truncated
-                steps, and no others but those of terminated ones.
+            ValueError: If the rollout has no ``starts``, or does not list the true final observations of all steps in
+                ``ends_with_finals``, and no others but those of terminated ones.
         """
         if Columns.STARTS not in rollout:
             raise ValueError(
@@ -185,17 +191,20 @@ class Ring:
         truncateds: Any = rollout.numpy(Columns.TRUNCATEDS)
         flags, num, num_listed = starts.view(np.uint8), 0, rollout.final_index.shape[0]
         if np.count_nonzero(terminateds) or np.count_nonzero(truncateds):  # most steps end no episode
-            is_cut_off = truncateds > terminateds
-            flags = flags + TERMINATED * terminateds + TRUNCATED * is_cut_off
-            num = np.count_nonzero(is_cut_off)
+            flags = flags + TERMINATED * terminateds + TRUNCATED * (truncateds > terminateds)
+            num = np.count_nonzero(flags & self.ends_with_finals)
         if not num and not num_listed:
             return starts, flags, (), []
         index = tuple(rollout.final_index.numpy().T)
         listed = flags[index]
-        if np.count_nonzero(listed & CUT) < num_listed or np.count_nonzero(listed & TRUNCATED) != num:
+        if np.count_nonzero(listed & CUT) < num_listed or np.count_nonzero(listed & self.ends_with_finals) != num:
+            which = "truncated steps"
+            remedy = "List each truncated step once, and its true final observation in final_obs."
+            if self.ends_with_finals == CUT:
+                which, remedy = "steps that end an episode", 'Sample with settings whose records_final_obs is "ended".'
             raise ValueError(
-                f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
-                f"{num_listed} rows. List each truncated step once, and its true final observation in final_obs."
+                f"Rollout.final_index: expected the row and slot of each of the {num} {which}, got {num_listed} rows. "
+                f"{remedy}"
             )
         finals = map_leaves(Tensor.numpy, rollout.final_obs)
         return starts, flags, index, self.obs.read("Rollout.final_obs", finals, (num_listed,))

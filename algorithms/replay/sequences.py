@@ -24,7 +24,7 @@ from torch import Tensor, from_numpy
 
 from algorithms.replay.draws import Draws
 from algorithms.replay.layout import ReplayLayout
-from algorithms.replay.ring import START, TRUNCATED, ColumnIndex, Ring
+from algorithms.replay.ring import START, ColumnIndex, Ring
 from algorithms.replay.windows import Windows
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
@@ -218,7 +218,6 @@ def gather_sequences(
     anchors: Anchors,
     drawn: np.ndarray,
     rng: np.random.Generator,
-    with_finals: np.uint8 = TRUNCATED,
     *,
     next_actions: bool = False,
 ) -> tuple[Batch, np.ndarray]:
@@ -234,7 +233,6 @@ def gather_sequences(
         anchors: The anchors of the ring.
         drawn: Places of anchors, int64.
         rng: Random stream of the numbers of steps of windows.
-        with_finals: Flags of the steps after which to insert the true final observation.
         next_actions: Whether to add the actions after the windows.
 
     Returns:
@@ -252,7 +250,7 @@ def gather_sequences(
     span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
     places = (anchors.places(drawn, ring) + span) % ring.num_places
     before, places = places[: settings.burn_in], places[settings.burn_in :]
-    ended = ring.has(with_finals, places)
+    ended = ring.has(ring.ends_with_finals, places)
     ended[-1] = False  # the last row is only there for its observation, no window crosses its step
     spread, positions, inserted = _with_finals(places, ended)
     shape, spread = spread.shape, spread.reshape(-1)
