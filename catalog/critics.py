@@ -7,24 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor, nn
 
 from catalog.activations import Init
 from catalog.base import Encoder, ModelConfig, Tree, as_encoder
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import choice_counts
-from catalog.distributions.nested import at
 from catalog.encoders.dense import DenseEnsemble
 from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers, fcnet_layers, head_layers
-from catalog.encoders.preprocessing import vector_width, vectorizer
+from catalog.encoders.preprocessing import Vectorize
 from catalog.encoders.shape_checks import check_encoder
 from catalog.hooks import refuses_foreign
 from catalog.model_config import ActionValueModelConfig, settings_about
 from catalog.past import sampled_space
 from catalog.return_heads import ReturnSettings
 from catalog.settings import setting
-from catalog.spaces import Leaf, array_leaves
 
 MOST_JOINT_ACTIONS = 256
 """Largest number of joint actions of a space of choices for which a critic can have one output per joint action."""
@@ -62,34 +60,6 @@ def num_joint_actions(action_space: Space) -> int:
     """Return the number of joint actions of a space of choices; 0 for other spaces, and for more than 256 actions."""
     count = math.prod(choice_counts(action_space) or (0,))
     return count if count <= MOST_JOINT_ACTIONS else 0
-
-
-class ActionCode(nn.Module):
-    """Turns each sampled action into one vector, ``[..., width]``. Numbers are unchanged, choices become one-hot codes.
-
-    Choices given as floats pass unchanged, because :meth:`Distribution.rsample_with_logp` returns choices as one-hot
-    codes.
-
-    Args:
-        action_space: The env's action space.
-    """
-
-    def __init__(self, action_space: Space) -> None:
-        super().__init__()
-        space = sampled_space(action_space)
-        self.width = vector_width(space, "action_space")
-        self.leaves: tuple[Leaf, ...] = tuple(array_leaves(space, "action_space"))
-        self.codes = [vectorizer(leaf.space) for leaf in self.leaves]
-        self.of_choices = nn.ModuleList(code for code in self.codes if isinstance(code, nn.Module))
-
-    def forward(self, actions: Tree) -> Tensor:
-        """Map actions ``[..., *shape]`` to ``[..., width]``."""
-        parts: list[Tensor] = []
-        for leaf, code in zip(self.leaves, self.codes, strict=True):
-            part = at(actions, leaf.keys)
-            is_code = part.is_floating_point() and isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete)
-            parts.append(part if is_code else code(part))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +109,7 @@ class ActionCritic(nn.Module):
     def __init__(self, config: ActionCriticConfig) -> None:
         super().__init__()
         self.values_all, (latent_dim,) = config.values_all, config.body.input_dims
-        self.code = None if config.values_all else ActionCode(config.action_space)
+        self.code = None if config.values_all else Vectorize(sampled_space(config.action_space), "action_space")
         self.has_several_outputs = len(config.return_shape) > 0
         width = latent_dim + (0 if self.code is None else self.code.width)
         body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))

@@ -18,13 +18,18 @@ class Leaf(NamedTuple):
     space: Space
     shape: tuple[int, ...]
 
-    def of(self, obs: Tree) -> Tensor:
-        """Return this leaf of ``obs``, which may have any leading dims, flattened to ``[..., prod(shape)]``."""
+    def part_of(self, obs: Tree) -> Tensor:
+        """Return this leaf of ``obs``, which may have any leading dims."""
         for key in self.keys:
             obs = obs[key]
+        return obs
+
+    def of(self, obs: Tree) -> Tensor:
+        """Return this leaf of ``obs``, flattened to ``[..., prod(shape)]``."""
+        part = self.part_of(obs)
         if len(self.shape) == 1:
-            return obs
-        return obs.flatten(-len(self.shape)) if self.shape else obs.unsqueeze(-1)
+            return part
+        return part.flatten(-len(self.shape)) if self.shape else part.unsqueeze(-1)
 
 
 ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary

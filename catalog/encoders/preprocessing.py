@@ -22,7 +22,7 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
-    return sum(piece.width for piece in Vectorize(space, path).parts())
+    return Vectorize(space, path).width
 
 
 def is_byte_box(space: Space) -> bool:
@@ -45,10 +45,15 @@ class Vectorize(nn.Module):
     ========================  =========================================================
 
     Observations may have any leading dims. Fields that a Dict space does not name are ignored. Values are not checked.
+    Choices given as floats pass unchanged, because :meth:`Distribution.rsample_with_logp` returns the choices of an
+    action as one-hot codes.
 
     Args:
-        space: Space of one observation.
+        space: Space of one observation, or of one action.
         path: Name of the space in error messages.
+
+    Attributes:
+        width: Width of the vectors.
 
     Raises:
         ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
@@ -60,7 +65,7 @@ class Vectorize(nn.Module):
         for categorical, group in groupby(array_leaves(space, path), _is_categorical):
             leaves = list(group)  # neighbouring choices need only one scatter together
             self.pieces.extend([_OneHot(leaves)] if categorical else map(_Numbers, leaves))
-
+        self.width = sum(piece.width for piece in self.parts())
         self.is_wide = any(piece.width > WIDE for piece in self.parts() if isinstance(piece, _OneHot))
 
     def parts(self) -> "Sequence[_Numbers | _OneHot]":
@@ -129,6 +134,9 @@ class _OneHot(nn.Module):
         return ones + self.shift if self.moves else ones
 
     def forward(self, obs: Tree) -> Tensor:
+        given = [leaf.part_of(obs) for leaf in self.leaves]
+        if given[0].is_floating_point():  # these are codes
+            return torch.cat(given, -1)
         ones = self._ones(obs)
         code = torch.zeros(*ones.shape[:-1], self.width, device=ones.device)
         return code.scatter_(-1, ones, 1.0)

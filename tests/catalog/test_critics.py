@@ -14,9 +14,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.activations import Init
-from catalog.critics import ActionCode, ActionCriticCatalog, num_joint_actions
+from catalog.critics import ActionCriticCatalog, num_joint_actions
 from catalog.encoders.dense import DenseEnsemble, DenseStack
 from catalog.encoders.mlp import MLPEncoderConfig
+from catalog.encoders.preprocessing import Vectorize
+from catalog.past import sampled_space
 from catalog.spaces import zero_batch
 from rlmodule.testing.data import clone, differences
 
@@ -107,7 +109,7 @@ def test_a_copy_of_an_ensemble_has_its_own_weights() -> None:
 
 
 def test_actions_become_one_vector_whether_choices_are_numbers_or_codes() -> None:
-    code = ActionCode(ARM)
+    code = Vectorize(sampled_space(ARM))
     assert code.width == 2 + 3 + 5 + 2
     bend = torch.tensor([[[0.5, -0.25]]])
     actions = {
