@@ -39,16 +39,10 @@ class IQLLearner(ActionCriticLearner):
     target_parts = ("critic",)
     settings: IQLConfig
 
-    def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Split the parameters into three parts for the optimizer: ``critic``, ``value``, and ``actor`` with all other
-        parameters."""
-        module, config = self.module[module_id], self.settings
-        assert isinstance(module, ActionValueAPI)
+    def further_parts(self, module: RLModule) -> dict[str, Part]:
+        """Return ``value``, the net of state values."""
         assert isinstance(module, StateValueAPI)
-        critic = self.make_part(module.critic_names(), config.critic_lr)
-        value = self.make_part(module.value_names(), config.critic_lr)
-        names = [name for name, _ in module.named_parameters() if not (critic.covers(name) or value.covers(name))]
-        return {"actor": self.make_part(tuple(names), config.actor_lr), "critic": critic, "value": value}
+        return {"value": self.make_part(module.value_names(), self.settings.critic_lr)}
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]

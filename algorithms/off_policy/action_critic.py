@@ -1,7 +1,8 @@
 """ActionCriticLearner: the base learner of algorithms with a policy and critics that value observation and action."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from algorithms.off_policy.algorithm import ReplayTraining
 from algorithms.off_policy.learner import ReplayLearner, check_return_head
-from algorithms.ops.distributional import least_returns
+from algorithms.ops.distributional import least_returns, return_losses
 from catalog.checks import Schedule
 from catalog.critics import CriticSettings
 from catalog.return_heads import ReturnHead
@@ -17,10 +18,15 @@ from catalog.settings import setting
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.learning.flat_optimizer import FlatAdam, Part
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import value_at
 from rlmodule.learning.sharding import spans
 from rlmodule.modules.apis import ActionValueAPI
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+
+Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Returns the losses of numbers from predictions and targets."""
 
 _STREAMS = 0x9E3779B97F4A7C15F39CC0605CEDC835
 """Distance between the initial states of the streams of one gradient step."""
@@ -84,6 +90,24 @@ class ActionCriticLearner(ReplayLearner):
         learning rate ``lr``. None takes the setting ``lr``."""
         return Part(names, self.settings.lr if lr is None else lr, self.settings.grad_clip)
 
+    def parts_of(self, module_id: str) -> Mapping[str, Part]:
+        """Split the parameters into parts for the optimizer: ``critic``, those of :meth:`further_parts`, and ``actor``
+        with all other parameters."""
+        module = self.module[module_id]
+        assert isinstance(module, ActionValueAPI)
+        critic = self.make_part(module.critic_names(), self.settings.critic_lr)
+        parts = {"critic": critic, **self.further_parts(module)}
+        others = list[str]()
+        for name, _ in module.named_parameters():
+            if not any(part.covers(name) for part in parts.values()):
+                others.append(name)
+        return {"actor": self.make_part(tuple(others), self.settings.actor_lr), **parts}
+
+    def further_parts(self, module: RLModule) -> dict[str, Part]:
+        """Return the parts of ``module`` that belong neither to its critics nor to its policy, by name; by default
+        none."""
+        return {}
+
     def before_gradient_step(self, module_id: str) -> None:
         """Draw the seed of the noise of this gradient step, and the critics that its targets use if the settings ask
         for a few. All learners draw the same."""
@@ -116,6 +140,24 @@ class ActionCriticLearner(ReplayLearner):
         if self._target_critics is not None:
             outputs = outputs[self._target_critics.to(outputs.device)]
         return least_returns(head, outputs, self.settings.drop_quantiles)
+
+    def critic_loss(
+        self, head: ReturnHead, outputs: Tensor, batch: Batch, distance: Distance
+    ) -> tuple[Tensor, Metrics]:
+        """Return the loss of the critics, a mean over rows and a sum over critics, and its metrics.
+
+        Args:
+            head: What the outputs mean.
+            outputs: Outputs of the critics for the actions in ``batch``, ``[critics, B, *head.shape]``.
+            batch: Columns, with ``value_targets``.
+            distance: Returns the losses of numbers from predictions and targets.
+        """
+        losses, values, errors = return_losses(head, outputs, batch[Columns.VALUE_TARGETS], distance)
+        losses = losses.sum(0)
+        if Columns.WEIGHTS in batch:
+            losses = losses * batch[Columns.WEIGHTS]
+        loss = losses.mean()
+        return loss, {"qf_loss": loss, "td_error": errors.abs().mean(0), "qf": values.mean(0)}
 
     def draw_noise(self, module_id: str, batch: Batch, num_actions: int) -> Tensor:
         """Return noise for ``num_actions`` actions in each row of this learner's batch, ``[num_actions, ..., W]`` for

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
 from algorithms.off_policy.learner import as_column, following, valid_rows
-from algorithms.ops.distributional import half_squared_error, return_losses, return_targets
+from algorithms.ops.distributional import half_squared_error, return_targets
 from algorithms.sac.actions import Actions
 from algorithms.sac.conservative import CQL_NOISE, NEXT_DIST_INPUTS, check_actions, conservative_loss
 from algorithms.sac.entropy import TargetEntropy
@@ -17,6 +17,7 @@ from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.apis import ActionValueAPI, TemperatureAPI
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
@@ -63,18 +64,12 @@ class SACLearner(ActionCriticLearner):
         super()._forget_module(module_id)
         self._target_entropy.pop(module_id, None)
 
-    def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Split the parameters into three parts for the optimizer: ``critic``, ``alpha`` (the temperature), and
-        ``actor`` with all other parameters."""
-        module, config = self.module[module_id], self.settings
-        assert isinstance(module, ActionValueAPI)
+    def further_parts(self, module: RLModule) -> dict[str, Part]:
+        """Return ``alpha``, the temperature."""
         assert isinstance(module, TemperatureAPI)
         log_alpha = module.log_temperature()
-        critic = self.make_part(module.critic_names(), config.critic_lr)
-        names = [(name, p) for name, p in module.named_parameters() if not critic.covers(name)]
-        actor = self.make_part(tuple(name for name, p in names if p is not log_alpha), config.actor_lr)
-        alpha = self.make_part(tuple(name for name, p in names if p is log_alpha), config.alpha_lr)
-        return {"actor": actor, "critic": critic, "alpha": alpha}
+        names = tuple(name for name, parameter in module.named_parameters() if parameter is log_alpha)
+        return {"alpha": self.make_part(names, self.settings.alpha_lr)}
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -89,11 +84,7 @@ class SACLearner(ActionCriticLearner):
         assert isinstance(module, ActionValueAPI)
         assert isinstance(module, TemperatureAPI)
         outputs = module.compute_action_outputs(batch, batch[Columns.ACTIONS], latents)
-        losses, taken, errors = return_losses(
-            module.return_head(), outputs, batch[Columns.VALUE_TARGETS], half_squared_error
-        )
-        losses = losses.sum(0)
-        qf_loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
+        qf_loss, metrics = self.critic_loss(module.return_head(), outputs, batch, half_squared_error)
 
         actions = Actions.of(module, fwd_out[Columns.ACTION_DIST_INPUTS], batch.get(Columns.NOISE))
         values = module.compute_action_values(batch, actions.drawn, latents, frozen=True)
@@ -108,14 +99,12 @@ class SACLearner(ActionCriticLearner):
         alpha_loss = (log_alpha * (entropy - goal).detach()).mean()
         loss = qf_loss + policy_loss + alpha_loss
         metrics = {
-            "qf_loss": qf_loss,
+            **metrics,
             "policy_loss": policy_loss,
             "alpha_loss": alpha_loss,
             "alpha_value": alpha,
             "entropy": entropy.mean(),
             "target_entropy": goal.mean(),
-            "td_error": errors.abs().mean(0),
-            "qf": taken.mean(0),
         }
         if self.settings.cql_alpha:
             taken = module.return_head().mean(outputs)  # with a gradient

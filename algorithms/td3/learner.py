@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
 from algorithms.off_policy.learner import following, valid_rows
-from algorithms.ops.distributional import return_losses, return_targets, squared_error
+from algorithms.ops.distributional import return_targets, squared_error
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.learning.flat_optimizer import Part
@@ -35,13 +35,8 @@ class TD3Learner(ActionCriticLearner):
     settings: "TD3Config"
 
     def parts_of(self, module_id: str) -> Mapping[str, Part]:
-        """Split the parameters into two parts for the optimizer: ``critic``, and ``actor`` with all other
-        parameters."""
-        module, config = self.module[module_id], self.settings
-        assert isinstance(module, ActionValueAPI)
-        critic = self.make_part(module.critic_names(), config.critic_lr)
-        others = tuple(name for name, _ in module.named_parameters() if not critic.covers(name))
-        return {"critic": critic, "actor": self.make_part(others, config.actor_lr)}
+        parts = super().parts_of(module_id)
+        return {name: parts[name] for name in ("critic", "actor")}  # critics first, as weights lie in memory
 
     def parts_to_step(self, module_id: str) -> Collection[str]:
         """Return the names of the parts to update in this gradient step: both in every ``policy_delay``-th step, else
@@ -63,12 +58,7 @@ class TD3Learner(ActionCriticLearner):
         module, latents = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         assert isinstance(module, ActionValueAPI)
         outputs = module.compute_action_outputs(batch, batch[Columns.ACTIONS], latents)
-        losses, taken, errors = return_losses(
-            module.return_head(), outputs, batch[Columns.VALUE_TARGETS], squared_error
-        )
-        losses = losses.sum(0)
-        loss = qf_loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
-        metrics = {"qf_loss": qf_loss, "td_error": errors.abs().mean(0), "qf": taken.mean(0)}
+        loss, metrics = self.critic_loss(module.return_head(), outputs, batch, squared_error)
         if "actor" in self.trained[module_id].stepping:
             actions = policy_actions(module, fwd_out)
             values = module.compute_action_values(batch, actions, latents, frozen=True, num_critics=1)
@@ -79,7 +69,7 @@ class TD3Learner(ActionCriticLearner):
                     policy_loss = policy_loss / values.detach().abs().mean()
                 metrics["bc_loss"] = bc_loss = squared_distances(actions, batch[Columns.ACTIONS]).mean()
                 policy_loss = policy_loss + self.settings.bc_coeff * bc_loss
-            loss, metrics["policy_loss"] = qf_loss + policy_loss, policy_loss
+            loss, metrics["policy_loss"] = loss + policy_loss, policy_loss
         return loss, metrics
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
