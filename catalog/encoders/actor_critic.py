@@ -105,11 +105,10 @@ class ActorCriticEncoder(nn.Module):
             starts: Steps that start an episode, bool ``[T, B]``; None for no such step.
             critic_obs: Observations for a separate critic; None gives it ``obs``.
         """
-        if self.shared:
-            latent, state = _call(self.actor_encoder, obs, state, starts=starts)
-            return ActorCriticOutput(latent, latent, state)
         actor = self._run("actor", obs, state, starts)
-        if self.critic_encoder is None and not self.critic_is_stateful:
+        if self.shared:
+            return ActorCriticOutput(actor.latent, actor.latent, actor.state)
+        if self.critic_encoder is None:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
         critic = self._run("critic", obs if critic_obs is None else critic_obs, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
@@ -122,11 +121,9 @@ class ActorCriticEncoder(nn.Module):
         The critic's encoder runs only if it is separate and stateful. The actor's forward hooks do not run, because
         checking for them takes as long as a small layer.
         """
-        if self.shared:
-            encoder = self._modules["actor_encoder"]  # faster than self.actor_encoder, which searches three dicts
-            assert encoder is not None
-            return encoder.forward(obs, state, starts=starts)
         actor = self._run("actor", obs, state, starts, with_hooks=False)
+        if self.shared:
+            return actor
         critic_state = None
         if self.critic_is_stateful:
             critic_state = self._run("critic", obs if critic_obs is None else critic_obs, state, starts).state
@@ -135,25 +132,26 @@ class ActorCriticEncoder(nn.Module):
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
         """Return the critic's latent without running a separate actor. Raise RuntimeError if an inference-only copy has
         no critic encoder."""
-        if self.shared:
-            return _call(self.actor_encoder, obs, state, starts=starts).latent
-        return self._run("critic", obs, state, starts).latent
+        return self._run("actor" if self.shared else "critic", obs, state, starts).latent
 
     def _run(
         self, function: str, obs: Tree, state: Tree | None, starts: Tensor | None, with_hooks: bool = True
     ) -> EncoderOutput:
-        """Run one of two separate encoders: that of ``function``, which is "actor" or "critic".
+        """Run the encoder of ``function``, which is "actor" or "critic".
 
-        A stateful encoder gets its own part of ``state``. If only the other encoder is stateful, this encoder gets the
-        sequences ``[T, B, ...]`` as one batch of steps. ``with_hooks`` says whether its forward hooks run.
+        Of two separate encoders, a stateful one gets its own part of ``state``. If only the other encoder is stateful,
+        this encoder gets the sequences ``[T, B, ...]`` as one batch of steps. ``with_hooks`` says whether its forward
+        hooks run.
         """
-        encoder = self._modules[function + "_encoder"]
+        encoder = self._modules[function + "_encoder"]  # an attribute would be searched for in three dicts
         if encoder is None:
             raise RuntimeError(
                 "ActorCriticEncoder: expected an encoder with a critic, got an inference-only "
                 "copy. Compute values with the learner's module."
             )
         run = partial(_call, encoder) if with_hooks else encoder.forward
+        if self.shared:
+            return run(obs, state, starts=starts)
         if not self.is_stateful:
             return run(obs)
         if not (self.actor_is_stateful if function == "actor" else self.critic_is_stateful):
