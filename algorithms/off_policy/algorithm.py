@@ -2,7 +2,7 @@
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -146,14 +146,12 @@ class ReplayConfig(ReplayTraining, Replay, OfflineToOnline, ReportingBySteps, Da
         least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
         if least > most:
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
-        for name in PRIORITIZED_SETTINGS:
-            if not self.prioritized_replay and vars(self)[name] != settings_of(type(self))[name].default:
-                raise self._invalid(
-                    name, "its default without prioritized_replay", "Set that to True, or leave this out."
-                )
-        for name in HINDSIGHT_SETTINGS:
-            if not self.her_ratio and vars(self)[name] != settings_of(type(self))[name].default:
-                raise self._invalid(name, "its default with her_ratio=0", "Set her_ratio=0.8, or leave this out.")
+        if not self.prioritized_replay:
+            expected = "its default without prioritized_replay"
+            self._check_left_out(PRIORITIZED_SETTINGS, expected, "Set that to True, or leave this out.")
+        if not self.her_ratio:
+            expected = "its default with her_ratio=0"
+            self._check_left_out(HINDSIGHT_SETTINGS, expected, "Set her_ratio=0.8, or leave this out.")
         if self.normalize_rewards and self.her_ratio:
             expected = "False with her_ratio > 0, since the returns of new goals are not known"
             raise self._invalid("normalize_rewards", expected, "Leave one of the two out.")
@@ -166,12 +164,18 @@ class ReplayConfig(ReplayTraining, Replay, OfflineToOnline, ReportingBySteps, Da
             if self.replay_capacity < needed:
                 raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
 
+    def _check_left_out(self, names: Iterable[str], expected: str, remedy: str) -> None:
+        """Raise ValueError for the first of the settings ``names`` that is not its default."""
+        known = settings_of(type(self))
+        for name in names:
+            if vars(self)[name] != known[name].default:
+                raise self._invalid(name, expected, remedy)
+
     def _validate_data(self) -> None:
         """Raise ValueError if settings contradict that there is a data set, or that there is none."""
         if self.data is None:
-            for name in settings_of(OfflineToOnline):
-                if vars(self)[name] != settings_of(type(self))[name].default:
-                    raise self._invalid(name, "its default without data", "Set .offline(data=...), or leave this out.")
+            remedy = "Set .offline(data=...), or leave this out."
+            self._check_left_out(settings_of(OfflineToOnline), "its default without data", remedy)
         elif self.normalize_rewards:
             expected = "False with data, since its returns differ from those of env steps"
             raise self._invalid("normalize_rewards", expected, "Leave one of the two out.")
@@ -288,6 +292,10 @@ class ReplayAlgorithm(DataAlgorithm):
     def _by_id(self, values: dict[str, Any]) -> Any:
         """Return ``values``, a dict by module id, unchanged in a multi-agent run; else return its only value."""
         return values if self.config.is_multi_agent else values[DEFAULT_MODULE_ID]
+
+    def _as_dict(self, values: Any) -> dict[str, Any]:
+        """Return the dict by module id from which :meth:`_by_id` made ``values``."""
+        return values if self.config.is_multi_agent else {DEFAULT_MODULE_ID: values}
 
     def _store(self, rollouts: Sequence[Any], num_env_steps: int) -> dict[str, int]:
         """Store rollouts, which have ``num_env_steps`` env steps in all, in the replay buffers. Return the number of
@@ -452,9 +460,7 @@ class ReplayAlgorithm(DataAlgorithm):
     def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
         """Give the saved priorities a ``prioritized_replay_alpha`` that differs from that of the saved run."""
         super().adapt_state(state, saved)
-        replays, name = state.get("replay") or {}, "prioritized_replay_alpha"
-        if not self.config.is_multi_agent:
-            replays = {DEFAULT_MODULE_ID: replays}
+        replays, name = self._as_dict(state.get("replay") or {}), "prioritized_replay_alpha"
         for module_id in self.replays.keys() & replays.keys():
             alpha = self.configs[module_id].prioritized_replay_alpha
             before = saved.get(name, module_id, default=alpha)
@@ -466,16 +472,13 @@ class ReplayAlgorithm(DataAlgorithm):
         super().set_state(state)
         if not self.replays or "steps_owed" not in state:  # one of the two runs has no env
             return
-        several, saved = self.config.is_multi_agent, state.get("replay")
-        self._steps_owed |= state["steps_owed"] if several else {DEFAULT_MODULE_ID: state["steps_owed"]}
-        if saved is None or not self.config.replay_in_checkpoints:
+        self._steps_owed |= self._as_dict(state["steps_owed"])
+        if "replay" not in state or not self.config.replay_in_checkpoints:
             return
-        for module_id, replay in self.replays.items():
-            if several and module_id not in saved:
-                continue
-            of_module = saved[module_id] if several else saved
-            if "format" in of_module["layout"]:
-                replay.set_state(of_module)
+        replays = self._as_dict(state["replay"])
+        for module_id in self.replays.keys() & replays.keys():
+            if "format" in replays[module_id]["layout"]:
+                self.replays[module_id].set_state(replays[module_id])
             else:
                 logger.warning(
                     "checkpoint: expected a replay buffer of format %d, got one of an earlier version. The run goes on "

@@ -188,8 +188,9 @@ class SACConfig(SACTraining, ReplayConfig):
         self.check_critics()
         if self.policy_value is not None and self.num_critics == 1:
             raise self._invalid("policy_value", "None with num_critics=1", "Leave it out.")
-        if not self.cql_alpha and self.cql_num_actions != NUM_ACTIONS:
-            raise self._invalid("cql_num_actions", "its default with cql_alpha=0", "Set cql_alpha, or leave this out.")
+        if not self.cql_alpha:
+            remedy = "Set cql_alpha, or leave this out."
+            self._check_left_out(["cql_num_actions"], "its default with cql_alpha=0", remedy)
         if self.alpha_lr == 0 and self.target_entropy != "auto":
             raise self._invalid(
                 "target_entropy", "'auto' with alpha_lr=0, which fixes the temperature", "Leave it out."

@@ -14,7 +14,7 @@ from algorithms.td3.module import TD3Catalog, TD3Module
 from algorithms.td3.presets import PRESETS
 from catalog.checks import Schedule
 from catalog.distributions.deterministic import SCALE
-from catalog.settings import Section, setting, settings_of
+from catalog.settings import Section, setting
 from rlmodule.data.dataset import Dataset
 from rlmodule.learning.schedules import value_at
 from rlmodule.modules.rl_module import RLModule
@@ -142,8 +142,8 @@ class TD3Config(TD3Training, ReplayConfig):
     def validate(self) -> None:
         super().validate()
         self.check_critics()
-        if not self.target_noise and self.target_noise_clip != settings_of(type(self))["target_noise_clip"].default:
-            raise self._invalid("target_noise_clip", "its default without target_noise", "Leave it out.")
+        if not self.target_noise:
+            self._check_left_out(["target_noise_clip"], "its default without target_noise", "Leave it out.")
         if self.normalize_q and self.bc_coeff is None:
             raise self._invalid("normalize_q", "False without bc_coeff, which it weighs against", "Set bc_coeff.")
         if self.normalize_q and self.num_learners > 1:
