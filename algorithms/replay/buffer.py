@@ -194,9 +194,9 @@ class ReplayBuffer:
             ring.add(rollout, columns)
         else:
             states = anchors.read_states(rollout)
-            numbers, written = ring.numbers(valid, columns), ring.written.copy()
+            numbers = ring.numbers(valid, columns)
             ring.add(rollout, columns)
-            anchors.add(states, numbers, columns, written)
+            anchors.add(states, numbers, columns, ring.written)
         if self._reward_scale is not None:
             self._reward_scale.update(rollout, columns)
         self._is_behind = True

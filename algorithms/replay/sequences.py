@@ -135,7 +135,7 @@ class Anchors:
             states: The result of :meth:`read_states`.
             numbers: The result of :meth:`Ring.numbers`, ``[T + 1, n]``.
             columns: The column of each slot.
-            written: The number of transitions that were ever written to each column before the rollout, ``[N]``.
+            written: The number of transitions that were ever written to each column, ``[N]``.
         """
         written = written.copy()
         # A state was recorded before the first transition at or after its row. The next one is at the next rollout.
