@@ -59,7 +59,4 @@ class TargetEntropy(nn.Module):
         ``goal`` is None, else a scalar."""
         if (mask := self.mask) is None:
             return self.constant
-        allowed = mask.allowed(obs)
-        counts = allowed.new_zeros((*allowed.shape[:-1], mask.num_groups), dtype=torch.float32)
-        counts.index_add_(-1, mask.group, allowed.float())
-        return CHOICE_SHARE * (counts.clamp_min(1).log() * self.is_masked).sum(-1) + self.constant
+        return CHOICE_SHARE * (mask.num_allowed(obs).clamp_min(1).log() * self.is_masked).sum(-1) + self.constant

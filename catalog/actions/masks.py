@@ -70,11 +70,15 @@ class ActionMask(nn.Module):
 
     def rows_without_choice(self, obs: Tree) -> Tensor:
         """Return which of the observations forbid all choices of some categorical part, bool ``[...]``."""
-        allowed = self.allowed(obs)
         if self.num_groups == 1:
-            return ~allowed.any(-1)
-        counts = torch.zeros((*allowed.shape[:-1], self.num_groups), dtype=torch.int32, device=allowed.device)
-        return (counts.index_add_(-1, self.group, allowed.int()) == 0).any(-1)
+            return ~self.allowed(obs).any(-1)
+        return (self.num_allowed(obs) == 0).any(-1)
+
+    def num_allowed(self, obs: Tree) -> Tensor:
+        """Return the number of allowed logits of each part, int32 ``[..., num_groups]``."""
+        allowed = self.allowed(obs).int()
+        counts = allowed.new_zeros((*allowed.shape[:-1], self.num_groups))
+        return counts.index_add_(-1, self.group, allowed)
 
 
 def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type[Distribution]) -> ActionMask:
