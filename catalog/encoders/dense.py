@@ -171,6 +171,11 @@ class DenseStack(nn.Module):
     def _norm(self, x: Tensor, **weights: Any) -> Tensor:
         return self.normalize(x, x.shape[-1:], **weights)
 
+    def _norm_of_members(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Normalise ``[members, ..., width]`` with the weights of each member, ``[members, 1, width]``."""
+        x = self.normalize(x, x.shape[-1:])
+        return x * weight if bias is None else torch.addcmul(bias, x, weight)
+
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
         """Map ``[..., input_dim] → [..., width of the last layer]`` through ``layers``; None uses ``self.layers``.
 
@@ -212,7 +217,7 @@ class DenseStack(nn.Module):
         """From now on apply each layer as a :class:`DenseEnsemble` does: to stacked inputs, with stacked weights. The
         caller must replace the weights with stacks ``[members, ...]``."""
         self._linear = DenseEnsemble._linear
-        self._norm = partial(_norm_of_members, self.normalize)  # pyright: ignore[reportAttributeAccessIssue]
+        self._norm = self._norm_of_members  # pyright: ignore[reportAttributeAccessIssue]
 
     def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
         """Make :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
@@ -276,8 +281,7 @@ class DenseEnsemble(DenseStack):
             return (x * weight.mT).sum(-1, keepdim=True) + bias
         return torch.baddbmm(bias, x, weight)
 
-    def _norm(self, x: Tensor, **weights: Any) -> Tensor:
-        return _norm_of_members(self.normalize, x, **weights)
+    _norm = DenseStack._norm_of_members  # pyright: ignore[reportAssignmentType]
 
     def layers_of(self, members: int | None = None, *, frozen: bool = False) -> Sequence[Layer]:
         """Return the layers of the first ``members`` nets, or of all for None, for :meth:`run`. The weights of
@@ -291,11 +295,6 @@ class DenseEnsemble(DenseStack):
         if members is None and not frozen:
             return self.layers
         return [layer._replace(linear=taken(layer.linear), norm=taken(layer.norm)) for layer in self.layers]
-
-
-def _norm_of_members(normalize: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    x = normalize(x, x.shape[-1:])
-    return x * weight if bias is None else torch.addcmul(bias, x, weight)
 
 
 LARGE = 10_000_000
