@@ -99,16 +99,13 @@ class ActionCritic(nn.Module):
     One pass computes all members. If ``values_all``, each net has one output for every joint action, in the order in
     which the last choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action settings").
     Otherwise each net reads the action together with the latent.
-
-    Attributes:
-        values_all: Whether one pass predicts the values of all joint actions.
     """
 
     strides: Tensor | None
 
     def __init__(self, config: ActionCriticConfig) -> None:
         super().__init__()
-        self.values_all, (latent_dim,) = config.values_all, config.body.input_dims
+        (latent_dim,) = config.body.input_dims
         self.code = None if config.values_all else Vectorize(sampled_space(config.action_space), "action_space")
         self.has_several_outputs = len(config.return_shape) > 0
         width = latent_dim + (0 if self.code is None else self.code.width)
