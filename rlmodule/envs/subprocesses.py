@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
@@ -114,19 +114,26 @@ def close_vector_env(env: VectorEnv) -> None:
 
 def close_in_time(env: Any, name: str) -> None:
     """Call ``env.close()``, and log errors under ``name`` instead of raising them. After :data:`CLOSE_SECONDS`,
-    interrupt the call with a TimeoutError, repeatedly in case ``env`` catches the error. The interrupt works only in
-    the main thread, and not on Windows."""
+    :func:`alarm` interrupts the call with a TimeoutError."""
+    try:
+        with alarm(CLOSE_SECONDS, TimeoutError(f"not done in {CLOSE_SECONDS:g} s")):
+            env.close()
+    except Exception:
+        logger.warning("%s: close() failed", name, exc_info=True)
+
+
+@contextmanager
+def alarm(seconds: float, error: BaseException) -> Iterator[None]:
+    """Raise ``error`` in the block after ``seconds``, wherever the block is, and again in short intervals, in case its
+    code catches the error. Alarms that others set ring later. Works only in the main thread, and not on Windows."""
 
     def interrupt(*_: Any) -> None:
-        raise TimeoutError(f"not done in {CLOSE_SECONDS:g} s")
+        raise error
 
     with ExitStack() as undo:
         if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
             handler = signal.signal(signal.SIGALRM, interrupt)  # None if it was not set by Python
             undo.callback(signal.signal, signal.SIGALRM, handler or signal.SIG_DFL)
-            timer = signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS, _AGAIN_SECONDS)
+            timer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
             undo.callback(signal.setitimer, signal.ITIMER_REAL, *timer)
-        try:
-            env.close()
-        except Exception:
-            logger.warning("%s: close() failed", name, exc_info=True)
+        yield
