@@ -15,7 +15,7 @@ from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import SEVERITIES, Finding, finding
+from algorithms.doctor.findings import REMEDIES, Found, finding
 from algorithms.doctor.page import PICTURE, draw, report_text, write_page
 from catalog.settings import setting, settings_of
 
@@ -42,17 +42,17 @@ def doctor(args: Sequence[str]) -> int:
     if flags.run_dir is not None:
         Path(flags.run_dir).mkdir(parents=True, exist_ok=True)
         Path(flags.run_dir, PICTURE).unlink(missing_ok=True)  # of an earlier examination
-    found = [finding._replace(found=on_flags(finding.found)) for finding in _examined(env, config, flags)]
-    findings = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = [finding(name, on_flags(found)) for name, found in _examined(env, config, flags)]
+    findings.sort(key=lambda finding: [*REMEDIES].index(finding.severity))
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text)
     if flags.run_dir is not None:
         write_page(Path(flags.run_dir), text)
-    return FAILED if findings and findings[0].severity == "fault" else OK
+    return FAILED if any(finding.severity == "fault" for finding in findings) else OK
 
 
-def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> list[Finding]:
+def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> list[Found]:
     """Examine ``env`` in another process, and return what was found. That the process ends is a finding, too."""
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
@@ -64,13 +64,12 @@ def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> list[Fin
     except EOFError:
         process.join()
     if process.exitcode == FAILED:  # by faulthandler
-        text = f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits"
-        return [finding("hang", text)]
-    return [finding("crash", f"the process ended with code {process.exitcode}; stderr shows in which step")]
+        return [("hang", f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits")]
+    return [("crash", f"the process ended with code {process.exitcode}; stderr shows in which step")]
 
 
 def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFlags) -> None:
-    """Examine ``env``, draw what it did, and send the findings to ``out``. End this process if the env does not
+    """Examine ``env``, draw what it did, and send what was found to ``out``. End this process if the env does not
     answer."""
     os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
 
@@ -79,13 +78,13 @@ def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFl
         faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
 
     say("importing the env")
-    examination = Examination(config, flags.seconds)
+    examination = Examination(config, flags.seconds, say)
     try:
         config.update({"env": environment(env)})
-        examination.run(say)
+        examination.run()
     except UsageError as error:
-        examination.findings.append(finding("import", str(error)))
+        examination.found.append(("import", str(error)))
     faulthandler.cancel_dump_traceback_later()
     if flags.run_dir is not None and examination.play:
         draw(examination, Path(flags.run_dir, PICTURE))
-    out.send(examination.findings)
+    out.send(examination.found)

@@ -1,16 +1,11 @@
 """The examination of an env: play it at random and at the corners of its actions, and train on it for a moment."""
 
-from __future__ import annotations
-
 import io
 import logging
-import math
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from itertools import islice
-from time import perf_counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,21 +13,17 @@ from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
-from algorithms.doctor.findings import Finding, finding, finding_of
-from algorithms.doctor.play import Moment, action_spaces_of, moments
+from algorithms.doctor.findings import Found, found_in
+from algorithms.doctor.play import TRACE, Moment, action_space_of, extreme_action, moments
 from algorithms.doctor.random_play import findings_of, returns_of
 from algorithms.run.text import return_text
 from catalog.spaces import array_leaves
 from rlmodule.envs.checks import SEVERAL_AGENTS
+from rlmodule.envs.subprocesses import alarm
 from rlmodule.envs.sync_vector_env import SyncEnvs
 
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
-
-TRACE = 150
-"""Number of resets and steps in which two plays of an env are compared, and of a play with extreme actions."""
-
-_AGAIN = 3.0  # seconds until a time limit raises again, as Python ignores what is raised in a __del__
 
 
 class _TimeUp(BaseException):
@@ -46,38 +37,36 @@ class Examination(logging.Handler):
     Args:
         config: The env, and the algorithm to train with.
         seconds: How long to play and train.
+        say: Called with what is done next, and its seconds if they are known.
 
     Attributes:
-        findings: In the order in which they were found.
+        found: Name and text of each finding, in the order in which they were found.
         play: The random play.
         curve: Env steps and mean return after each iteration of the training.
     """
 
-    _say: Callable[..., None]
-
-    def __init__(self, config: AlgorithmConfig, seconds: float) -> None:
+    def __init__(self, config: AlgorithmConfig, seconds: float, say: Callable[..., None]) -> None:
         super().__init__(logging.WARNING)
-        self.config, self._seconds, self._printed = config, seconds, io.StringIO()
-        self.findings, self.play, self.curve = list[Finding](), list[Moment](), list[tuple[int, float]]()
+        self.config, self._seconds, self._say = config, seconds, say
+        self.found, self.play, self.curve = list[Found](), list[Moment](), list[tuple[int, float]]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.findings.append(finding("logged", record.getMessage()))
+        self.found.append(("logged", record.getMessage()))
 
-    def run(self, say: Callable[..., None]) -> None:
-        """Make the env, and examine it. ``say`` is called with what is done next, and its seconds if they are known."""
-        self._say = say
+    def run(self) -> None:
+        """Make the env, and examine it."""
         logger, name_of_error = logging.getLogger("rlmodule"), "contract"
         logger.addHandler(self)
         try:
-            with redirect_stdout(self._printed), self._build() as algorithm:
+            with redirect_stdout(io.StringIO()), self._build() as algorithm:
                 if envs := _envs_of(algorithm):
-                    self.findings += self._play(envs[0], algorithm)
-                    self.findings += self._compare(*envs[:2])
-                    self.findings += self._visit_corners(envs[0])
+                    self.found += self._play(envs[0], algorithm)
+                    self.found += self._compare(*envs[:2])
+                    self.found += self._visit_corners(envs[0])
                 name_of_error = "training"
-                self.findings += self._train(algorithm)
+                self.found += self._train(algorithm)
         except (Exception, SystemExit) as error:
-            self.findings.append(finding_of(error, name_of_error))
+            self.found.append(found_in(error, name_of_error))
         finally:
             logger.removeHandler(self)
 
@@ -94,76 +83,69 @@ class Examination(logging.Handler):
                 raise
         return self.config.update({"policies": "own"}).build()
 
-    def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Finding]:
+    def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Found]:
         """Play at random, and yield what that shows."""
         self._say("playing at random", self._seconds / 4)
-        until = perf_counter() + self._seconds / 4
-        begin = self._printed.tell()
-        for moment in islice(moments(env), MOST_STEPS):
-            self.play.append(moment)
-            if perf_counter() > until:
-                break
-        if text := self._printed.getvalue()[begin:].strip():
-            yield finding("prints", f"random play printed {len(text):,} characters: {text[:60]!r}")
+        with redirect_stdout(io.StringIO()) as printed:
+            self.play.extend(moments(env, most=MOST_STEPS, seconds=self._seconds / 4))
+        if text := printed.getvalue().strip():
+            yield "prints", f"random play printed {len(text):,} characters: {text[:60]!r}"
         modules = algorithm.learner_group.module.items()
         yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for _, module in modules))
 
-    def _compare(self, env: Any, other: Any) -> Iterator[Finding]:
+    def _compare(self, env: Any, other: Any) -> Iterator[Found]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
-        self._say("playing the same seed again")
-        first = [moment.returned for moment in self.play[:TRACE]]
+        self._say("playing the same seed again", self._seconds)
+        first = self.play[:TRACE]
+        if (at := _first_difference(first, moments(other))) is not None:
+            yield "seed", f"two envs with the same seed and actions differ after {at} steps"
+        elif (at := _first_difference(first, moments(env), moments(other))) is not None:
+            yield "leak", f"envs that are reset again, and step in turn, differ from new ones after {at} steps"
+        if _first_difference(first, moments(env, action_seed=100)) is None:
+            yield "actions", f"{len(first)} steps were the same with other actions"
 
-        def first_difference(*envs: Any, action_seed: int = 0) -> int | None:
-            plays = (moments(env, action_seed=action_seed) for env in envs)
-            for number, (returned, *others) in enumerate(zip(first, *plays, strict=False)):
-                if any(moment.returned != returned for moment in others):
-                    return number
-            return None
-
-        if (at := first_difference(other)) is not None:
-            yield finding("seed", f"two envs with the same seed and actions differ after {at} steps")
-        elif (at := first_difference(env, other)) is not None:
-            yield finding("leak", f"envs that are reset again, and step in turn, differ from new ones after {at} steps")
-        if first_difference(env, action_seed=100) is None:
-            yield finding("actions", f"{len(first)} steps were the same with other actions")
-
-    def _visit_corners(self, env: Any) -> Iterator[Finding]:
+    def _visit_corners(self, env: Any) -> Iterator[Found]:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
-        leaves = [leaf.space for space in action_spaces_of(env).values() for leaf in array_leaves(space)]
+        leaves = [leaf.space for leaf in array_leaves(action_space_of(env))]
         boxes = [space for space in leaves if isinstance(space, spaces.Box)]
         for box in boxes:
             if not box.is_bounded():
-                yield finding("action-bounds", f"{box} has numbers without a bound")
+                yield "action-bounds", f"{box} has numbers without a bound"
         for share in (0.0, 1.0, 0.5) if boxes else ():
-            self._say("taking extreme actions")
-            with _time_limit(self._seconds / 20):
-                for _ in islice(moments(env, share=share), TRACE):
-                    pass
+            self._say("taking extreme actions", self._seconds / 20)
+            for _ in moments(env, partial(extreme_action, share), seconds=self._seconds / 20):
+                pass
 
-    def _train(self, algorithm: Algorithm) -> Iterator[Finding]:
+    def _train(self, algorithm: Algorithm) -> Iterator[Found]:
         """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
         self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
-        seconds, total = Counter[str](), 0.0
-        until = perf_counter() + self._seconds / 2
-        with _time_limit(self._seconds / 2):
-            while perf_counter() < until:
+        seconds = Counter[str]()
+        with suppress(_TimeUp), alarm(self._seconds / 2, _TimeUp()):
+            while True:
                 result = algorithm.train()
                 seconds.update(result["timers"])
-                total = result["time_total_s"]
                 if algorithm.metrics.episodes:
                     self.curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
+        total = algorithm.metrics.seconds
         if not total:
-            yield finding("time", f"one iteration takes more than {self._seconds / 2:.0f} s")
+            yield "time", f"one iteration takes more than {self._seconds / 2:.0f} s"
             return
         env, nets = seconds["env_step"], seconds.total() - seconds["env_step"] - seconds["bookkeeping"]
         shares = f"env {env / total:.0%}, nets {nets / total:.0%}, framework {1 - (env + nets) / total:.0%}"
-        yield finding("time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}")
-        returns = returns_of(self.play) or [math.nan]
-        mean, margin = np.mean(returns), 2 * np.std(returns) / math.sqrt(len(returns))  # two standard errors
+        yield "time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}"
+        returns = returns_of(self.play) or [np.nan]
+        mean, margin = np.mean(returns), 2 * np.std(returns) / np.sqrt(len(returns))  # two standard errors
         if not self.curve or not self.curve[-1][1] > mean + margin:
-            shown = [return_text(value) for _, value in self.curve[:: math.ceil(len(self.curve) / 6) or 1]]
-            text = f"random play returns {return_text(float(mean))}, training {' → '.join(shown) or '–'}"
-            yield finding("learning", text)
+            shown = [return_text(value) for _, value in self.curve[:: 1 + len(self.curve) // 7]]
+            yield "learning", f"random play returns {return_text(float(mean))}, training {' → '.join(shown) or '–'}"
+
+
+def _first_difference(*plays: Iterable[Moment]) -> int | None:
+    """Return the number of the first moment that differs between ``plays``; None if they are the same."""
+    for number, at_once in enumerate(zip(*plays, strict=False)):
+        if len({moment.returned for moment in at_once}) > 1:
+            return number
+    return None
 
 
 def _envs_of(algorithm: Algorithm) -> Sequence[Any]:
@@ -173,20 +155,3 @@ def _envs_of(algorithm: Algorithm) -> Sequence[Any]:
     if algorithm.config.is_multi_agent:
         return runner.envs
     return runner.env.envs if isinstance(runner.env, SyncEnvs) else []
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """End the block after ``seconds``, wherever it is."""
-
-    def end(number: int, frame: Any) -> None:
-        raise _TimeUp
-
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
-    try:
-        yield
-    except _TimeUp:
-        pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,13 +1,11 @@
 """The report of an examination, as text and as a page with a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import SEVERITIES, Finding
+from algorithms.doctor.findings import REMEDIES, Finding
 from algorithms.doctor.random_play import returns_of
 from algorithms.loggers.base import replace_file
 from catalog_rl import printable
@@ -18,7 +16,7 @@ PICTURE = "doctor.png"
 
 def report_text(title: str, findings: Sequence[Finding]) -> str:
     """Return the findings as text that is also Markdown."""
-    counts = [f"{name}s: {sum(finding.severity == name for finding in findings)}" for name in SEVERITIES]
+    counts = [f"{name}s: {sum(finding.severity == name for finding in findings)}" for name in REMEDIES]
     lines = [f"{title}. {', '.join(counts)}", ""]
     for finding in findings:
         lines += [f"- {finding.severity}, {finding.name}: {printable(finding.found)}", f"  → {finding.remedy}"]

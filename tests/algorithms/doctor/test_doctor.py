@@ -16,7 +16,7 @@ import pytest
 
 from algorithms.cli.main import main
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import KINDS, Finding
+from algorithms.doctor.findings import REMEDIES, Finding, finding
 from algorithms.ppo import PPOConfig
 from tests.algorithms.doctor import faulty_envs, walk
 from tests.algorithms.doctor.table import FAULTS, GYMNASIUM, PETTINGZOO, Planted, drawn
@@ -39,9 +39,9 @@ FOLDER = "tests.algorithms.doctor"
 
 def examined(env: object, seconds: float) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
-    examination = Examination(config, seconds)
-    examination.run(lambda *what: None)
-    return examination.findings
+    examination = Examination(config, seconds, lambda *what: None)
+    examination.run()
+    return [finding(*found) for found in examination.found]
 
 
 def serious(findings: list[Finding]) -> list[str]:
@@ -162,7 +162,7 @@ def test_an_env_that_grows_is_named() -> None:
 @pytest.mark.end_to_end
 def test_code_in_a_remedy_stays_code() -> None:
     done = command(f"{FOLDER}.faulty_envs:IgnoresSeed", "--seconds", "1")
-    assert f"→ {KINDS['seed'][1]}" in done.stdout  # reset(seed=seed) is no flag
+    assert f"→ {REMEDIES['warning']['seed']}" in done.stdout  # reset(seed=seed) is no flag
 
 
 @pytest.mark.matrix
@@ -205,4 +205,5 @@ def test_envs_in_reserve_are_healthy(env: str) -> None:
 
 def test_the_docs_explain_every_finding() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    assert not [name for name, (severity, _) in KINDS.items() if f"| {severity} | `{name}` |" not in page]
+    rows = [f"| {severity} | `{name}` |" for severity, remedies in REMEDIES.items() for name in remedies]
+    assert not [row for row in rows if row not in page]
