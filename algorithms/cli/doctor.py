@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from algorithms.cli.exits import FAILED, OK, UsageError, on_flags
+from algorithms.cli.exits import FAILED, OK, on_flags
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
 from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
@@ -77,13 +77,8 @@ def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFl
         print(f"{what} ...", file=sys.stderr, flush=True)
         faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
 
-    say("importing the env")
-    examination = Examination(config, flags.seconds, say)
-    try:
-        config.update({"env": environment(env)})
-        examination.run()
-    except UsageError as error:
-        examination.found.append(("import", str(error)))
+    examination = Examination(lambda: config.update({"env": environment(env)}), flags.seconds, say)
+    examination.run()
     faulthandler.cancel_dump_traceback_later()
     if flags.run_dir is not None and examination.play:
         draw(examination, Path(flags.run_dir, PICTURE))

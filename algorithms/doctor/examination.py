@@ -14,13 +14,14 @@ from gymnasium import spaces
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.findings import Found, found_in
-from algorithms.doctor.play import TRACE, Moment, action_space_of, extreme_action, moments
+from algorithms.doctor.play import TRACE, Moment, extreme_action, moments
 from algorithms.doctor.random_play import findings_of, returns_of
 from algorithms.run.text import return_text
 from catalog.spaces import array_leaves
 from rlmodule.envs.checks import SEVERAL_AGENTS
 from rlmodule.envs.subprocesses import alarm
 from rlmodule.envs.sync_vector_env import SyncEnvs
+from rlmodule.modules.rl_module import RLModule
 
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
@@ -31,11 +32,11 @@ class _TimeUp(BaseException):
 
 
 class Examination(logging.Handler):
-    """Examines the env of ``config`` for about ``seconds``. The first fault ends the examination. What the library logs
+    """Examines an env for about ``seconds``. The first fault ends the examination. What the library logs
     meanwhile is a finding, too.
 
     Args:
-        config: The env, and the algorithm to train with.
+        make_config: Returns the env and the algorithm to train with. An error in it is a finding, too.
         seconds: How long to play and train.
         say: Called with what is done next, and its seconds if they are known.
 
@@ -45,9 +46,9 @@ class Examination(logging.Handler):
         curve: Env steps and mean return after each iteration of the training.
     """
 
-    def __init__(self, config: AlgorithmConfig, seconds: float, say: Callable[..., None]) -> None:
+    def __init__(self, make_config: Callable[[], AlgorithmConfig], seconds: float, say: Callable[..., None]) -> None:
         super().__init__(logging.WARNING)
-        self.config, self._seconds, self._say = config, seconds, say
+        self._make_config, self._seconds, self._say = make_config, seconds, say
         self.found, self.play, self.curve = list[Found](), list[Moment](), list[tuple[int, float]]()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -59,10 +60,12 @@ class Examination(logging.Handler):
         logger.addHandler(self)
         try:
             with redirect_stdout(io.StringIO()), self._build() as algorithm:
-                if envs := _envs_of(algorithm):
-                    self.found += self._play(envs[0], algorithm)
+                envs = _envs_of(algorithm)
+                modules = [module for _, module in algorithm.learner_group.module.items()]
+                if envs:
+                    self.found += self._play(envs[0], modules)
                     self.found += self._compare(*envs[:2])
-                    self.found += self._visit_corners(envs[0])
+                    self.found += self._visit_corners(envs[0], modules)
                 name_of_error = "training"
                 self.found += self._train(algorithm)
         except (Exception, SystemExit) as error:
@@ -73,25 +76,25 @@ class Examination(logging.Handler):
     def _build(self) -> Algorithm:
         """Make at least two envs in this process, and the nets: a policy for each agent, if there are several agents
         and the config has no policies."""
-        self._say("making the env and the nets")
-        num_envs = max(2, self.config.num_envs_per_env_runner)
-        self.config.update({"num_env_runners": 0, "num_envs_per_env_runner": num_envs})
+        self._say("importing the env, making it and the nets")
+        config = self._make_config()
+        num_envs = max(2, config.num_envs_per_env_runner)
+        config.update({"num_env_runners": 0, "num_envs_per_env_runner": num_envs})
         try:
-            return self.config.build()
+            return config.build()
         except (TypeError, ValueError) as error:
             if SEVERAL_AGENTS not in str(error):
                 raise
-        return self.config.update({"policies": "own"}).build()
+        return config.update({"policies": "own"}).build()
 
-    def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Found]:
+    def _play(self, env: Any, modules: Sequence[RLModule]) -> Iterator[Found]:
         """Play at random, and yield what that shows."""
         self._say("playing at random", self._seconds / 4)
         with redirect_stdout(io.StringIO()) as printed:
             self.play.extend(moments(env, most=MOST_STEPS, seconds=self._seconds / 4))
         if text := printed.getvalue().strip():
             yield "prints", f"random play printed {len(text):,} characters: {text[:60]!r}"
-        modules = algorithm.learner_group.module.items()
-        yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for _, module in modules))
+        yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for module in modules))
 
     def _compare(self, env: Any, other: Any) -> Iterator[Found]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
@@ -104,9 +107,9 @@ class Examination(logging.Handler):
         if _first_difference(first, moments(env, action_seed=100)) is None:
             yield "actions", f"{len(first)} steps were the same with other actions"
 
-    def _visit_corners(self, env: Any) -> Iterator[Found]:
+    def _visit_corners(self, env: Any, modules: Sequence[RLModule]) -> Iterator[Found]:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
-        leaves = [leaf.space for leaf in array_leaves(action_space_of(env))]
+        leaves = [leaf.space for module in modules for leaf in array_leaves(module.action_space)]
         boxes = [space for space in leaves if isinstance(space, spaces.Box)]
         for box in boxes:
             if not box.is_bounded():
@@ -141,9 +144,10 @@ class Examination(logging.Handler):
 
 
 def _first_difference(*plays: Iterable[Moment]) -> int | None:
-    """Return the number of the first moment that differs between ``plays``; None if they are the same."""
+    """Return the number of the first moment in which what envs returned differs between ``plays``; None if there is
+    none."""
     for number, at_once in enumerate(zip(*plays, strict=False)):
-        if len({moment.returned for moment in at_once}) > 1:
+        if len({moment[:4] for moment in at_once}) > 1:
             return number
     return None
 

@@ -3,8 +3,6 @@
 import re
 from typing import NamedTuple, TypeAlias
 
-from rlmodule.envs.checks import EnvError
-
 REMEDIES: dict[str, dict[str, str]] = {
     "fault": {
         "import": "Install what is missing, or correct the name; run the command in the folder of the module.",
@@ -46,13 +44,15 @@ REMEDIES: dict[str, dict[str, str]] = {
 warning costs time or return, a note is a fact."""
 
 _BY_TEXT = {
-    "import": r"expected a registered id",
+    "import": r"^ENV:|expected (its packages|the package|a registered id)",
     "display": r"\bdisplay\b|video device|\bx11\b|\bGLFW|\bEGL\b|OpenGL",
     "agents": r"possible_agents",
     "mask": r"mask",
     "nan": r"expected (a )?finite number",
     "spaces": r"^(observation|action)_space\b",  # from the catalog, and the guard begins with the env
+    "raises": r"^env \d+ raised",
 }
+"""Name of a fault → what the text of its error matches, the first to match first."""
 
 
 Found: TypeAlias = tuple[str, str]
@@ -76,11 +76,9 @@ def finding(name: str, found: str) -> Finding:
 
 def found_in(error: BaseException, otherwise: str) -> Found:
     """Return the name and text of the fault that ``error`` shows, which ended the examination. The name is
-    ``otherwise`` if neither the type nor the text of the error says more."""
+    ``otherwise`` if the text of the error does not say more."""
     text = str(error).partition("\n")[0] or type(error).__name__
     for name, pattern in _BY_TEXT.items():
         if re.search(pattern, text):
             return name, text
-    if isinstance(error, EnvError):
-        return "raises", text
-    return "import" if isinstance(error, ImportError) else otherwise, text
+    return otherwise, text

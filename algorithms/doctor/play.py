@@ -23,7 +23,7 @@ _PROCESS = psutil.Process()
 
 
 class Moment(NamedTuple):
-    """What one reset or step of an env returned, and what it took.
+    """What one reset or step of an env returned, and what it took. Another play may repeat the first four.
 
     Attributes:
         obs: Hash of the observations of all agents.
@@ -42,16 +42,6 @@ class Moment(NamedTuple):
     largest: float
     seconds: float
     memory: int
-
-    @property
-    def returned(self) -> tuple[Any, ...]:
-        """All that the env returned, which another play may repeat."""
-        return self[:4]
-
-
-def action_space_of(env: Any) -> Space[Any]:
-    """Return the action space of an env: for several agents, a Dict with the space of each."""
-    return env.action_space if isinstance(env, gym.Env) else spaces.Dict(env.action_spaces)
 
 
 def random_action(space: Space[Any], obs: Any) -> Any:
@@ -98,7 +88,7 @@ def moments(
         ValueError: If an observation or a reward is not finite.
     """
     is_single = isinstance(env, gym.Env)
-    space: Any = copy.deepcopy(action_space_of(env))  # which envs may share
+    space: Any = copy.deepcopy(env.action_space if is_single else spaces.Dict(env.action_spaces))  # envs may share it
     space.seed(action_seed)
     until = perf_counter() + seconds
     obs: Any = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import median
 
 from algorithms.doctor.findings import Found
 from algorithms.doctor.play import Moment
@@ -46,7 +46,8 @@ def findings_of(play: Sequence[Moment], is_raw: bool) -> Iterator[Found]:
     largest = max(moment.largest for moment in play)
     if is_raw and largest > _LARGE_NUMBER:
         yield "observation-scale", f"the largest number in an observation is {return_text(largest)}"
-    step, reset = (fmean(moment.seconds for moment in calls) for calls in (steps, resets))
+    # medians, as other processes may delay a call
+    step, reset = median(moment.seconds for moment in steps), median(moment.seconds for moment in resets)
     if reset > _SLOW_RESET * step and reset * len(resets) > step * len(steps):
         text = f"a reset takes {reset * 1e3:.2g} ms, as long as {reset / step:,.0f} steps"
         yield "reset-cost", f"{text}, and all resets take longer than all steps"

@@ -39,7 +39,7 @@ FOLDER = "tests.algorithms.doctor"
 
 def examined(env: object, seconds: float) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
-    examination = Examination(config, seconds, lambda *what: None)
+    examination = Examination(lambda: config, seconds, lambda *what: None)
     examination.run()
     return [finding(*found) for found in examination.found]
 
