@@ -15,7 +15,7 @@ from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import REMEDIES, Found, finding
+from algorithms.doctor.findings import Found, findings_in
 from algorithms.doctor.page import PICTURE, draw, report_text, write_page
 from catalog.settings import setting, settings_of
 
@@ -42,8 +42,7 @@ def doctor(args: Sequence[str]) -> int:
     if flags.run_dir is not None:
         Path(flags.run_dir).mkdir(parents=True, exist_ok=True)
         Path(flags.run_dir, PICTURE).unlink(missing_ok=True)  # of an earlier examination
-    findings = [finding(name, on_flags(found)) for name, found in _examined(env, config, flags)]
-    findings.sort(key=lambda finding: [*REMEDIES].index(finding.severity))
+    findings = findings_in([(name, on_flags(found)) for name, found in _examined(env, config, flags)])
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
     print(json.dumps(as_json, indent=2) if flags.json else text)

@@ -21,7 +21,6 @@ from catalog.spaces import array_leaves
 from rlmodule.envs.checks import SEVERAL_AGENTS
 from rlmodule.envs.subprocesses import alarm
 from rlmodule.envs.sync_vector_env import SyncEnvs
-from rlmodule.modules.rl_module import RLModule
 
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
@@ -61,11 +60,10 @@ class Examination(logging.Handler):
         try:
             with redirect_stdout(io.StringIO()), self._build() as algorithm:
                 envs = _envs_of(algorithm)
-                modules = [module for _, module in algorithm.learner_group.module.items()]
                 if envs:
-                    self.found += self._play(envs[0], modules)
+                    self.found += self._play(envs[0], algorithm)
                     self.found += self._compare(*envs[:2])
-                    self.found += self._visit_corners(envs[0], modules)
+                    self.found += self._visit_corners(envs[0], algorithm)
                 name_of_error = "training"
                 self.found += self._train(algorithm)
         except (Exception, SystemExit) as error:
@@ -78,8 +76,7 @@ class Examination(logging.Handler):
         and the config has no policies."""
         self._say("importing the env, making it and the nets")
         config = self._make_config()
-        num_envs = max(2, config.num_envs_per_env_runner)
-        config.update({"num_env_runners": 0, "num_envs_per_env_runner": num_envs})
+        config.update({"num_env_runners": 0, "num_envs_per_env_runner": max(2, config.num_envs_per_env_runner)})
         try:
             return config.build()
         except (TypeError, ValueError) as error:
@@ -87,14 +84,15 @@ class Examination(logging.Handler):
                 raise
         return config.update({"policies": "own"}).build()
 
-    def _play(self, env: Any, modules: Sequence[RLModule]) -> Iterator[Found]:
+    def _play(self, env: Any, algorithm: Algorithm) -> Iterator[Found]:
         """Play at random, and yield what that shows."""
         self._say("playing at random", self._seconds / 4)
         with redirect_stdout(io.StringIO()) as printed:
             self.play.extend(moments(env, most=MOST_STEPS, seconds=self._seconds / 4))
         if text := printed.getvalue().strip():
             yield "prints", f"random play printed {len(text):,} characters: {text[:60]!r}"
-        yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for module in modules))
+        modules = algorithm.learner_group.module.items()
+        yield from findings_of(self.play, is_raw=any(module.observation_normalizer is None for _, module in modules))
 
     def _compare(self, env: Any, other: Any) -> Iterator[Found]:
         """Yield randomness that no seed determines, state that outlasts a reset, and actions without effect."""
@@ -107,10 +105,12 @@ class Examination(logging.Handler):
         if _first_difference(first, moments(env, action_seed=100)) is None:
             yield "actions", f"{len(first)} steps were the same with other actions"
 
-    def _visit_corners(self, env: Any, modules: Sequence[RLModule]) -> Iterator[Found]:
+    def _visit_corners(self, env: Any, algorithm: Algorithm) -> Iterator[Found]:
         """Take actions at the bounds of their spaces. Numbers that are not finite raise."""
-        leaves = [leaf.space for module in modules for leaf in array_leaves(module.action_space)]
-        boxes = [space for space in leaves if isinstance(space, spaces.Box)]
+        boxes: list[spaces.Box] = []
+        for _, module in algorithm.learner_group.module.items():
+            leaves = array_leaves(module.action_space)
+            boxes += [leaf.space for leaf in leaves if isinstance(leaf.space, spaces.Box)]
         for box in boxes:
             if not box.is_bounded():
                 yield "action-bounds", f"{box} has numbers without a bound"
@@ -122,20 +122,19 @@ class Examination(logging.Handler):
     def _train(self, algorithm: Algorithm) -> Iterator[Found]:
         """Train until the time is up. Yield where it went, and whether the returns stayed those of random play."""
         self._say(f"training with {type(algorithm).__name__}", self._seconds / 2)
-        seconds = Counter[str]()
+        seconds, metrics = Counter[str](), algorithm.metrics
         with suppress(_TimeUp), alarm(self._seconds / 2, _TimeUp()):
             while True:
-                result = algorithm.train()
-                seconds.update(result["timers"])
-                if algorithm.metrics.episodes:
-                    self.curve.append((algorithm.env_steps, result["env_runners"]["episode_return_mean"]))
-        total = algorithm.metrics.seconds
+                seconds.update(algorithm.train()["timers"])
+                if metrics.episodes:
+                    self.curve.append((metrics.env_steps, metrics.training_return))
+        total = metrics.seconds
         if not total:
             yield "time", f"one iteration takes more than {self._seconds / 2:.0f} s"
             return
         env, nets = seconds["env_step"], seconds.total() - seconds["env_step"] - seconds["bookkeeping"]
         shares = f"env {env / total:.0%}, nets {nets / total:.0%}, framework {1 - (env + nets) / total:.0%}"
-        yield "time", f"{algorithm.env_steps / total:,.0f} steps a second: {shares}"
+        yield "time", f"{metrics.env_steps / total:,.0f} steps a second: {shares}"
         returns = returns_of(self.play) or [np.nan]
         mean, margin = np.mean(returns), 2 * np.std(returns) / np.sqrt(len(returns))  # two standard errors
         if not self.curve or not self.curve[-1][1] > mean + margin:

@@ -1,6 +1,7 @@
 """What the doctor can find in an env, how serious it is, and what to do."""
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 REMEDIES: dict[str, dict[str, str]] = {
@@ -68,10 +69,12 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def finding(name: str, found: str) -> Finding:
-    """Return the finding ``name`` with its severity and remedy."""
-    severity = next(severity for severity, remedies in REMEDIES.items() if name in remedies)
-    return Finding(severity, name, found, REMEDIES[severity][name])
+def findings_in(found: Sequence[Found]) -> list[Finding]:
+    """Return what was ``found`` with its severity and remedy, the most serious first."""
+    findings: list[Finding] = []
+    for severity, remedies in REMEDIES.items():
+        findings += [Finding(severity, name, text, remedies[name]) for name, text in found if name in remedies]
+    return findings
 
 
 def found_in(error: BaseException, otherwise: str) -> Found:

@@ -91,15 +91,9 @@ def moments(
     space: Any = copy.deepcopy(env.action_space if is_single else spaces.Dict(env.action_spaces))  # envs may share it
     space.seed(action_seed)
     until = perf_counter() + seconds
-    obs: Any = None
-    is_over = True
+    is_over, actions = True, None
     for number in range(most):
         is_step = not is_over
-        actions: Any = None
-        if is_step and is_single:
-            actions = choose(space, obs)
-        elif is_step:
-            actions = {agent: choose(space[agent], obs[agent]) for agent in env.acting}
         start = perf_counter()
         result = env.step(actions) if is_step else env.reset(seed=None if number else _SEED)
         end = perf_counter()
@@ -115,3 +109,5 @@ def moments(
         yield Moment(digest, tuple(tree.flatten(rewards)), is_step, is_cut, largest, end - start, memory)
         if is_step and end > until:
             return
+        # at the end of an episode without effect
+        actions = choose(space, obs) if is_single else {agent: choose(space[agent], obs[agent]) for agent in env.acting}

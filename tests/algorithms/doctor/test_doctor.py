@@ -16,7 +16,7 @@ import pytest
 
 from algorithms.cli.main import main
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import REMEDIES, Finding, finding
+from algorithms.doctor.findings import REMEDIES, Finding, findings_in
 from algorithms.ppo import PPOConfig
 from tests.algorithms.doctor import faulty_envs, walk
 from tests.algorithms.doctor.table import FAULTS, GYMNASIUM, PETTINGZOO, Planted, drawn
@@ -41,7 +41,7 @@ def examined(env: object, seconds: float) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
     examination = Examination(lambda: config, seconds, lambda *what: None)
     examination.run()
-    return [finding(*found) for found in examination.found]
+    return findings_in(examination.found)
 
 
 def serious(findings: list[Finding]) -> list[str]:
