@@ -76,6 +76,7 @@ def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFl
         print(f"{what} ...", file=sys.stderr, flush=True)
         faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
 
+    say("importing the env")
     examination = Examination(lambda: config.update({"env": environment(env)}), flags.seconds, say)
     examination.run()
     faulthandler.cancel_dump_traceback_later()

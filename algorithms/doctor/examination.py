@@ -35,7 +35,7 @@ class Examination(logging.Handler):
     meanwhile is a finding, too.
 
     Args:
-        make_config: Returns the env and the algorithm to train with. An error in it is a finding, too.
+        make_config: Imports the env, and returns the config to train with. An error in it is a finding, too.
         seconds: How long to play and train.
         say: Called with what is done next, and its seconds if they are known.
 
@@ -74,8 +74,8 @@ class Examination(logging.Handler):
     def _build(self) -> Algorithm:
         """Make at least two envs in this process, and the nets: a policy for each agent, if there are several agents
         and the config has no policies."""
-        self._say("importing the env, making it and the nets")
         config = self._make_config()
+        self._say("making the env and the nets")
         config.update({"num_env_runners": 0, "num_envs_per_env_runner": max(2, config.num_envs_per_env_runner)})
         try:
             return config.build()

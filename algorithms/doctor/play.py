@@ -109,5 +109,5 @@ def moments(
         yield Moment(digest, tuple(tree.flatten(rewards)), is_step, is_cut, largest, end - start, memory)
         if is_step and end > until:
             return
-        # at the end of an episode without effect
+        # after the last step of an episode, nothing takes them
         actions = choose(space, obs) if is_single else {agent: choose(space[agent], obs[agent]) for agent in env.acting}

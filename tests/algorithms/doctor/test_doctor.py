@@ -104,6 +104,17 @@ def test_a_training_ends_although_python_ignores_what_is_raised_in_a_del() -> No
     assert not serious(examined(Deletes, seconds=1))
 
 
+def test_an_env_whose_first_reset_outlasts_the_play_has_no_fault() -> None:
+    class StartsSimulator(walk.Walk):
+        def reset(self, **kwargs: Any) -> Any:
+            time.sleep(0.3)
+            return super().reset(**kwargs)
+
+    names = serious(examined(StartsSimulator, seconds=1))
+    assert "reset-cost" in names
+    assert "contract" not in names
+
+
 def test_an_unknown_id_is_a_name_to_correct() -> None:
     assert [finding.name for finding in examined("CartPol-v1", seconds=1)] == ["import"]
 
