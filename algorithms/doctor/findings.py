@@ -51,7 +51,7 @@ _BY_TEXT = {
     "mask": r"mask",
     "nan": r"expected (a )?finite number",
     "spaces": r"^(observation|action)_space\b",  # from the catalog, and the guard begins with the env
-    "raises": r"^env \d+ raised",
+    "raises": r"^env \d+ (raised|failed in)",  # and not what its guard found
 }
 """Name of a fault → what the text of its error matches, the first to match first."""
 

@@ -37,8 +37,8 @@ QUICK = (
 FOLDER = "tests.algorithms.doctor"
 
 
-def examined(env: object, seconds: float) -> list[Finding]:
-    config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1)
+def examined(env: Any, seconds: float, **settings: Any) -> list[Finding]:
+    config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1, **settings)
     examination = Examination(lambda: config, seconds, lambda *what: None)
     examination.run()
     return findings_in(examination.found)
@@ -113,6 +113,16 @@ def test_an_env_whose_first_reset_outlasts_the_play_has_no_fault() -> None:
     names = serious(examined(StartsSimulator, seconds=1))
     assert "reset-cost" in names
     assert "contract" not in names
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_env_that_raises_is_named(restarts: bool) -> None:
+    class Raises(walk.Walk):
+        def step(self, action: Any) -> Any:
+            raise ImportError("no simulator")
+
+    findings = examined(Raises, seconds=1, restart_failed_sub_environments=restarts)
+    assert "raises" in [finding.name for finding in findings if finding.severity == "fault"]
 
 
 def test_an_unknown_id_is_a_name_to_correct() -> None:
