@@ -56,13 +56,14 @@ def random_action(space: Space[Any], obs: Any) -> Any:
 
 
 def extreme_action(share: float, space: Space[Any], obs: Any) -> Any:
-    """Return an action with each number of a Box at its upper bound with probability ``share``, else at the lower one.
-    Spaces without bounds are sampled, whatever ``obs`` is."""
+    """Return an action with each number of a Box at its upper bound with probability ``share``, else at the lower one,
+    and at random where there is no bound, whatever ``obs`` is."""
 
     def at_bounds(leaf: Space[Any]) -> Any:
-        if not isinstance(leaf, spaces.Box) or not leaf.is_bounded():
+        if not isinstance(leaf, spaces.Box):
             return leaf.sample()
-        return np.where(leaf.np_random.random(leaf.shape) < share, leaf.high, leaf.low)
+        bounds = np.where(leaf.np_random.random(leaf.shape) < share, leaf.high, leaf.low)
+        return np.where(np.isfinite(bounds), bounds, leaf.sample())
 
     return map_spaces(at_bounds, space)
 

@@ -174,7 +174,7 @@ def test_an_env_that_hangs_or_does_not_import_is_named() -> None:
 @pytest.mark.matrix
 @pytest.mark.end_to_end
 def test_an_env_that_grows_is_named() -> None:
-    done = command(f"{FOLDER}.faulty_envs:GrowingMemory", "--json", "--seconds", "5")
+    done = command(f"{FOLDER}.faulty_envs:GrowingMemory", "--json", "--seconds", "15")
     names = {finding["name"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
     assert names["memory"] == "warning"
 
