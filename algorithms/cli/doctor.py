@@ -37,7 +37,7 @@ def doctor(args: Sequence[str]) -> int:
     known = {name: item for name, item in settings_of(algo).items() if name != "run_dir"}
     flags, (env,), typed = parse(DoctorFlags, "rlmodule doctor", "ENV", args, settings=settings_in(algo(), known))
     preset, _ = preset_of(algo, env, "auto")
-    config = algo(seed=1, torch_num_threads=1, **(preset.settings if preset else {}))
+    config = algo(seed=1, torch_num_threads=1, **preset.settings)
     config.update(changed_settings(typed, config))
     if flags.run_dir is not None:
         Path(flags.run_dir).mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from typing_extensions import Self
 
 from algorithms.data_algorithm import DataAlgorithm, DataConfig, DataTraining, Offline
 from algorithms.replay.buffer import FORMAT, ReplayBuffer, ReplaySample
@@ -122,13 +121,11 @@ class ReplayConfig(ReplayTraining, Replay, OfflineToOnline, ReportingBySteps, Da
     records_action_dist = False
     sections_of_a_policy = ("training", "replay")
     settings_of_the_run = (*DataConfig.settings_of_the_run, "replay_in_checkpoints")
+    not_for_learners = (*DataConfig.not_for_learners, "her_reward_fn")
 
     @property
     def records_final_obs(self) -> FinalObs:
         return "ended" if self.is_on("her_ratio") else "truncated"
-
-    def for_learners(self) -> Self:
-        return super().for_learners().copy().update({"her_reward_fn": None}).freeze()
 
     def validate(self) -> None:
         super().validate()
