@@ -59,7 +59,7 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
     Raises:
         ValueError: If ``state_in`` of the rollout does not have one entry for every ``max_seq_len`` time steps.
     """
-    steps, slots = rollout.shape
+    steps = rollout.shape[0]
     length = min(max_seq_len, steps)
     count = -(-steps // length)
     found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
@@ -76,20 +76,17 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
         # [count · L, N] → [L, count · N]: the sequences of all slots at one time stay next to each other
         return column.unflatten(0, (count, length)).transpose(0, 1).flatten(1, 2)
 
+    valid = cut(rollout.valid)
+    used = valid.any(0)
+    keep = slice(None) if used.all() else used  # a slice copies nothing
     batch = {
         # observations are padded with the last one, since zeros may lie outside the space
-        name: map_leaves(lambda x, repeats=name == Columns.OBS: cut(x, repeats=repeats), rollout[name])
+        name: map_leaves(lambda x, repeats=name == Columns.OBS: cut(x, repeats=repeats)[:, keep], rollout[name])
         for name in (*names, Columns.STARTS)
     }
-    batch[Columns.STATE_IN] = map_leaves(lambda x: x.flatten(0, 1), rollout.state_in)
-    valid = cut(rollout.valid)
-    if valid.all():
-        return batch
-    used = valid.any(0).nonzero().squeeze(1)
-    if len(used) < count * slots:
-        states = map_leaves(lambda x: x.index_select(0, used), batch.pop(Columns.STATE_IN))
-        batch = map_columns(lambda x: x.index_select(1, used), batch) | {Columns.STATE_IN: states}
-    batch[Columns.VALID_ROWS] = valid[:, used].flatten().nonzero().squeeze(1)
+    batch[Columns.STATE_IN] = map_leaves(lambda x: x.flatten(0, 1)[keep], rollout.state_in)
+    if not valid.all():
+        batch[Columns.VALID_ROWS] = valid[:, keep].flatten().nonzero().squeeze(1)
     return batch
 
 
@@ -183,11 +180,12 @@ def sequence_minibatches(
     bounds = [*range(0, total, max(1, total if size is None else size // longest)), total]
     if share is not None:
         order, bounds = share.of(order, bounds)
-    is_valid = torch.ones(length * count, dtype=torch.bool)
+    order_on_device = moved(order, starts.device)
+    is_valid: Tensor | None = None
     if Columns.VALID_ROWS in batch:
         # on the CPU, since minibatches differ in their numbers of valid rows: this waits for a GPU once per epoch
-        is_valid = torch.zeros_like(is_valid).index_fill_(0, batch[Columns.VALID_ROWS].cpu(), True)
-    is_valid, order_on_device = is_valid.view(length, count), moved(order, starts.device)
+        is_valid = torch.zeros(length, count, dtype=torch.bool)
+        is_valid.view(-1)[batch[Columns.VALID_ROWS].cpu()] = True
     of_rows = without(batch, Columns.STATE_IN, Columns.VALID_ROWS)
     for begin, end in itertools.pairwise(bounds):
         if begin == end:
@@ -198,7 +196,7 @@ def sequence_minibatches(
         minibatch[Columns.STATE_IN] = map_leaves(
             lambda x, piece=piece: x.index_select(0, piece), batch[Columns.STATE_IN]
         )
-        if Columns.VALID_ROWS in batch:
+        if is_valid is not None:
             rows = is_valid[:, order[begin:end]].flatten().nonzero().squeeze(1)
             minibatch[Columns.VALID_ROWS] = moved(rows, starts.device)
         yield minibatch
