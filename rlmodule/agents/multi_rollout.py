@@ -88,5 +88,5 @@ def _padded(rollout: Rollout, longest: Rollout) -> Rollout:
     columns[Columns.OBS] = map_leaves(
         lambda x, last: torch.cat([x, last.expand(num_rows, *last.shape)]), rollout[Columns.OBS], rollout.last_obs
     )
-    states = None if rollout.state_in is None else map_leaves(pad, rollout.state_in, longest.state_in)
+    states = map_leaves(pad, rollout.state_in, longest.state_in)
     return dataclasses.replace(rollout, columns=columns, state_in=states)

@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from rlmodule.data.dataset_checks import (
     misfit,
     space_for,
 )
-from rlmodule.data.episode import Episode
+from rlmodule.data.episode import Episode, concatenated
 from rlmodule.data.rollout import entry_of, map_leaves
 from rlmodule.encoding import encode
 from rlmodule.sealed_folder import StrPath
@@ -234,10 +234,10 @@ class Dataset:
             raise misfit(where, "episodes", "at least one", "none", "Record some first.")
         terminated = np.array([episode.terminated for episode in episodes])
         return cls(
-            _joined(episode.get_observations(slice(-1)) for episode in episodes),
-            _joined(episode.get_observations(slice(-1, None)) for episode in episodes),
-            _joined(episode.get_actions() for episode in episodes),
-            _joined(episode.get_rewards() for episode in episodes),
+            concatenated(episode.get_observations(slice(-1)) for episode in episodes),
+            concatenated(episode.get_observations(slice(-1, None)) for episode in episodes),
+            concatenated(episode.get_actions() for episode in episodes),
+            concatenated(episode.get_rewards() for episode in episodes),
             np.cumsum([0, *map(len, episodes)]),
             terminated,
             ~terminated | [episode.truncated for episode in episodes],
@@ -383,7 +383,7 @@ class Dataset:
             steps = slice(begin, end)
             last = entry_of(self.final_observations, slice(index, index + 1))
             yield Episode(
-                _joined([entry_of(self.observations, steps), last]),
+                concatenated([entry_of(self.observations, steps), last]),
                 entry_of(self.actions, steps),
                 self.rewards[steps],
                 terminated=self.terminated[index],
@@ -490,7 +490,3 @@ def _check_order(space: Space, observations: Tree, following: Tree, rows: Rows) 
             row = int(np.argmax(differs))
             remedy = "Put the rows in order of time, and mark every end of an episode."
             raise rows.wrong("next_observations", row, "the observation of the next row", "another one", remedy)
-
-
-def _joined(columns: Iterable[Tree]) -> Tree:
-    return map_leaves(lambda *arrays: np.concatenate(arrays), *columns)

@@ -6,7 +6,7 @@ and learners consume.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -242,8 +242,8 @@ class Episode:
         expected = _shapes(steps[0])
         if other := [shapes for shapes in map(_shapes, steps) if shapes != expected]:
             raise ValueError(_explain("concat()", f"columns {expected}", other[0], "Record the same in all chunks."))
-        columns = _concatenate(*steps)
-        columns[Columns.OBS] = _concatenate(columns[Columns.OBS], parts[-1].get_observations(slice(-1, None)))
+        columns = concatenated(steps)
+        columns[Columns.OBS] = concatenated([columns[Columns.OBS], parts[-1].get_observations(slice(-1, None))])
         return self._like_this(columns, self.t_started, parts[-1].terminated, parts[-1].truncated)
 
     @property
@@ -262,13 +262,8 @@ class Episode:
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
 
     def _contents(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "t_started": self.t_started,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "columns": {name: self.get_columns(name) for name in self._columns},
-        }
+        # without the rows of columns that are allocated for later steps
+        return {**vars(self), "_columns": {name: self.get_columns(name) for name in self._columns}}
 
     def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
         """Return an episode with this episode's id and the given ``columns``, whose lengths are not checked."""
@@ -361,7 +356,8 @@ def _shapes(column: Tree) -> Tree:
     return tree.map_structure(lambda x: x.shape[1:], column)
 
 
-def _concatenate(*parts: Tree) -> Tree:
+def concatenated(parts: Iterable[Tree]) -> Tree:
+    """Concatenate trees of arrays ``[L, ...]`` along the first dim."""
     return tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
 
 

@@ -22,7 +22,7 @@ from catalog.base import Tree
 from catalog.spaces import ArraySpace, kept_dtype, map_spaces
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
-from rlmodule.data.episode import RESERVED, Episode
+from rlmodule.data.episode import RESERVED, Episode, concatenated
 
 if TYPE_CHECKING:
     from rlmodule.learning.sharding import Share
@@ -216,7 +216,7 @@ class Rollout:
                 after = entry_of(following, (part[-1:], slot))
                 further = {name: column for name, column in steps.items() if name not in RESERVED}
                 episode = Episode(
-                    tree.map_structure(lambda *x: np.concatenate(x), steps[Columns.OBS], after),
+                    concatenated([steps[Columns.OBS], after]),
                     steps[Columns.ACTIONS],
                     steps[Columns.REWARDS],
                     columns=further,
@@ -296,14 +296,15 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
-    """Apply ``function`` to each leaf of ``column`` and those of ``others``. Faster than ``tree.map_structure``."""
+    """Apply ``function`` to each leaf of ``column`` and those of ``others``; return None if ``column`` is None. Faster
+    than ``tree.map_structure``."""
     if isinstance(column, _LEAF):
         return function(column, *others)
     if type(column) is dict:
         return {key: map_leaves(function, part, *(other[key] for other in others)) for key, part in column.items()}
     if type(column) is tuple:
         return tuple(map_leaves(function, *parts) for parts in zip(column, *others, strict=True))
-    return tree.map_structure(function, column, *others)
+    return None if column is None else tree.map_structure(function, column, *others)
 
 
 def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:

@@ -105,7 +105,7 @@ def nothing_like(rollout: Rollout) -> Rollout:
         last_obs=map_leaves(lambda x: x[:1], rollout.last_obs),
         final_index=rollout.final_index[:0],
         final_obs=map_leaves(lambda x: x[:0], rollout.final_obs),
-        state_in=None if rollout.state_in is None else map_leaves(lambda x: x[index], rollout.state_in),
+        state_in=map_leaves(lambda x: x[index], rollout.state_in),
     )
 
 
@@ -168,7 +168,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
         last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
         final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
         final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
-        state_in=None if rollout.state_in is None else map_leaves(lambda x: x[:, slots], rollout.state_in),
+        state_in=map_leaves(lambda x: x[:, slots], rollout.state_in),
         first_env_index=rollout.first_env_index + begin,
         stats={},
     )
