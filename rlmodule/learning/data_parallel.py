@@ -40,24 +40,12 @@ class DataParallel:
 
     def __init__(self, collective: Collective, modules: MultiRLModule) -> None:
         self._collective = collective
-        self._own_buffers: dict[str, list[Tensor]] = {}
-        for module_id, module in modules.items():
-            self.register(module_id, module)
+        self.pool_moments(modules)
 
-    def register(self, module_id: str, module: nn.Module) -> None:
-        """Make ``module`` compute its running moments over the rows of all learners from now on. Record its other
-        buffers, so that :meth:`average_buffers` averages them."""
-        pooled = set[int]()
-        for moments in _moments_of(module):
+    def pool_moments(self, modules: nn.Module) -> None:
+        """Make all ``modules`` compute their running moments over the rows of all learners from now on."""
+        for moments in _moments_of(modules):
             moments.pool = self._collective.all_reduce
-            pooled |= {id(buffer) for buffer in moments.buffers()}
-        saved = module.state_dict().keys()
-        equal = module.exploration_buffers if isinstance(module, ExplorationAPI) else ()
-        self._own_buffers[module_id] = [
-            buffer
-            for name, buffer in module.named_buffers()
-            if name in saved and name not in equal and id(buffer) not in pooled
-        ]
 
     def gradient(self, compute: GradientPass, parameters: FlatParameters, batch: Batch) -> tuple[Tensor, Metrics]:
         """Store the gradient of the mean loss over the rows of all learners in ``parameters``. Return that loss, and
@@ -69,10 +57,6 @@ class DataParallel:
             loss, metrics = compute(batch)
         loss = parameters.pool(self._collective, loss.detach(), rows)
         return loss, metrics | {ROWS: torch.tensor(float(rows))}
-
-    def forget(self, module_id: str) -> None:
-        """Remove the buffers that :meth:`register` recorded for a module."""
-        self._own_buffers.pop(module_id, None)
 
     def leave(self, modules: nn.Module) -> None:
         """Make all ``modules`` compute their running moments over the rows of this learner alone from now on."""
@@ -147,16 +131,21 @@ class DataParallel:
         metrics = scalars | {name: torch.cat(values) for name, values in per_row.items()}
         return metrics, extra.union(*(part["extra"] for part in parts))
 
-    def average_buffers(self, module_id: str, rows: int) -> None:
-        """Replace the floating-point buffers of a module with their average over all learners, weighted by ``rows``,
-        this learner's number of rows. Replace other buffers with their maximum.
+    def average_buffers(self, module: nn.Module, rows: int) -> None:
+        """Replace the floating-point buffers of ``module`` with their average over all learners, weighted by ``rows``,
+        this learner's number of rows. Replace other buffers with their maximum. Leave out buffers that are not saved,
+        those for exploration, and running moments, which are computed over the rows of all learners.
 
         Without this, statistics that the nets update themselves, such as those of batch norm, would differ between
         learners.
         """
         floats, others = list[Tensor](), list[Tensor]()
-        for buffer in self._own_buffers[module_id]:
-            (floats if buffer.is_floating_point() else others).append(buffer)
+        saved = module.state_dict().keys()
+        equal = module.exploration_buffers if isinstance(module, ExplorationAPI) else ()
+        pooled = {id(buffer) for moments in _moments_of(module) for buffer in moments.buffers()}
+        for name, buffer in module.named_buffers():
+            if name in saved and name not in equal and id(buffer) not in pooled:
+                (floats if buffer.is_floating_point() else others).append(buffer)
         if floats:
             here = torch.cat([buffer.double().flatten() for buffer in floats])
             here = torch.cat([here * rows if rows else torch.zeros_like(here), here.new_full((1,), rows)])

@@ -148,7 +148,7 @@ class Learner(Hooks, ABC):
         self.trained[module_id] = trained
         trained.gradient_pass = gradient_pass(self, module_id)
         if self.data_parallel is not None:
-            self.data_parallel.register(module_id, module)
+            self.data_parallel.pool_moments(module)
 
     def _make_optimizer(
         self, module_id: str, part: Part, parameters: nn.Parameter, settings: LearnerSettings
@@ -301,8 +301,6 @@ class Learner(Hooks, ABC):
         still_shared = {name for trained in self.trained.values() for name in trained.shared}
         for name in self.shared_parts.keys() - still_shared:
             del self.shared_parts[name]
-        if self.data_parallel is not None:
-            self.data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Copy ``state``, which a module's ``get_state()`` returned, into the module ``module_id``. The optimizers of
@@ -417,7 +415,7 @@ class Learner(Hooks, ABC):
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
         self.module[module_id].update_observation_statistics(rows[Columns.OBS])
         if self.data_parallel is not None:
-            self.data_parallel.average_buffers(module_id, num_rows(batch))
+            self.data_parallel.average_buffers(self.module[module_id], num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return numbers to report: ``more``, :meth:`summarize` results, learning rates, skipped updates, extra losses.
