@@ -36,7 +36,6 @@ from rlmodule.modules.apis import ValueFunctionAPI
 from rlmodule.modules.recurrent import values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.modules.shared_parts import places_of, tensors_at
-from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.settings import EpisodeLearnerSettings
 
 
@@ -59,12 +58,10 @@ class EpisodeLearner(Learner):
     anything else.
     """
 
-    def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self._added_columns: Sequence[str] = ()
-        # the modules of the latest update, whether stacks were allowed, and how it divided the modules
-        self._divided: tuple[list[TrainedModule], bool, list[str | Family | Stack]] = [], False, []
-        super().__init__(settings, spec, run_seed=run_seed)
-        self.settings = settings
+    settings: EpisodeLearnerSettings
+    _added_columns: Sequence[str] = ()
+    # the modules of the latest update, whether stacks were allowed, and how it divided the modules
+    _divided: tuple[Sequence[TrainedModule], bool, Sequence[str | Family | Stack]] = (), False, ()
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. This runs in the learner, before anything is computed from the rewards. The
