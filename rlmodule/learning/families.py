@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,9 @@ class Family:
                 raise no_data("no valid row")
             if size is not None:
                 # a minibatch has as many whole sequences as its size allows
-                num_minibatches = max(num_minibatches, _ceil(count, max(1, size // length)))
+                num_minibatches = max(num_minibatches, math.ceil(count / max(1, size // length)))
             counts[module_id] = count, length
-        return {module_id: _ceil(count, num_minibatches) * length for module_id, (count, length) in counts.items()}
+        return {module_id: math.ceil(count / num_minibatches) * length for module_id, (count, length) in counts.items()}
 
     def _gradient_step(self, batches: Mapping[str, Batch]) -> dict[str, Metrics]:
         """Take a gradient step for the modules that have a minibatch in ``batches``, as :meth:`Learner.gradient_step`
@@ -141,8 +142,3 @@ class Family:
             if collective.size > 1:
                 results[module_id][ROWS] = rows[i]
         return {x: {name: value.detach() for name, value in metrics.items()} for x, metrics in results.items()}
-
-
-def _ceil(numerator: int, denominator: int) -> int:
-    """Return ``numerator / denominator``, rounded up."""
-    return -(-numerator // denominator)

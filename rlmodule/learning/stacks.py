@@ -63,7 +63,7 @@ class StackedPass:
         results: dict[str, Metrics] = {module_id: {} for module_id in self._ids}
         for name, values in metrics.items():
             for of_module, value, count in zip(results.values(), values.detach().unbind(), counts, strict=True):
-                of_module[name] = value if is_even else value[:count]
+                of_module[name] = value[:count]
         return losses.detach(), results
 
 
