@@ -105,10 +105,8 @@ class MultiAgentPolicy(OnHub, dict[str, Policy]):
         """Act with exactly the modules ``policy_ids`` from now on, after modules were added, removed or replaced. All
         must be among the ``modules`` of this object."""
         self.policy_map.update(policy_ids, None)
-        for module_id in [*self]:
-            if module_id not in policy_ids or self[module_id].module is not self._modules[module_id]:
-                del self[module_id]
-        self.update({name: Policy(self._modules[name], self._generator) for name in policy_ids if name not in self})
+        self.clear()
+        self.update({module_id: Policy(self._modules[module_id], self._generator) for module_id in policy_ids})
 
     def save(self, path: StrPath) -> Path:
         """Write the policies to a folder ``path``, as the files that :meth:`Policy.save` describes. They hold all
