@@ -158,8 +158,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "padding of sequences is trained on": Fault(
         "rlmodule/data/sequences.py",
-        "if valid.all():",
-        "if valid.any():",
+        "if not valid.all():",
+        "if not valid.any():",
         "memories learn from padding",
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[PPO-LSTM-million]",
     ),
@@ -179,7 +179,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "other policies' rows in metrics": Fault(
         "rlmodule/learning/stacks.py",
-        "of_module[name] = value if is_even else value[:count]",
+        "of_module[name] = value[:count]",
         "of_module[name] = value",
         "metrics of agents that act rarely count some rows several times",
         _LEAKS + "other_policies_change_nothing[PPO-plain-same settings]",
