@@ -163,45 +163,41 @@ class Dataset:
         offsets = np.append(0, ends + 1)
         terminated = terminal_rows[ends]
 
-        # Whole columns are checked first, so that errors name the caller's rows.
         rows = Rows(where, offsets)
         observation_space = space_for(where, "observations", observation_space, observations)
         action_space = space_for(where, "actions", action_space, actions)
         observations = fitted(observation_space, observations, rows, "observations")
-        actions = fitted(action_space, actions, rows, "actions")
-        check_mask(observation_space, action_space, observations, actions, rows)
-        all_rewards: np.ndarray = fitted(REWARD_SPACE, rewards, rows, "rewards")
-
-        keep = np.ones(num_steps, bool)
         following = observations
         if next_observations is not None:
             following = fitted(observation_space, next_observations, rows, "next_observations")
             _check_order(observation_space, observations, following, rows)
-        elif not terminated.all():
-            keep[ends[~terminated]] = False
-            logger.warning(
-                f"{where}: dropped the last step of {np.count_nonzero(~keep):,} truncated episodes, because what "
-                "followed it is unknown. Pass next_observations to keep it."
-            )
-        lengths = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
-        whole = lengths > 0
-        if not whole.any():
-            remedy = "Pass next_observations."
-            raise misfit(where, "observations", "an episode of two steps or more", "none", remedy)
-        kept = slice(None) if keep.all() else keep  # a slice copies nothing
-        return cls(
-            entry_of(observations, kept),
-            entry_of(following, ends[whole]),
-            entry_of(actions, kept),
-            all_rewards[kept],
-            np.append(0, np.cumsum(lengths[whole])),
-            terminated[whole],
-            (timeout_rows[ends] | ~terminated)[whole],
+        # All rows first, so that errors name the caller's rows.
+        whole = cls(
+            observations,
+            entry_of(following, ends),
+            actions,
+            rewards,
+            offsets,
+            terminated,
+            timeout_rows[ends] | ~terminated,
             observation_space=observation_space,
             action_space=action_space,
             env=env,
             where=where,
         )
+        if next_observations is not None or terminated.all():
+            return whole
+        keep = np.ones(num_steps, bool)
+        keep[ends[~terminated]] = False
+        logger.warning(
+            f"{where}: dropped the last step of {np.count_nonzero(~keep):,} truncated episodes, because what "
+            "followed it is unknown. Pass next_observations to keep it."
+        )
+        if not keep.any():
+            remedy = "Pass next_observations."
+            raise misfit(where, "observations", "an episode of two steps or more", "none", remedy)
+        # The observation of a step that is dropped is the final one of the episode that is left.
+        return whole._with(keep)
 
     @classmethod
     def from_episodes(
@@ -397,7 +393,7 @@ class Dataset:
         Raises:
             ValueError: If none is left.
         """
-        return self._with(np.array([bool(keeps(episode)) for episode in self.episodes()]))
+        return self._with_episodes(np.array([bool(keeps(episode)) for episode in self.episodes()]))
 
     def best(self, share: float = 0.1) -> Dataset:
         """Return the data set of the episodes with the highest returns, ``share`` of all episodes, rounded up.
@@ -410,21 +406,27 @@ class Dataset:
         num = math.ceil(share * self.num_episodes)
         keep = np.zeros(self.num_episodes, bool)
         keep[np.argsort(-self.returns, kind="stable")[:num]] = True
-        return self._with(keep)
+        return self._with_episodes(keep)
 
-    def _with(self, keep: np.ndarray) -> Dataset:
+    def _with_episodes(self, keep: np.ndarray) -> Dataset:
         """Return the data set of the episodes that ``keep`` ``[E]`` marks."""
         if not keep.any():
             raise misfit("Dataset.filter()", "episodes", "at least one that is kept", "none", "Look at describe().")
-        steps = np.repeat(keep, self.lengths)
+        return self._with(np.repeat(keep, self.lengths))
+
+    def _with(self, keep: np.ndarray) -> Dataset:
+        """Return the data set of the steps that ``keep`` ``[S]`` marks, and the final observations and ends of the
+        episodes that have such steps."""
+        lengths = np.add.reduceat(keep, self.offsets[:-1], dtype=np.int64)
+        episodes = lengths > 0
         return Dataset(
-            entry_of(self.observations, steps),
-            entry_of(self.final_observations, keep),
-            entry_of(self.actions, steps),
-            self.rewards[steps],
-            np.append(0, np.cumsum(self.lengths[keep])),
-            self.terminated[keep],
-            self.truncated[keep],
+            entry_of(self.observations, keep),
+            entry_of(self.final_observations, episodes),
+            entry_of(self.actions, keep),
+            self.rewards[keep],
+            np.append(0, np.cumsum(lengths[episodes])),
+            self.terminated[episodes],
+            self.truncated[episodes],
             observation_space=self.observation_space,
             action_space=self.action_space,
             env=self.env,
