@@ -127,12 +127,9 @@ class AgentColumns:
     def begin(self, num_steps: int) -> None:
         """Allocate ``num_steps`` rows, and copy the current rows, which :meth:`carry` kept, to row 0."""
         length, num, module = num_steps + 1, len(self.slots), self.module
-        self._rows = {
-            name: map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), column)
-            for name, column in self._rows.items()
-        }
-        for name, column in self._carried.items():
-            write_row(self._rows[name], 0, column)
+        self._rows = map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), self._rows)
+        if self._carried:
+            write_row(self._rows, 0, self._carried)
         self._obs = self._rows[Columns.OBS]
         self._env_obs = module.env_part(self._obs)
         self._past = PastRows.of(module, self._obs)
@@ -316,8 +313,7 @@ class AgentColumns:
     def carry(self) -> None:
         """Keep the current rows. Those of agents in play still wait for an action or for its reward. The next fragment
         begins with these rows."""
-        current = self.cursor, self._all
-        self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
+        self._carried = entry_of(self._rows, (self.cursor, self._all))
 
     def open_row(self, column: int) -> dict[str, Any]:
         """Return the state of the agent in ``column`` for :meth:`resume`. Call :meth:`carry` first.
@@ -372,11 +368,8 @@ class AgentColumns:
         valid = np.arange(length)[:, None] < self.cursor
         if not valid.all():
             self._fill_behind(valid)
-        tensors = {
-            name: map_leaves(lambda x: torch.from_numpy(x[: length + 1, which]), column)
-            for name, column in self._rows.items()
-        }
-        columns = {name: map_leaves(lambda x: x[:length], column) for name, column in tensors.items()}
+        tensors = map_leaves(lambda x: torch.from_numpy(x[: length + 1, which]), self._rows)
+        columns = map_leaves(lambda x: x[:length], tensors)
         columns[Columns.VALID] = torch.from_numpy(valid[:, which])
         if explore and self._records_action_dist:
             with torch.no_grad():

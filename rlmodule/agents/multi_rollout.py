@@ -84,7 +84,7 @@ def _padded(rollout: Rollout, longest: Rollout) -> Rollout:
     def pad(x: Tensor, longer: Tensor) -> Tensor:
         return torch.cat([x, x.new_zeros(len(longer) - len(x), *x.shape[1:])])
 
-    columns = {name: map_leaves(pad, column, longest.columns[name]) for name, column in rollout.columns.items()}
+    columns = map_leaves(pad, rollout.columns, longest.columns)
     columns[Columns.OBS] = map_leaves(
         lambda x, last: torch.cat([x, last.expand(num_rows, *last.shape)]), rollout[Columns.OBS], rollout.last_obs
     )

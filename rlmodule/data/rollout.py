@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -307,11 +307,6 @@ def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tre
     return None if column is None else tree.map_structure(function, column, *others)
 
 
-def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:
-    """Return the ``columns`` with ``function`` applied to each tensor in them."""
-    return {name: map_leaves(function, column) for name, column in columns.items()}
-
-
 def allocate_observations(space: Space, *leading: int) -> Tree:
     """Return a tree of new uninitialised arrays ``[*leading, ...]`` for observations of ``space``, in the dtypes that
     rollouts use."""
@@ -392,9 +387,9 @@ def row_minibatches(
 
     def cut() -> Iterator[Batch]:
         # gather once per column and epoch, so that the minibatches are views
-        shuffled = map_columns(lambda x: x[order], batch)
+        shuffled = map_leaves(lambda x: x[order], batch)
         for start, stop in itertools.pairwise(bounds):
-            yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
+            yield map_leaves(lambda x, rows=slice(start, stop): x[rows], shuffled)
 
     return cut()
 

@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
-from rlmodule.data.rollout import Rollout, map_columns, map_leaves
+from rlmodule.data.rollout import Rollout, map_leaves
 
 if TYPE_CHECKING:
     from rlmodule.learning.sharding import Share
@@ -99,7 +99,7 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
         rows = column.flatten(0, 1)
         return rows if valid_rows is None else rows.index_select(0, valid_rows)
 
-    return map_columns(flatten, without(columns, *_NOT_ROWS))
+    return map_leaves(flatten, without(columns, *_NOT_ROWS))
 
 
 def replace_rows(batch: Mapping[str, Tree], rows: Mapping[str, Tensor]) -> Batch:
@@ -192,7 +192,7 @@ def sequence_minibatches(
             yield {}
             continue
         piece = order_on_device[begin:end]
-        minibatch = map_columns(lambda x, piece=piece: x.index_select(1, piece), of_rows)
+        minibatch = map_leaves(lambda x, piece=piece: x.index_select(1, piece), of_rows)
         minibatch[Columns.STATE_IN] = map_leaves(
             lambda x, piece=piece: x.index_select(0, piece), batch[Columns.STATE_IN]
         )

@@ -17,6 +17,7 @@ import tree
 from torch import Tensor
 
 from rlmodule.data.columns import Batch
+from rlmodule.data.rollout import map_leaves
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.reports import Metrics
 from rlmodule.settings import LearnerSettings
@@ -281,14 +282,14 @@ class _Graph:
         # "thread_local": other threads, such as those of NCCL, may use the device meanwhile
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             loss, metrics = self._run(self._batch)
-            self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
+            self._loss, self._metrics = map_leaves(Tensor.detach, (loss, metrics))
 
     def replay(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Run the graph on ``batch``. Return copies of the loss and the metrics, because the next replay overwrites the
         originals."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
-        return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
+        return map_leaves(Tensor.clone, (self._loss, self._metrics))
 
 
 @contextmanager

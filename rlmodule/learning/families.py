@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.rollout import row_minibatches
+from rlmodule.data.rollout import map_leaves, row_minibatches
 from rlmodule.data.sequences import num_rows, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.flat_optimizer import where_not_finite
@@ -141,4 +142,4 @@ class Family:
             results[module_id] |= {"gradient_norm": norm, "total_loss": losses[i], SKIPPED: skip}
             if collective.size > 1:
                 results[module_id][ROWS] = rows[i]
-        return {x: {name: value.detach() for name, value in metrics.items()} for x, metrics in results.items()}
+        return map_leaves(Tensor.detach, results)

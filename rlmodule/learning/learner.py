@@ -21,6 +21,7 @@ from catalog.hooks import Hooks, explain_unknown
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import keep_freed_memory
+from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import flatten_sequences, num_rows
 from rlmodule.learning.compilation import gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel
@@ -406,7 +407,7 @@ class Learner(Hooks, ABC):
         metrics = {**metrics, "gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
         if len(trained.parts) > 1:
             metrics |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
-        return {name: value.detach() for name, value in metrics.items()}
+        return map_leaves(Tensor.detach, metrics)
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the observation statistics with ``batch``; average buffers over all learners."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlmodule.collective import Collective
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_columns, map_leaves
+from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows, without
 
 
@@ -97,7 +97,7 @@ def nothing_like(rollout: Rollout) -> Rollout:
     """Return a rollout of one invalid row with the columns and shapes of ``rollout``, for a learner that has no
     data."""
     index = (slice(0, 1), slice(0, 1))
-    columns = map_columns(lambda x: x[index].clone(), rollout.columns)
+    columns = map_leaves(lambda x: x[index].clone(), rollout.columns)
     for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
         columns[flags].zero_()
     return Rollout(
@@ -164,7 +164,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     inside = (rollout.final_index[:, 1] >= begin) & (rollout.final_index[:, 1] < end)
     return dataclasses.replace(
         rollout,
-        columns=map_columns(lambda x: x[:, slots], rollout.columns),
+        columns=map_leaves(lambda x: x[:, slots], rollout.columns),
         last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
         final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
         final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
@@ -197,4 +197,4 @@ def _owners(batch: Batch) -> Tensor:
 
 
 def _cut(columns: Batch, begin: int, end: int, dim: int = 0) -> Batch:
-    return map_columns(lambda x: x.narrow(dim, begin, end - begin), columns)
+    return map_leaves(lambda x: x.narrow(dim, begin, end - begin), columns)

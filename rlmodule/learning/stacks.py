@@ -49,8 +49,7 @@ class StackedPass:
             # repeat rows of the same module, whose action masks are valid; their weight is 0
             return torch.stack(columns if is_even else [x[torch.arange(width) % len(x)] for x in columns])
 
-        first, *others = (batches[module_id] for module_id in self._ids)
-        batch = {name: map_leaves(padded, column, *(other[name] for other in others)) for name, column in first.items()}
+        batch: Batch = map_leaves(padded, *(batches[module_id] for module_id in self._ids))
         module, module_id = self.modules.module, self._ids[0]
         self.modules.refresh()
         self._learner.use_settings_of(module_id)

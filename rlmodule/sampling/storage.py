@@ -126,9 +126,9 @@ class RolloutStorage:
 
     def last_row(self) -> Tree:
         """Return a copy of the row after the last step, as the argument of :meth:`begin`."""
-        rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended}
-        previous = {name: _last_of(part.whole) for name, part in self.previous.items()}
-        return {name: _last_of(column) for name, column in rows.items()} | {"previous": previous}
+        previous = {name: part.whole for name, part in self.previous.items()}
+        rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
+        return map_leaves(lambda x: _copy(x[-1]), rows)
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
@@ -354,10 +354,6 @@ class TensorStorage(RolloutStorage):
         if on_host[3].any():
             self.check(first_step, first_env)
         return on_host[0], on_host[1].astype(bool), on_host[2].astype(bool)
-
-
-def _last_of(column: Tree) -> Tree:
-    return map_leaves(lambda x: _copy(x[-1]), column)
 
 
 def _copy(value: Any) -> Any:
