@@ -142,7 +142,7 @@ class AgentColumns:
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
             # record states of agents with an open row; agents that are ready record theirs when they act
             who = torch.from_numpy(np.flatnonzero(self.in_play))
-            self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
+            self._record_states(torch.zeros_like(who), who, entry_of(self._before, who))
 
     # --- step by step -------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class AgentColumns:
         for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at), self.module.observation_space):
             raise not_finite(self._where(int(who[i]), step) + path, number, inner)
         for name, part in self._past.items() if len(waiting) else ():
-            part.write(self._at(waiting), map_leaves(lambda x: x[before], self._column(name)), before)
+            part.write(self._at(waiting), entry_of(self._column(name), before), before)
         if len(waiting) < len(who):
             self._start(who[~acted])
         if self.ended:
@@ -280,14 +280,14 @@ class AgentColumns:
         ``[k, ...]``."""
         acts_in_every_column = who is self._all
         index = torch.from_numpy(who)
-        states = self._state if acts_in_every_column else map_leaves(lambda x: x[index], self._state)
+        states = self._state if acts_in_every_column else entry_of(self._state, index)
         rows = torch.from_numpy(self.cursor[who])
         length = self.module.max_seq_len
         starting = (rows % length == 0).nonzero().squeeze(1)
-        self._record_states(rows[starting] // length, index[starting], map_leaves(lambda x: x[starting], states))
+        self._record_states(rows[starting] // length, index[starting], entry_of(states, starting))
         out = forward(
             {
-                Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
+                Columns.OBS: entry_of(batch[Columns.OBS], None),
                 Columns.STARTS: torch.from_numpy(self._rows[Columns.STARTS][self._at(who)])[None],
                 Columns.STATE_IN: states,
             }
@@ -369,7 +369,7 @@ class AgentColumns:
         if not valid.all():
             self._fill_behind(valid)
         tensors = map_leaves(lambda x: torch.from_numpy(x[: length + 1, which]), self._rows)
-        columns = map_leaves(lambda x: x[:length], tensors)
+        columns = entry_of(tensors, slice(length))
         columns[Columns.VALID] = torch.from_numpy(valid[:, which])
         if explore and self._records_action_dist:
             with torch.no_grad():
@@ -379,10 +379,10 @@ class AgentColumns:
         state_in = None
         if self._is_stateful:
             num_sequences = -(-length // self.module.max_seq_len)
-            state_in = map_leaves(lambda x: x[:num_sequences, which], self._state_in)
+            state_in = entry_of(self._state_in, (slice(num_sequences), which))
         rollout = Rollout(
             columns=columns,
-            last_obs=map_leaves(lambda x: x[length], tensors[Columns.OBS]),
+            last_obs=entry_of(tensors[Columns.OBS], length),
             final_index=final_index,
             final_obs=final_obs,
             state_in=state_in,

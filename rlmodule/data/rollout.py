@@ -174,7 +174,7 @@ class Rollout:
         # one row more than the other columns: it holds the observation after the last step
         obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
         columns: dict[str, Tree] = {
-            Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
+            Columns.OBS: entry_of(obs, slice(-1)),
             Columns.VALID: torch.from_numpy(rows < lengths),
             Columns.STARTS: torch.from_numpy((rows == 0) & [e.t_started == 0 for e in episodes]),
             Columns.TERMINATEDS: torch.from_numpy(is_last & [e.terminated for e in episodes]),
@@ -185,9 +185,9 @@ class Rollout:
         final_index = (columns[Columns.TRUNCATEDS] & ~columns[Columns.TERMINATEDS]).nonzero()
         return cls(
             columns=columns,
-            last_obs=tree.map_structure(lambda x: x[-1], obs),
+            last_obs=entry_of(obs, -1),
             final_index=final_index,
-            final_obs=tree.map_structure(lambda x: x[final_index[:, 0] + 1, final_index[:, 1]], obs),
+            final_obs=entry_of(obs, (final_index[:, 0] + 1, final_index[:, 1])),
         )
 
     def to_episodes(self) -> list[Episode]:
@@ -245,7 +245,7 @@ class Rollout:
             self,
             columns={**self.columns, Columns.VALID: valid, Columns.TRUNCATEDS: truncateds},
             final_index=earlier,
-            final_obs=map_leaves(lambda x: x[has_earlier], self.final_obs),
+            final_obs=entry_of(self.final_obs, has_earlier),
             finals_known=True,
         )
 
@@ -387,9 +387,9 @@ def row_minibatches(
 
     def cut() -> Iterator[Batch]:
         # gather once per column and epoch, so that the minibatches are views
-        shuffled = map_leaves(lambda x: x[order], batch)
+        shuffled = entry_of(batch, order)
         for start, stop in itertools.pairwise(bounds):
-            yield map_leaves(lambda x, rows=slice(start, stop): x[rows], shuffled)
+            yield entry_of(shuffled, slice(start, stop))
 
     return cut()
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlmodule.collective import Collective
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import Rollout, entry_of, map_leaves
 from rlmodule.data.sequences import num_rows, without
 
 
@@ -102,10 +102,10 @@ def nothing_like(rollout: Rollout) -> Rollout:
         columns[flags].zero_()
     return Rollout(
         columns=columns,
-        last_obs=map_leaves(lambda x: x[:1], rollout.last_obs),
+        last_obs=entry_of(rollout.last_obs, slice(1)),
         final_index=rollout.final_index[:0],
-        final_obs=map_leaves(lambda x: x[:0], rollout.final_obs),
-        state_in=map_leaves(lambda x: x[index], rollout.state_in),
+        final_obs=entry_of(rollout.final_obs, slice(0)),
+        state_in=entry_of(rollout.state_in, index),
     )
 
 
@@ -165,9 +165,9 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     return dataclasses.replace(
         rollout,
         columns=map_leaves(lambda x: x[:, slots], rollout.columns),
-        last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
+        last_obs=entry_of(rollout.last_obs, slots),
         final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
-        final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
+        final_obs=entry_of(rollout.final_obs, inside),
         state_in=map_leaves(lambda x: x[:, slots], rollout.state_in),
         first_env_index=rollout.first_env_index + begin,
         stats={},

@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import tree
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 from typing_extensions import Never
 
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
+from rlmodule.data.device import moved
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, entry_of, map_leaves, write_row
 from rlmodule.envs.checks import EnvError, check_finite, received, to_send
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
@@ -179,7 +179,7 @@ class EnvRunner(BaseRunner):
         if not self._has_tensors:
             self._streams.noise.use(module.action_dist_cls, module.num_dist_inputs)
         no_obs = as_tensors(allocate_observations(module.input_space, 0))
-        self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
+        self._no_obs = moved(no_obs, self.device)
         self._data: Any = None  # the RolloutStorage of the last rollout
         self._free: RolloutStorage | None = None  # of a rollout that is not read any more
         self._state: Tree | None = None
@@ -221,7 +221,7 @@ class EnvRunner(BaseRunner):
         self._faults = data.faults
         if self._is_stateful:
             if self._state is None:
-                self._state = map_leaves(lambda x: x.to(self.device), initial_states(self.module, self.num_envs))
+                self._state = moved(initial_states(self.module, self.num_envs), self.device)
             count = -(-num_steps // self.module.max_seq_len)  # the states before each training sequence
             data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
 
@@ -300,7 +300,7 @@ class EnvRunner(BaseRunner):
             t = data.filled
             if t % length == 0:
                 write_row(data.state_in, t // length, self._state)
-            obs = map_leaves(lambda x: x[None], batch[Columns.OBS])
+            obs = entry_of(batch[Columns.OBS], None)
             out = forward({Columns.OBS: obs, Columns.STARTS: starts[t], Columns.STATE_IN: self._state})
             self._state = state_out_of(self.module, out)
             return {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS][0]}
@@ -321,7 +321,7 @@ class EnvRunner(BaseRunner):
         has no autoreset."""
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
-            data.note_finals(t, {"final_obs": tree.map_structure(lambda x: x[t + 1], data.env_obs)})
+            data.note_finals(t, {"final_obs": entry_of(data.env_obs, t + 1)})
             obs, info = self.env.reset(options={"reset_mask": ended})
             if self._guard is not None:
                 self._guard.check_reset(obs, info)

@@ -98,7 +98,7 @@ class RolloutStorage:
             Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device)[:-1],
         }
         self.seen: list[Tree] = unbind_rows(obs)
-        self.columns = {Columns.OBS: map_leaves(lambda x: x[:-1], obs), Columns.STARTS: starts[:-1], **tensors}
+        self.columns = {Columns.OBS: entry_of(obs, slice(-1)), Columns.STARTS: starts[:-1], **tensors}
         rows: Any = self._as_env_gives((obs, starts, ended, *tensors.values()))
         view_of_obs, self.starts, self.ended, self.rewards, self.terminateds, self.truncateds, self.valid = rows
         self.env_obs = module.env_part(view_of_obs)
@@ -236,7 +236,7 @@ class RolloutStorage:
         """Raise as :meth:`settle` does if a filled row, or the observation after the last filled row, has a wrong
         value. Change nothing. Arguments as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
-        obs, space = map_leaves(lambda x: x[: self.filled + 1], self.env_obs), self.module.observation_space
+        obs, space = entry_of(self.env_obs, slice(self.filled + 1)), self.module.observation_space
         check_finite(obs, "obs", first_step, first_env, space=space)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
         if (mask := self.module.action_mask) is None:
@@ -347,7 +347,7 @@ class TensorStorage(RolloutStorage):
         floats = [leaf for leaf in tree.flatten(self.env_obs) if leaf.is_floating_point()]
         stuck = self.valid.new_zeros(1, 1)
         if (mask := self.module.action_mask) is not None:
-            stuck = mask.rows_without_choice(map_leaves(lambda x: x[:-1], self.env_obs)) & self.valid
+            stuck = mask.rows_without_choice(entry_of(self.env_obs, slice(-1))) & self.valid
         wrong = torch.stack([stuck.any(), *(~leaf.isfinite().all() for leaf in (*floats, self.rewards))]).any()
         parts = [self.rewards, self.terminateds, self.truncateds, wrong.expand_as(self.rewards)]
         on_host = torch.stack([part.float() for part in parts]).cpu().numpy()
