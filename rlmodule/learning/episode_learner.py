@@ -16,7 +16,7 @@ from rlmodule.data.rollout import Rollout, row_minibatches
 from rlmodule.data.sequences import cut_into_sequences, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.families import Family
-from rlmodule.learning.flat_optimizer import FlatParameters, Part, TrainedPart
+from rlmodule.learning.flat_optimizer import FlatParameters, Part
 from rlmodule.learning.joint_updates import divide
 from rlmodule.learning.learner import Learner, join_metrics
 from rlmodule.learning.reports import Metrics
@@ -270,11 +270,10 @@ class EpisodeLearner(Learner):
                 graph, or computed in bfloat16.
         """
         settings, names = self.run_settings, list[str]()
-        is_plain = not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
         for name, places in places_of(self.module.shared_parts, self.module).items():
             if module_id not in places:
                 continue
-            if name in self.module or not is_plain:
+            if name in self.module or not self._has_plain_loss:
                 raise ValueError(
                     f"shared_parts[{name!r}]: expected a name that no policy has, and a loss that is neither compiled, "
                     f"captured nor in bfloat16, got policies {', '.join(self.module)} and torch_compile_learner="
@@ -293,8 +292,7 @@ class EpisodeLearner(Learner):
             if name not in self.shared_parts:
                 flat = FlatParameters({name: parameters.values()}).parts[name]
                 part = Part((path,), settings.lr, settings.grad_clip)
-                optimizer = self._make_optimizer(name, part, flat.tensor, settings)
-                self.shared_parts[name] = TrainedPart(part, flat, optimizer)
+                self.shared_parts[name] = self._trained_part(name, part, flat, settings)
             names.append(name)
         return names
 

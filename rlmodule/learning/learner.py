@@ -28,6 +28,7 @@ from rlmodule.learning.data_parallel import DataParallel
 from rlmodule.learning.flat_optimizer import (
     FlatAdam,
     FlatParameters,
+    FlatPart,
     Part,
     TrainedPart,
     load_optimizer_state,
@@ -106,6 +107,9 @@ class Learner(Hooks, ABC):
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.settings = self.run_settings = settings
         self.device = learner_device(settings)
+        self._has_plain_loss = not (
+            settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
+        )
         if self.device.type == "cpu":
             keep_freed_memory()
         self.module: MultiRLModule = spec.build().to(self.device)
@@ -142,25 +146,22 @@ class Learner(Hooks, ABC):
         own = {name: [p for p in views if id(p) not in trained_elsewhere] for name, views in by_part.items()}
         parameters, trained_parts = FlatParameters(own), dict[str, TrainedPart]()
         for name, part in parts.items():
-            flat = parameters.parts[name]
-            optimizer = self._make_optimizer(module_id, part, flat.tensor, self.settings)
-            trained_parts[name] = TrainedPart(part, flat, optimizer)
+            trained_parts[name] = self._trained_part(module_id, part, parameters.parts[name], self.settings)
         trained = TrainedModule(self.settings, parameters, trained_parts, shared, module.is_stateful())
         self.trained[module_id] = trained
         trained.gradient_pass = gradient_pass(self, module_id)
         if self.data_parallel is not None:
             self.data_parallel.pool_moments(module)
 
-    def _make_optimizer(
-        self, module_id: str, part: Part, parameters: nn.Parameter, settings: LearnerSettings
-    ) -> torch.optim.Optimizer:
-        """Call :meth:`configure_optimizer_for_module` with a copy of ``settings`` that has the values of ``part``."""
+    def _trained_part(self, module_id: str, part: Part, flat: FlatPart, settings: LearnerSettings) -> TrainedPart:
+        """Return ``part`` with the optimizer from :meth:`configure_optimizer_for_module`, which is called with a copy
+        of ``settings`` that has the values of ``part``."""
         of_part, before = copy.copy(settings), self.settings
         for name, value in (("lr", part.lr), ("grad_clip", part.grad_clip)):
             object.__setattr__(of_part, name, value)  # unlike setattr(), it changes this copy of frozen settings, too
         self.settings = of_part
         try:
-            optimizer = self.configure_optimizer_for_module(module_id, parameters)
+            optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
         except TypeError as error:
             if "params argument given to the optimizer" not in str(error):
                 raise
@@ -173,7 +174,7 @@ class Learner(Hooks, ABC):
             self.settings = before
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
-        return optimizer
+        return TrainedPart(part, flat, optimizer)
 
     @property
     def parameters(self) -> dict[str, FlatParameters]:
@@ -257,11 +258,10 @@ class Learner(Hooks, ABC):
         if self.data_parallel is not None:
             self.data_parallel.leave(self.module)
         self.collective = self._module_noise.collective = collective
-        is_alone, settings = collective.size == 1, self.settings
+        is_alone = collective.size == 1
         self.data_parallel = None if is_alone else DataParallel(collective, self.module)
         self._together: AbstractContextManager[None] = nullcontext() if is_alone else collective
-        wraps = settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
-        self._is_plain = is_alone and not wraps
+        self._is_plain = is_alone and self._has_plain_loss
 
     def add_module(self, module_id: str, spec: RLModuleSpec, train: bool = True) -> None:
         """Add a module. The run's seed and ``module_id`` determine its initial weights.
