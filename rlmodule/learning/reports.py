@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from rlmodule.data.columns import Batch
+from rlmodule.data.rollout import entry_of
 from rlmodule.learning.sharding import join_rows
 from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
@@ -31,7 +32,7 @@ def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
     if len(results) == 1:
         return results[0]
     scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
-    return {name: value[0] for name, value in scalars.items()} | {n: join_rows(batch, x) for n, x in parts.items()}
+    return entry_of(scalars, 0) | {name: join_rows(batch, x) for name, x in parts.items()}
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:

@@ -91,16 +91,22 @@ class RolloutStorage:
         # Observations and starts have a row more: the observation after the last step begins the next rollout.
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
         starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
-        tensors = {
-            Columns.REWARDS: torch.zeros(shape, device=device)[:-1],
-            Columns.TERMINATEDS: terminateds[:-1],
-            Columns.TRUNCATEDS: truncateds[:-1],
-            Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device)[:-1],
-        }
+        rewards = torch.zeros(shape, device=device)
+        valid = torch.ones(shape, dtype=torch.bool, device=device)
         self.seen: list[Tree] = unbind_rows(obs)
-        self.columns = {Columns.OBS: entry_of(obs, slice(-1)), Columns.STARTS: starts[:-1], **tensors}
-        rows: Any = self._as_env_gives((obs, starts, ended, *tensors.values()))
-        view_of_obs, self.starts, self.ended, self.rewards, self.terminateds, self.truncateds, self.valid = rows
+        rows = {
+            Columns.OBS: obs,
+            Columns.STARTS: starts,
+            Columns.REWARDS: rewards,
+            Columns.TERMINATEDS: terminateds,
+            Columns.TRUNCATEDS: truncateds,
+            Columns.VALID: valid,
+        }
+        self.columns = entry_of(rows, slice(-1))
+        whole: Any = self._as_env_gives((obs, starts, ended))
+        view_of_obs, self.starts, self.ended = whole
+        columns: Any = self._as_env_gives(self.columns)
+        _, _, self.rewards, self.terminateds, self.truncateds, self.valid = columns.values()
         self.env_obs = module.env_part(view_of_obs)
         self.previous = PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {}
         self.views: dict[str, tuple[Tree, Tree]] = {}
@@ -334,7 +340,7 @@ class TensorStorage(RolloutStorage):
     def episode_infos(self, ended: np.ndarray) -> dict[str, Any]:
         infos: list[dict[str, Any]] = []
         for row in np.flatnonzero(ended.any(1)) if self.infos else ():
-            info = {name: tree.map_structure(_as_array, part) for name, part in self.infos[row].items()}
+            info: Any = tree.map_structure(_as_array, self.infos[row])
             infos += last_infos(info, ended[row], self.mode is AutoresetMode.SAME_STEP)
         return {"episode_infos": infos} if infos else {}
 
