@@ -446,8 +446,7 @@ class Learner(Hooks, ABC):
         if self.data_parallel is None:
             return join_metrics(steps)
         trained = self.trained[module_id]
-        known = trained.extra_metrics or frozenset()
-        metrics, trained.extra_metrics = self.data_parallel.join_metrics(steps, known)
+        metrics, trained.extra_metrics = self.data_parallel.join_metrics(steps, trained.extra_metrics or frozenset())
         return metrics
 
     def _steps_after(self, num_new: int) -> int:

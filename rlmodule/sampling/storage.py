@@ -91,21 +91,18 @@ class RolloutStorage:
         # Observations and starts have a row more: the observation after the last step begins the next rollout.
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
         starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
-        rewards = torch.zeros(shape, device=device)
-        valid = torch.ones(shape, dtype=torch.bool, device=device)
         self.seen: list[Tree] = unbind_rows(obs)
         rows = {
             Columns.OBS: obs,
             Columns.STARTS: starts,
-            Columns.REWARDS: rewards,
+            Columns.REWARDS: torch.zeros(shape, device=device),
             Columns.TERMINATEDS: terminateds,
             Columns.TRUNCATEDS: truncateds,
-            Columns.VALID: valid,
+            Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device),
         }
         self.columns = entry_of(rows, slice(-1))
-        whole: Any = self._as_env_gives((obs, starts, ended))
-        view_of_obs, self.starts, self.ended = whole
-        columns: Any = self._as_env_gives(self.columns)
+        views: Any = self._as_env_gives((obs, starts, ended, self.columns))
+        view_of_obs, self.starts, self.ended, columns = views
         _, _, self.rewards, self.terminateds, self.truncateds, self.valid = columns.values()
         self.env_obs = module.env_part(view_of_obs)
         self.previous = PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {}
