@@ -230,8 +230,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "memories of other agents": Fault(
         "rlmodule/agents/columns.py",
-        "states = self._state if acts_in_every_column else map_leaves(lambda x: x[index], self._state)",
-        "states = self._state if acts_in_every_column else map_leaves(lambda x: x[: len(index)], self._state)",
+        "states = self._state if acts_in_every_column else entry_of(self._state, index)",
+        "states = self._state if acts_in_every_column else entry_of(self._state, slice(len(index)))",
         "agents that act at different times go on with the memory of another agent",
         _REPORTS + "ray_60205_memories_of_agents_on_different_clocks[PPO]",
     ),
