@@ -371,7 +371,7 @@ class Dataset:
             space = self.action_space if name == "actions" else self.observation_space
             for index, leaf in enumerate(leaves_of(space, getattr(self, name))):
                 named[f"{name}/{index}"] = leaf
-        return {name: np.ascontiguousarray(array) for name, array in named.items()}
+        return map_leaves(np.ascontiguousarray, named)
 
     def episodes(self) -> Iterator[Episode]:
         """Yield each episode, with its number as its id. Observations are copies, other columns are views."""

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from gymnasium import Space
+from torch import Tensor
 
 from catalog.base import Tree
 from catalog.spaces import map_spaces
 from catalog_rl import listed, printable, unknown
 from rlmodule.checkpoint import save_folder
 from rlmodule.data.dataset_checks import misfit
+from rlmodule.data.rollout import as_tensors, map_leaves
 from rlmodule.encoding import Decoder, encode
 from rlmodule.sealed_folder import (
     MANIFEST,
@@ -55,8 +56,7 @@ def write(dataset: Dataset, path: StrPath) -> Path:
         if "__pass_again__" in json.dumps(value):
             remedy = "Copy it to a space of Gymnasium's own class."
             raise TypeError(str(misfit(where, name, "a space that a file can hold", getattr(dataset, name), remedy)))
-    arrays = {name: torch.from_numpy(array) for name, array in dataset.arrays().items()}
-    files = {PLAIN: json.dumps(content, indent=1).encode(), ARRAYS: arrays}
+    files = {PLAIN: json.dumps(content, indent=1).encode(), ARRAYS: as_tensors(dataset.arrays())}
     return save_folder(where, path, KIND, files, lambda folder: (folder / PLAIN).exists())
 
 
@@ -73,7 +73,7 @@ def read(where: str, path: StrPath) -> dict[str, Any]:
         plain, tensors = parse_json(files[PLAIN], PLAIN), parse_tensors(files[ARRAYS], ARRAYS)
         if not isinstance(plain, dict) or not isinstance(plain["env"], str | None):
             raise DamagedFolder(f"{PLAIN}: it is no dict with the spaces and the id of the env")
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = map_leaves(Tensor.numpy, tensors)
         spaces = _read_spaces(where, plain, sum(array.size for array in arrays.values()))
         plain_names = ("rewards", "offsets", "terminated", "truncated")
         columns = {name: arrays.pop(name) for name in plain_names}
@@ -172,7 +172,7 @@ def read_table(where: str, path: StrPath, columns: Mapping[str, Any]) -> dict[st
             raise misfit(where, name, "a column of numbers", column.type, "Convert it to numbers first.")
         return [*values]  # a list in each field
 
-    return {name: read_columns(names) for name, names in columns.items()}
+    return read_columns(columns)
 
 
 def check_exists(where: str, path: StrPath) -> None:

@@ -124,8 +124,7 @@ class Episode:
         if known != sorted(columns) and (known or self._length):
             remedy = "Give the same columns at every step."
             raise ValueError(_explain("add_step()", f"the columns {known}", sorted(columns), remedy))
-        row = {Columns.OBS: obs, Columns.ACTIONS: action, Columns.REWARDS: float(reward), **columns}
-        row = {name: _as_arrays(value) for name, value in row.items()}
+        row = _as_arrays({Columns.OBS: obs, Columns.ACTIONS: action, Columns.REWARDS: float(reward), **columns})
         grown = {name: self._columns.get(name, _no_rows(value)) for name, value in row.items()}
         for name, value in row.items():  # all are checked before one is written
             _check_fits(name, grown[name], value)
