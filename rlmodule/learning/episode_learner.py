@@ -230,10 +230,9 @@ class EpisodeLearner(Learner):
         """Return what module ``module_id`` is trained on, for :meth:`update_from_episodes`. Raise ValueError if no
         learner has data."""
         settings = self.use_settings_of(module_id)
-        if data is None or isinstance(data, Rollout):
-            rollout = data
-        else:
-            rollout = Rollout.from_episodes(data) if data else None
+        rollout = data if isinstance(data, Rollout) else None
+        if data and not isinstance(data, Rollout):
+            rollout = Rollout.from_episodes(data)
         if self.data_parallel is not None:
             rollout = self.data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
         if rollout is None:

@@ -93,11 +93,10 @@ class Family:
         learner, collective = self._learner, self._learner.collective
         modules = {module_id: learner.trained[module_id] for module_id in batches}
         shared = {name: learner.shared_parts[name] for trained in modules.values() for name in trained.shared}
-        # each part of this step, and how its gradient is clipped
-        parts = [(part, learner.run_settings.grad_clip_by) for part in shared.values()]
+        parts = [*shared.values()]
         for trained in modules.values():
-            parts += [(part, trained.settings.grad_clip_by) for part in trained.parts.values()]
-        for part, _ in parts:
+            parts += trained.parts.values()
+        for part in parts:
             part.flat.grad.zero_()
 
         rows = torch.tensor([float(num_rows(batch) if batch else 0) for batch in batches.values()])
@@ -123,15 +122,15 @@ class Family:
                 results[module_id] |= metrics
         if collective.size > 1:
             # one exchange for all losses and gradients takes less time than one for each
-            pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part, _ in parts)]))
-            losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part, _ in parts)])
-            for (part, _), grad in zip(parts, grads, strict=True):
+            pooled = collective.all_reduce(torch.cat([losses, *(part.flat.grad for part in parts)]))
+            losses, *grads = pooled.split([len(losses), *(part.flat.grad.numel() for part in parts)])
+            for part, grad in zip(parts, grads, strict=True):
                 part.flat.grad.copy_(grad)
 
-        norms = {part: part.flat.clip(part.part.grad_clip, clip_by) for part, clip_by in parts}
+        norms = {part: part.clip() for part in parts}
         # one value that is not finite skips the step of all, since a shared part learns from all losses
         skip = where_not_finite(torch.stack([*norms.values()]).sum() + losses.sum())
-        for part, _ in parts:
+        for part in parts:
             part.step_unless(skip)
 
         learner.progress += len(batches)

@@ -81,22 +81,6 @@ class FlatPart:
         self.views, self.tensor, self.grad = views, nn.Parameter(data), grad
         self.tensor.grad = grad
 
-    def clip(self, limit: float | None, by: str) -> Tensor:
-        """Clip the part's gradients in place to ``limit``; None does not clip. Return their global norm before that.
-        ``by``: ``"global_norm"`` bounds all gradients together, ``"norm"`` each parameter's, ``"value"`` each element.
-        """
-        norm = torch.linalg.vector_norm(self.grad)
-        if limit is None:
-            return norm
-        if by == "global_norm":
-            self.grad.div_(norm.clamp_min(limit).div_(limit))
-        elif by == "value":
-            self.grad.clamp_(-limit, limit)
-        else:
-            for p in self.views:
-                nn.utils.clip_grad_norm_([p], limit)
-        return norm
-
 
 class FlatParameters:
     """Copies parameters into one contiguous tensor, makes the parameters views of that tensor, and makes their
@@ -213,11 +197,17 @@ class FlatAdam(torch.optim.Adam):
 
 @dataclass(frozen=True, eq=False)
 class TrainedPart:
-    """One part of a module in training (see :class:`Part`), with its flattened parameters and its optimizer."""
+    """One part of a module in training (see :class:`Part`), with its flattened parameters and its optimizer.
+
+    Attributes:
+        clip_by: What the part's ``grad_clip`` bounds: ``"global_norm"`` all gradients together, ``"norm"`` the gradient
+            of each parameter, ``"value"`` each element.
+    """
 
     part: Part
     flat: FlatPart
     optimizer: torch.optim.Optimizer
+    clip_by: str
 
     @property
     def learning_rate(self) -> float:
@@ -234,6 +224,22 @@ class TrainedPart:
     def get_state(self) -> dict[str, Any]:
         """Return the state of the optimizer; see :func:`optimizer_state`."""
         return optimizer_state(self.optimizer, is_scheduled=not isinstance(self.part.lr, int | float))
+
+    def clip(self) -> Tensor:
+        """Clip the part's gradients in place; a ``grad_clip`` of None does not clip. Return their global norm before
+        that."""
+        limit, grad = self.part.grad_clip, self.flat.grad
+        norm = torch.linalg.vector_norm(grad)
+        if limit is None:
+            return norm
+        if self.clip_by == "global_norm":
+            grad.div_(norm.clamp_min(limit).div_(limit))
+        elif self.clip_by == "value":
+            grad.clamp_(-limit, limit)
+        else:
+            for p in self.flat.views:
+                nn.utils.clip_grad_norm_([p], limit)
+        return norm
 
     def step_unless(self, skip: Tensor) -> None:
         """Take an optimizer step if ``skip``, a scalar float tensor, is 0, and none if it is 1. Only an optimizer other

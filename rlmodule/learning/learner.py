@@ -174,7 +174,7 @@ class Learner(Hooks, ABC):
             self.settings = before
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
-        return TrainedPart(part, flat, optimizer)
+        return TrainedPart(part, flat, optimizer, settings.grad_clip_by)
 
     @property
     def parameters(self) -> dict[str, FlatParameters]:
@@ -396,7 +396,7 @@ class Learner(Hooks, ABC):
         else:
             loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
         parts = [trained.parts[name] for name in names]
-        norms = [part.flat.clip(part.part.grad_clip, trained.settings.grad_clip_by) for part in parts]
+        norms = [part.clip() for part in parts]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         # the norm is not finite if any gradient is not
         skip = where_not_finite(norm + loss.detach())
