@@ -1,8 +1,7 @@
 """The settings and the iteration of algorithms whose env runners never wait for the learners."""
 
 import logging
-from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import Any
 
 from algorithms.algorithm import Algorithm
@@ -11,11 +10,14 @@ from algorithms.run.callbacks import drop_rows_of
 from algorithms.sections import ReportingBySteps
 from catalog.settings import Section
 from rlmodule.data.rollout import Rollout
+from rlmodule.distributed.ray_workers import wait_for_any
 
 logger = logging.getLogger(__name__)
 
 CALLS_PER_RUNNER = 2
 """Rollouts that a runner samples or will sample next, so that it never waits for the driver."""
+MOST_VERSIONS = 1000
+"""Number of the latest versions of weights whose updates are counted, to know how old the weights of a rollout are."""
 LONGEST_ROLLOUT = 32
 """Steps per env of the longest rollout, unless ``rollout_fragment_length`` is set."""
 
@@ -80,8 +82,9 @@ class StreamAlgorithm(Algorithm):
     config: Any
 
     def __init__(self, config: StreamConfig) -> None:
-        # gradient steps after each of the latest updates, oldest first
-        self._versions: deque[int] = deque(maxlen=1000)
+        self._num_updates = 0  # train batches that learners have learned from, or will
+        # how many of them led to weights with a version that runners act with
+        self._updates_before: dict[int, int] = {}
         self._lags: list[int] = []
         self._warned: set[str] = set()
         super().__init__(config)
@@ -95,6 +98,7 @@ class StreamAlgorithm(Algorithm):
             before = self.clock
             rollout = self.sample()
             if rollout.num_env_steps:
+                self._num_updates += 1
                 results += learners.update_from_episodes(rollout, env_steps=before, async_update=True)
             self._post_weights()
         self._warn_of_slow_learner()
@@ -111,8 +115,11 @@ class StreamAlgorithm(Algorithm):
     def _post_weights(self) -> None:
         """If an update has finished, let runners act with its weights from the next rollout that they begin."""
         version = self.learner_group.num_updates
-        if version != self._versions[-1]:
-            self._versions.append(version)
+        before = self._updates_before
+        if version not in before:
+            before[version] = self._num_updates - self.learner_group.num_unfinished
+            if len(before) > MOST_VERSIONS:
+                del before[next(iter(before))]  # no rollout on its way is that old
             self.env_runner_group.post_weights(version)
 
     def _warn_once(self, message: str, *arguments: object) -> None:
@@ -142,14 +149,23 @@ class StreamAlgorithm(Algorithm):
             drop_rows_of(runners.held, replaced)
         self._modules_ahead = modules
         self.before_sampling()
-        version = self.learner_group.num_updates
-        if not self._versions:
-            self._versions.append(version)
+        version, count = self.learner_group.num_updates, self.config.rollouts_per_batch
         runners.ask(self._rollout_length, policy_version=version, in_flight=CALLS_PER_RUNNER)
-        rollouts = runners.take(self.config.rollouts_per_batch)
-        for rollout in rollouts:
-            self._lags.append(len(self._versions) - bisect_right(self._versions, rollout.policy_version))
+        self._post_weights()
+        self._wait_for_rollouts(count)
+        rollouts = runners.take(count)
+        for rollout in rollouts:  # an unknown version is from before the checkpoint that the run continues
+            self._lags.append(self._num_updates - self._updates_before.get(rollout.policy_version, -1))
         return rollouts
+
+    def _wait_for_rollouts(self, count: int) -> None:
+        """Wait until the runners have ``count`` rollouts. If an update finishes meanwhile, let them act with its
+        weights."""
+        processes = self.env_runner_group.processes + self.learner_group.processes
+        while not self.env_runner_group.has(count):
+            wait_for_any(*processes)
+            if self.learner_group.has_room:  # takes the answers of learners
+                self._post_weights()
 
 
 def _joined(results: list[dict[str, Any]]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:

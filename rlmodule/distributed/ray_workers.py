@@ -84,6 +84,7 @@ class RayWorkers:
 
     Attributes:
         accounts: See the argument.
+        seconds_waited: Total seconds in :meth:`collect`, and in :func:`wait_for_any` for these workers.
 
     Raises:
         ValueError: If the cluster is too small.
@@ -106,6 +107,7 @@ class RayWorkers:
     ) -> None:
         self.name, self.size = name, size
         self.accounts, self._restarts = accounts, restarts
+        self.seconds_waited = 0.0
         self._resources = {"CPU": num_cpus, "GPU": num_gpus}
         check_resources(f"{size} {name}s", (size, self._resources))
         import ray
@@ -241,8 +243,10 @@ class RayWorkers:
                 has an unanswered call and none waits for a restart.
         """
         if not self._kept:
+            start = time.monotonic()
             with uninterrupted():
                 self._kept += self._collect(timeout)
+            self.seconds_waited += time.monotonic() - start
         kept, self._kept = self._kept, []
         return kept
 
@@ -297,10 +301,8 @@ class RayWorkers:
         while True:
             self._forgive_unwatched_time()
             self._spawn_due()
-            now = time.monotonic()
-            until = [now + self._poll_s] if deadline is None else [now + self._poll_s, deadline]
-            until += [process.restart_at for process in self._processes if process.restart_at is not None]
-            ready = self._wait(max(0.0, min(until) - now))
+            until_due = self._seconds_until_due()
+            ready = self._wait(until_due if deadline is None else min(until_due, max(0.0, deadline - time.monotonic())))
             answers = [answer for worker in ready for answer in self._take_reply(worker)]
             answers += self._give_up_hung()
             expects = any(process.calls or process.restart_at is not None for process in self._processes)
@@ -315,13 +317,23 @@ class RayWorkers:
             for process in self._processes:
                 process.sign_of_life_at = min(now, process.sign_of_life_at + away)
 
+    def _seconds_until_due(self) -> float:
+        """Return the seconds until a worker must be restarted, or must be checked for progress."""
+        now = time.monotonic()
+        restarts = [process.restart_at for process in self._processes if process.restart_at is not None]
+        return max(0.0, min([now + self._poll_s, *restarts]) - now)
+
+    def _awaited(self) -> dict[Any, int]:
+        """Return the reply to the oldest call of each worker that has one, with the worker. A worker answers in order,
+        so no later call of it can be answered yet."""
+        return {process.calls[0]: worker for worker, process in enumerate(self._processes) if process.calls}
+
     def _wait(self, timeout: float) -> list[int]:
         """Return the workers whose oldest call is answered. Wait for the first such worker for up to ``timeout``
         seconds."""
         import ray
 
-        # A worker answers in order, so no later call of it can be answered yet.
-        oldest = {process.calls[0]: worker for worker, process in enumerate(self._processes) if process.calls}
+        oldest = self._awaited()
         with interruptible():
             if not oldest:
                 time.sleep(timeout)
@@ -460,3 +472,25 @@ class RayWorkers:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     still_running.kill()
         self._give_back()  # does nothing if it was called before
+
+
+def wait_for_any(workers: RayWorkers, *others: RayWorkers) -> None:
+    """Wait until a worker of any kind has answered, or must be restarted or checked. Take no answer: call
+    :meth:`RayWorkers.collect` of each kind afterwards, with a timeout of 0.
+
+    Args:
+        workers: The workers for which the caller waits, in whose ``seconds_waited`` the wait counts.
+        *others: Workers of other kinds, whose answers end the wait as well.
+    """
+    import ray
+
+    kinds = (workers, *others)
+    awaited = [reply for kind in kinds for reply in kind._awaited()]
+    timeout, start = min(kind._seconds_until_due() for kind in kinds), time.monotonic()
+    try:
+        if awaited:
+            ray.wait(awaited, num_returns=1, timeout=timeout)
+        else:
+            time.sleep(timeout)
+    finally:
+        workers.seconds_waited += time.monotonic() - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gymnasium import Space
@@ -17,6 +17,9 @@ from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.settings import RunnerSettings
+
+if TYPE_CHECKING:
+    from rlmodule.distributed.ray_workers import RayWorkers
 
 Spec = RLModuleSpec | MultiRLModuleSpec
 State = dict[str, dict[str, Any]]
@@ -144,6 +147,12 @@ class EnvRunnerGroup(ABC):
             RuntimeError: If the runners are in other processes.
         """
 
+    @property
+    def processes(self) -> list[RayWorkers]:
+        """The runner processes, for :func:`wait_for_any`: a list of one, or empty without runners in other
+        processes."""
+        return []
+
     @abstractmethod
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         """Return a rollout of ``num_steps`` rows from each runner, in order of the envs; see :meth:`EnvRunner.sample`.
@@ -166,14 +175,23 @@ class EnvRunnerGroup(ABC):
             num_steps, explore, policy_version: See :meth:`sample`.
             in_flight: Number of rollouts, 1 or 2, that each runner in another process has to sample. With 2, it does
                 not wait for the next call when it has finished the first. If rollouts are not taken, runners stop:
-                no more are held or on their way together than the last call of :meth:`take` asked for, but at least
-                one per runner, and another one per runner.
+                no more are held or on their way together than the last call of :meth:`has` or :meth:`take` asked
+                for, but at least one per runner, and another one per runner.
         """
 
     @property
     @abstractmethod
     def is_asked(self) -> bool:
         """Whether :meth:`take` will return what :meth:`ask` asked for, or what the group held when it was saved."""
+
+    @abstractmethod
+    def has(self, count: int) -> bool:
+        """Hold the rollouts that have arrived, let runners go on as :meth:`ask` said, and return whether :meth:`take`
+        returns ``count`` rollouts without waiting.
+
+        Raises:
+            WorkerFailed: See :meth:`sample`.
+        """
 
     @abstractmethod
     def take(self, count: int | None = None) -> list[Rollout]:
@@ -347,21 +365,24 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
 
     def _sample_until_held(self, count: int) -> None:
         """Sample as :meth:`ask` said until the group holds ``count`` rollouts."""
-        assert self._asked is not None
-        num_steps, explore = self._asked
         while len(self.held) < count:
+            assert self._asked is not None
+            num_steps, explore = self._asked
             self.held += self.sample(num_steps, explore=explore, policy_version=self._policy_version)
 
     @property
     def is_asked(self) -> bool:
         return bool(self.held) or self._failure is not None
 
-    def take(self, count: int | None = None) -> list[Rollout]:
+    def has(self, count: int) -> bool:
         if (failure := self._failure) is not None:
             self._failure = None
             raise failure
-        if count is not None:
-            self._sample_until_held(count)
+        self._sample_until_held(count)
+        return True
+
+    def take(self, count: int | None = None) -> list[Rollout]:
+        self.has(count or 0)
         return self._release(count)
 
     def post_weights(self, policy_version: int) -> None:

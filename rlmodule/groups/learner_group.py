@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModul
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sealed_folder import StrPath
 from rlmodule.settings import LearnerSettings
+
+if TYPE_CHECKING:
+    from rlmodule.distributed.ray_workers import RayWorkers
 
 Kwargs = dict[str, Any]
 Reduce = Callable[[list[Any]], Any]
@@ -103,6 +106,11 @@ class LearnerGroup(ABC):
     @abstractmethod
     def num_updates(self) -> int:
         """Number of gradient steps that led to the weights in :attr:`module`. It is the version of these weights."""
+
+    @property
+    def processes(self) -> list[RayWorkers]:
+        """The learner processes, for :func:`wait_for_any`: a list of one, or empty for a learner in this process."""
+        return []
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -249,6 +257,11 @@ class LearnerGroup(ABC):
         Raises:
             WorkerFailed: If a learner in another process raised, or died more often than it may be restarted.
         """
+
+    @property
+    @abstractmethod
+    def num_unfinished(self) -> int:
+        """Number of updates that were begun, and whose weights are not in :attr:`module` yet."""
 
     @abstractmethod
     def wait_for_room(self) -> None:
@@ -462,6 +475,10 @@ class LocalLearnerGroup(LearnerGroup):
     @property
     def has_room(self) -> bool:
         return True
+
+    @property
+    def num_unfinished(self) -> int:
+        return 0
 
     def wait_for_room(self) -> None:
         """Do nothing: the learner updates when it is called."""

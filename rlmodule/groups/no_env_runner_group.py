@@ -42,6 +42,9 @@ class NoEnvRunnerGroup(EnvRunnerGroup):
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:
         self._refuse()
 
+    def has(self, count: int) -> bool:
+        self._refuse()
+
     def take(self, count: int | None = None) -> list[Rollout]:
         self._refuse()
 

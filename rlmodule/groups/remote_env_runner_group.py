@@ -18,7 +18,7 @@ from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
-from rlmodule.distributed.ray_workers import Answer, RayWorkers
+from rlmodule.distributed.ray_workers import Answer, RayWorkers, wait_for_any
 from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.restarts import RestartPolicy
 from rlmodule.distributed.serialization import check_portable
@@ -81,7 +81,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     Attributes:
         workers: The runner processes.
-        seconds_waited: Total seconds for which the caller waited for runners.
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
         seconds_idle: Total seconds for which runners waited for the next call, summed over the runners.
     """
@@ -90,7 +89,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         super().__init__(settings)
-        self.seconds_waited = self.seconds_sending = self.seconds_idle = 0.0
+        self.seconds_sending = self.seconds_idle = 0.0
         max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0
         self._restarts = RestartPolicy(max_restarts, may_lose=settings.ignore_env_runner_failures)
         self._lost_for_good: WorkerFailed | None = None
@@ -101,7 +100,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._asked: tuple[int, bool, int] | None = None  # the arguments of ask() until its rollouts are taken
         # the runners; those that were asked for a rollout least recently come first, if there is not enough for all
         self._order = [*range(settings.num_env_runners)]
-        self._enough = 0  # number of rollouts that the last call of take() asked for; 0 for all
+        self._enough = 0  # number of rollouts that the last call of has() or take() asked for; 0 for all
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
@@ -187,6 +186,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "runners in other processes. Set num_env_runners=0, for example to debug an env."
         )
 
+    @property
+    def processes(self) -> list[RayWorkers]:
+        return [self.workers]
+
     # --- sampling -----------------------------------------------------------------------------------------------------
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
@@ -234,24 +237,32 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def is_asked(self) -> bool:
         return self._asked is not None or bool(self.held)
 
-    def take(self, count: int | None = None) -> list[Rollout]:
+    def has(self, count: int) -> bool:
         self._raise_if_lost()
-        self._enough = count or 0
+        self._enough = count
         with uninterrupted():
-            if count is None:
-                self.finish()
-            else:
-                self._hold_answers(timeout=0.0)  # those that arrived during other calls
-            # Without a count, runners are asked again only if none of them returned a rollout. Runners that are
-            # restarted meanwhile are asked then too.
-            while len(self.held) < (1 if count is None else count):
+            self._hold_answers(timeout=0.0)  # those that arrived during other calls
+            if len(self.held) < count:
+                self._top_up()
+        return len(self.held) >= count
+
+    def take(self, count: int | None = None) -> list[Rollout]:
+        if count is not None:
+            while not self.has(count):
+                wait_for_any(self.workers)
+            return self._release(count)
+        self._raise_if_lost()
+        self._enough = 0
+        with uninterrupted():
+            self.finish()
+            # Runners are asked again only if none of them returned a rollout. Runners that are restarted meanwhile are
+            # asked then too.
+            while not self.held:
                 self._top_up()
                 self._hold_answers()
-                if count is None:
-                    self.finish()
-        if count is None:
-            self._asked = None
-        return self._release(count)
+                self.finish()
+        self._asked = None
+        return self._release(None)
 
     def finish(self) -> None:
         if self._asked is None:
@@ -281,9 +292,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _hold_answers(self, timeout: float | None = None) -> None:
         """Wait for answers of runners, at most ``timeout`` seconds if that is given. Hold their rollouts, and restart
         the runners that failed."""
-        start = perf_counter()
         answers = iter(self.workers.collect(timeout))
-        self.seconds_waited += perf_counter() - start
         try:
             for answer in answers:
                 if (rollout := self._rollout_of(answer)) is not None:
@@ -405,7 +414,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "num_healthy_env_runners": self.num_healthy,
             "num_env_runner_restarts_lifetime": self.accounts.num_restarts,
             "num_weight_bytes_sent_lifetime": self.accounts.num_bytes_shared,
-            "waited_for_env_runners_s": self.seconds_waited,
+            "waited_for_env_runners_s": self.workers.seconds_waited,
             "sending_weights_s": self.seconds_sending,
             "env_runners_waited_s": self.seconds_idle,
         }

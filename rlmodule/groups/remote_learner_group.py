@@ -3,7 +3,6 @@
 import functools
 import logging
 import operator
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +84,6 @@ class RemoteLearnerGroup(LearnerGroup):
 
     Attributes:
         workers: The learner processes.
-        seconds_waited: Total seconds for which the caller waited for learners.
     """
 
     def __init__(
@@ -93,7 +91,7 @@ class RemoteLearnerGroup(LearnerGroup):
     ) -> None:
         super().__init__(learner_class)
         self.module, self._has_copies = spec.build(), True
-        self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
+        self._timeout_s = settings.learner_timeout_s
         self._restarts = RestartPolicy(settings.max_restarts_in_a_row if settings.restart_failed_learners else 0)
         self._removed: list[str] = []  # ids of modules in ``spec`` that were removed
         self._added: dict[str, tuple[Any, ...]] = {}  # the arguments of add_module() for each module that was added
@@ -181,7 +179,7 @@ class RemoteLearnerGroup(LearnerGroup):
         task.reduce_fn = reduce_fn
         self._tasks.append(task)  # if an earlier update has failed, this one is dropped, too
         self._advance(wait=False)
-        if self._num_unfinished > MAX_IN_FLIGHT:
+        if self.num_unfinished > MAX_IN_FLIGHT:
             self._tasks.remove(task)
             self.num_env_steps_dropped += task.num_rows
         finished, self._finished = self._finished, []
@@ -190,10 +188,10 @@ class RemoteLearnerGroup(LearnerGroup):
     @property
     def has_room(self) -> bool:
         self._advance(wait=False)
-        return self._num_unfinished < MAX_IN_FLIGHT
+        return self.num_unfinished < MAX_IN_FLIGHT
 
     @property
-    def _num_unfinished(self) -> int:
+    def num_unfinished(self) -> int:
         return sum(task.results is None for task in self._tasks)
 
     def wait_for_room(self) -> None:
@@ -209,7 +207,7 @@ class RemoteLearnerGroup(LearnerGroup):
         return value
 
     def get_state(self) -> State:
-        while self._num_unfinished:
+        while self.num_unfinished:
             self._advance(wait=True)
         if not self._tasks:
             # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
@@ -221,10 +219,14 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def report(self) -> dict[str, Any]:
         counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}
-        return counters | {"waited_for_learners_s": self.seconds_waited}
+        return counters | {"waited_for_learners_s": self.workers.seconds_waited}
 
     def stop(self) -> None:
         self.workers.stop()
+
+    @property
+    def processes(self) -> list[RayWorkers]:
+        return [self.workers]
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -252,10 +254,8 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._restart()
             if not self._failed:
                 self._submit_tasks()
-            start = time.perf_counter()
             is_starting = self._setup_task is not None or bool(self._failed)
             answers = self.workers.collect(None if wait else MOMENT_S if is_starting else 0.0)
-            self.seconds_waited += time.perf_counter() - start
             for answer in answers:
                 if answer.failure is None:
                     self._take(answer)

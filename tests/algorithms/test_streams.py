@@ -2,18 +2,21 @@
 
 import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from torch import Tensor
 
 from algorithms import Algorithm, AlgorithmConfig
 from algorithms.a2c import A2CConfig
 from algorithms.appo import APPOConfig
 from algorithms.impala import IMPALAConfig
+from algorithms.impala.impala import IMPALALearner
 from algorithms.ppo import PPOConfig
 from algorithms.run import progress
 from rlmodule import Columns, Rollout
@@ -156,6 +159,39 @@ def test_learners_in_other_processes_learn_from_every_rollout() -> None:
         assert algorithm.env_steps == 256
         assert algorithm.learner_group.num_updates == 8
         assert result["workers"]["num_env_steps_dropped_lifetime"] == 0
+
+
+class SlowCartPole(CartPoleEnv):
+    """A CartPole whose steps take a while."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.03)
+        return super().step(action)
+
+
+class SlowIMPALALearner(IMPALALearner):
+    """A learner whose updates take longer than rollouts."""
+
+    def update_from_episodes(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return super().update_from_episodes(*args, **kwargs)
+
+
+@pytest.mark.usefixtures("ray_started")
+def test_runners_get_weights_while_rollouts_are_awaited() -> None:
+    """Each update ends long before the next rollouts do, which begin with the weights of the update before."""
+    config = IMPALAConfig(**QUICK | REMOTE | {"env": SlowCartPole}, num_learners=1, num_cpus_per_learner=0.1)
+    with config.build() as algorithm:
+        algorithm.train()
+        assert min(algorithm.train()["stream"]["policy_lag_min"] for _ in range(4)) == 1
+
+
+@pytest.mark.usefixtures("ray_started")
+def test_updates_that_have_not_finished_count_in_the_lag() -> None:
+    config = IMPALAConfig(**QUICK | REMOTE, num_learners=1, num_cpus_per_learner=0.1, learner_class=SlowIMPALALearner)
+    with config.build() as algorithm:
+        algorithm.train()
+        assert all(algorithm.train()["stream"]["policy_lag_min"] >= 1 for _ in range(2))
 
 
 @pytest.mark.usefixtures("ray_started")
