@@ -34,7 +34,7 @@ FRAGMENT = 32  # steps of a rollout; each runner has one env
 SLEEP_S = 0.005  # per env step
 STRAGGLER_SLEEP_S = 0.05
 LEARNER_SLEEP_S = 0.02  # per update; ten times as much when it is slowed
-SECONDS = 20.0  # for which a job is watched
+SECONDS = 10.0  # for which a job is watched
 WARM_UP = 3  # iterations
 
 Numbers = dict[str, Any]

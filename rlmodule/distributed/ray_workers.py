@@ -191,7 +191,7 @@ class RayWorkers:
         addresses = {process.address for process in self._processes}
         return "127.0.0.1" if len(addresses) == 1 else self._processes[0].address
 
-    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
+    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> int:
         """Call a method of a worker without waiting for the answer. A worker answers its calls in the order of
         submission. If one of them raises, those that were submitted before its answer is collected are not executed
         and get no answer.
@@ -201,6 +201,9 @@ class RayWorkers:
             method: Name of the method.
             *args: Arguments of the method.
             shared: A value that :meth:`share` prepared; it becomes the last argument.
+
+        Returns:
+            The size of the packed ``args`` in bytes.
 
         Raises:
             RuntimeError: If the worker is not up, or has too many unanswered calls.
@@ -213,7 +216,9 @@ class RayWorkers:
             )
         with uninterrupted():
             refs = () if shared is None else (self._ref_of(shared),)
-            process.call(method, pack(args), *refs)
+            packed = pack(args)
+            process.call(method, packed, *refs)
+        return num_bytes(packed)
 
     def post(self, worker: int, shared: _Shared) -> None:
         """Pass a value that :meth:`share` prepared to the method ``receive()`` of a worker before it executes another

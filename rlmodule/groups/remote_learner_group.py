@@ -1,11 +1,12 @@
 """RemoteLearnerGroup: learners in other processes, which take gradient steps together and are restarted together."""
 
 import functools
+import itertools
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -30,9 +31,13 @@ from rlmodule.settings import LearnerSettings
 
 State = dict[str, Any]
 
-# Number of calls of `step_on_batch` after which the learners return their state. Until then, the data of the calls is
-# kept, so that the gradient steps can be repeated.
-MAX_TO_REPEAT = 64
+# Number of updates, and bytes of their data, after which the learners return their state. Until then, the data is kept,
+# so that the updates can be repeated.
+MAX_TO_REPEAT, MAX_BYTES_TO_REPEAT = 64, 2**28
+
+# What learner 0 returns with a result: nothing, the part of its state that `LearnerGroup.module` needs, or all of it.
+# With Adam, the state is three times as large as the weights.
+HandsOver = Literal["nothing", "weights", "state"]
 
 # Time for which learners wait for each other, as a fraction of `learner_timeout_s`.
 COLLECTIVE_TIMEOUT = 0.8
@@ -51,12 +56,13 @@ class _Task:
         method: Name of the method; see :meth:`_LearnerActor.do`.
         args: The positional arguments of each learner, by rank.
         kwargs: The keyword arguments, the same for all learners.
-        returns_state: Whether learner 0 returns its state with the result.
+        hands_over: What learner 0 returns with the result.
         num_rows: Number of rows to train on.
+        num_bytes: Size of the arguments in bytes; 0 until they are submitted.
         reduce_fn: Turns the results of all learners into one result, for an asynchronous update; None if the caller
             waits.
         is_submitted: Whether the task was submitted to the learners since their last restart.
-        answers: The answers since the last restart, by rank: the result, and the state or None.
+        answers: The answers since the last restart, by rank: the result, and what is handed over or None.
         results: The results by rank; None until all learners have answered. After a restart, the task is repeated even
             if it has results, since the state of the learners depends on it.
     """
@@ -64,8 +70,9 @@ class _Task:
     method: str
     args: Sequence[tuple[Any, ...]]
     kwargs: Kwargs = field(default_factory=dict)
-    returns_state: bool = False
+    hands_over: HandsOver = "nothing"
     num_rows: int = 0
+    num_bytes: int = 0
     reduce_fn: Reduce | None = None
     is_submitted: bool = False
     answers: dict[int, Any] = field(default_factory=dict)
@@ -75,9 +82,9 @@ class _Task:
 class RemoteLearnerGroup(LearnerGroup):
     """Learners in other processes, on Ray.
 
-    All learners have the same state, which learner 0 returns from time to time. If a learner dies or hangs, all
-    learners are restarted with the last state that was returned, and repeat the tasks since then. The results are the
-    same to the bit.
+    All learners have the same state, which learner 0 returns from time to time: asynchronous updates return only the
+    weights, so that the others reach the runners soon. If a learner dies or hangs, all learners are restarted with the
+    last state that was returned, and repeat the tasks since then. The results are the same to the bit.
 
     Args:
         settings, learner_class, spec, run_seed: See :meth:`LearnerGroup.create`.
@@ -102,6 +109,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
         self._state: State = {}  # the state that the learners returned last
+        self._num_updates = 0  # that led to the weights in `module`, which may be newer than the state
         self.workers = RayWorkers(
             "learner",
             settings.num_learners,
@@ -134,7 +142,7 @@ class RemoteLearnerGroup(LearnerGroup):
 
     @property
     def num_updates(self) -> int:
-        return self._state["num_updates"]
+        return self._num_updates
 
     def update_from_episodes(
         self,
@@ -153,23 +161,31 @@ class RemoteLearnerGroup(LearnerGroup):
         for learning_id in data if isinstance(data, Mapping) else [module_id]:
             self.module[learning_id]  # raises KeyError for an unknown id
         args = [(part,) for part in shard(data, self.workers.size)]
-        task = _Task("update_from_episodes", args, kwargs, returns_state=True, num_rows=num_steps_in(data))
+        hands_over = self._handed_over_by_update("weights" if async_update else "state")
+        task = _Task("update_from_episodes", args, kwargs, hands_over, num_steps_in(data))
         return self._learn(task, async_update, reduce_fn)
 
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         self.module[kwargs["module_id"]]  # raises KeyError for an unknown id
-        returns_state = True
+        hands_over: HandsOver = "weights" if async_update else "state"
         if method == "step_on_batch":
             # a state as large as the networks is not returned after each single step: summarize_updates() returns it
-            returns_state = len(self._tasks) + 1 >= MAX_TO_REPEAT
+            hands_over = "nothing"
             reduce_fn = functools.partial(_merged, data)
         else:
             check_batch(data, f"LearnerGroup.{method}()")
         args = [(part,) for part in shard_batch(data, self.workers.size)]
-        task = _Task(method, args, kwargs | {"num_in_batch": num_in_batch(data)}, returns_state, num_rows(data))
+        kwargs = kwargs | {"num_in_batch": num_in_batch(data)}
+        task = _Task(method, args, kwargs, self._handed_over_by_update(hands_over), num_rows(data))
         return self._learn(task, async_update, reduce_fn)
+
+    def _handed_over_by_update(self, at_least: HandsOver) -> HandsOver:
+        """Return what the next update hands over: the state if too much data would be kept without it."""
+        since = [*itertools.takewhile(lambda task: task.hands_over != "state", reversed(self._tasks))]
+        too_much = sum(task.num_bytes for task in since) >= MAX_BYTES_TO_REPEAT
+        return "state" if too_much or len(since) + 1 >= MAX_TO_REPEAT else at_least
 
     def _learn(self, task: _Task, async_update: bool, reduce_fn: Reduce | None) -> Any:
         """Let the learners do ``task``, an update, and return the result as the class documents."""
@@ -199,7 +215,7 @@ class RemoteLearnerGroup(LearnerGroup):
             self._advance(wait=True)
 
     def _call(self, method: str, *args: Any) -> Any:
-        value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]
+        value = self._results_of(_Task(method, [args] * self.workers.size, hands_over="state"))[0]
         if method == "add_module":
             self._added[args[0]] = args
         elif method == "remove_module" and self._added.pop(args[0], None) is None:
@@ -211,7 +227,7 @@ class RemoteLearnerGroup(LearnerGroup):
             self._advance(wait=True)
         if not self._tasks:
             # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
-            return self._state | {"module": self.module.get_state()}
+            return self._state | {"module": self.module.get_state(), "num_updates": self.num_updates}
         task = _Task("get_state", [()] * self.workers.size)
         state = self._results_of(task)[0]
         self._tasks.remove(task)  # reading the state changed nothing, so a restart need not repeat it
@@ -277,9 +293,11 @@ class RemoteLearnerGroup(LearnerGroup):
                 continue
             if any(self.workers.in_flight(rank) >= MAX_IN_FLIGHT for rank in self._ranks):
                 return
+            task.num_bytes = 0
             for rank, args in enumerate(task.args):
+                hands_over = "nothing" if rank else task.hands_over
                 try:
-                    self.workers.submit(rank, "do", task.method, args, task.kwargs, task.returns_state and rank == 0)
+                    task.num_bytes += self.workers.submit(rank, "do", task.method, args, task.kwargs, hands_over)
                 except BaseException:  # for example, an argument that cannot be pickled
                     self._tasks = [queued for queued in self._tasks if queued is not task]
                     self._must_restart = rank > 0  # if True, some learners have the task and others do not
@@ -294,16 +312,21 @@ class RemoteLearnerGroup(LearnerGroup):
         task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
             return
+        handed_over = task.answers[0][1]
         if task.results is None:
             task.results = [task.answers[rank][0] for rank in range(len(task.args))]
             if task is not self._setup_task:
                 self._restarts.forgive()  # a task that was repeated would be no progress
             if task.reduce_fn is not None:
                 self._finished.append((task.reduce_fn, task.results))
-        if task.returns_state:
+            if task.hands_over != "nothing":  # a repeated task has older weights than the module
+                self._num_updates, weights = handed_over["num_updates"], handed_over["module"]
+                self.module.set_state({name: saved for name, saved in weights.items() if name in self.module})
+        if task.hands_over == "state":
             self._tasks = self._tasks[self._tasks.index(task) + 1 :]
-            self._state = state = task.answers[0][1]  # for restarts
-            self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
+            self._state = handed_over  # for restarts
+        else:
+            task.answers = dict.fromkeys(task.answers, (None, None))  # free their memory
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -409,18 +432,21 @@ class _LearnerActor:
         device = self.learner.device
         self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
-    def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
+    def do(self, method: str, args: tuple[Any, ...], kwargs: Kwargs, hands_over: HandsOver) -> tuple[Any, Any]:
         """Call :meth:`serve`, :meth:`connect` or a method of the learner, by its name. The argument ``num_in_batch`` is
         set as the attribute of a :class:`BatchLearner`.
 
         Returns:
-            The result, and the learner's state after the call if ``returns_state``, otherwise None.
+            The result, and the learner's state after the call or the part of it to hand over, or None.
         """
         target, kwargs = self if method in ("serve", "connect") else self.learner, dict(kwargs)
         if isinstance(self.learner, BatchLearner):
             self.learner.num_in_batch = kwargs.pop("num_in_batch", None)
         result = getattr(target, method)(*args, **kwargs)
-        return result, self.learner.get_state() if returns_state else None
+        if hands_over == "nothing":
+            return result, None
+        state = self.learner.get_state()
+        return result, state if hands_over == "state" else {name: state[name] for name in ("module", "num_updates")}
 
     def stop(self) -> None:
         self.learner.collective.close()

@@ -215,6 +215,27 @@ def test_updates_from_batches_since_the_last_state_are_done_again(made: Any) -> 
 
 
 @pytest.mark.faults
+def test_asynchronous_updates_since_the_last_state_are_done_again(made: Any) -> None:
+    run = made(num_learners=1)
+    data = rollouts(6)
+
+    def learn(*, dies: bool) -> tuple[list[str], int]:
+        run.group.set_state(run.initial)
+        for i, rollout in enumerate(data):
+            run.group.wait_for_room()
+            if i == 4 and dies:  # some updates have handed over their weights
+                run.plan.write("die", step=1)
+            run.group.update_from_episodes(rollout, env_steps=0, async_update=True)
+        run.group.get_state()  # waits for all
+        return run.digests(), run.group.num_updates
+
+    expected = learn(dies=False)
+    assert learn(dies=True) == expected
+    assert run.plan.times_left == 0
+    assert run.processes.accounts.num_restarts == 1
+
+
+@pytest.mark.faults
 def test_a_stopped_learner_is_replaced_after_the_time_limit(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     size = len(run.pids())
     run.plan.write("stop", rank=size - 1, step=1)

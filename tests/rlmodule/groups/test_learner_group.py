@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from rlmodule import BatchLearner, Columns, EpisodeLearner, Learner, LearnerGroup, RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
+from rlmodule.groups import remote_learner_group
 from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
@@ -350,6 +351,31 @@ def test_no_update_is_dropped_by_who_waits_for_room(remote: dict[type[Learner], 
     results += group.update_from_episodes(rollout, env_steps=0, async_update=True)
     assert len(results) in (6, 7)  # the last update may be done at once
     assert (num_updates - before) % 6 == 0 < num_updates - before
+    group.get_state()
+
+
+def test_asynchronous_updates_hand_over_weights_and_rarely_the_state(
+    remote: dict[type[Learner], LearnerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group: Any = remote[FaultReinforce]
+    group.set_state(learners(FaultReinforce).get_state())
+    rollout = random_rollout(group.get_module(ID), 8, 4)
+
+    def update() -> None:
+        group.update_from_episodes(rollout, env_steps=0, async_update=True)
+        wait_for(lambda: group.has_room and not group.num_unfinished)
+
+    before = group.num_updates
+    for _ in range(3):
+        update()
+    assert group._state["num_updates"] == before < group.num_updates
+    state = group.get_state()
+    assert state["num_updates"] == group.num_updates
+    assert differences(state["module"][ID], group.get_module(ID).get_state()) == []
+    monkeypatch.setattr(remote_learner_group, "MAX_BYTES_TO_REPEAT", 1)  # the data that is kept is larger
+    update()
+    assert group._state["num_updates"] == group.num_updates
+    assert not group._tasks  # nothing is kept
     group.get_state()
 
 
