@@ -4,7 +4,7 @@
     python -m benchmarks.streams slow-learner   # 2 runners, a learner in another process that sleeps
     python -m benchmarks.streams straggler      # steps of 3 runners next to one that sleeps 50 ms a step, and without
     python -m benchmarks.streams memory         # of all processes, first as it is, then with a learner slowed tenfold
-    python -m benchmarks.streams hand-over      # what a learner of 5 million parameters hands over per update
+    python -m benchmarks.streams returned       # by a learner of 5 million parameters per update
     python -m benchmarks.streams scale          # 1, 2, 4 and 8 runners, streams and PPO in turn
 
 Each prints one line of JSON. Ray is started for it on this machine.
@@ -150,7 +150,7 @@ def straggler() -> Numbers:
     """Env steps per second of each of three runners: `alone` with a fourth of their speed, `next_to_straggler` with a
     fourth that sleeps ten times as long."""
     speeds: dict[str, list[float]] = {"alone": [], "next_to_straggler": []}
-    for _ in range(2):
+    for _ in range(3):
         for name in speeds:
             with TemporaryDirectory() as folder:
                 first = f"{folder}/first" if name == "next_to_straggler" else ""
@@ -165,7 +165,8 @@ def straggler() -> Numbers:
             *others, _ = sorted(steps.values(), reverse=True)
             speeds[name].append(sum(others) / len(others) / took)
     numbers = {name: round(median(found), 1) for name, found in speeds.items()}
-    return {**numbers, "share": round(numbers["next_to_straggler"] / numbers["alone"], 3)}
+    shares = [slow / alone for alone, slow in zip(speeds["alone"], speeds["next_to_straggler"], strict=True)]
+    return {**numbers, "share": round(median(shares), 3)}
 
 
 def resident_mb() -> float:
@@ -194,8 +195,8 @@ def memory() -> Numbers:
     return numbers
 
 
-def hand_over(width: int = 1500) -> Numbers:
-    """MB that the learner hands over per update of two separate nets of 5 million parameters in all, and updates per
+def returned(width: int = 1500) -> Numbers:
+    """MB that the learner returns per update of two separate nets of 5 million parameters in all, and updates per
     second."""
     import ray
 
@@ -224,7 +225,7 @@ def hand_over(width: int = 1500) -> Numbers:
     }
 
 
-def scale(repeats: int = 2) -> Numbers:
+def scale(repeats: int = 1) -> Numbers:
     """Env steps per second by number of runners, of a stream and of PPO with equal batches and one epoch, in turn."""
     numbers: Numbers = {}
     for num_runners in (1, 2, 4, 8):
@@ -242,7 +243,7 @@ MEASUREMENTS: dict[str, Callable[[], Numbers]] = {
     "slow-learner": slow_learner,
     "straggler": straggler,
     "memory": memory,
-    "hand-over": hand_over,
+    "returned": returned,
     "scale": scale,
 }
 

@@ -38,7 +38,9 @@ class LearnerGroup(ABC):
 
     The weights are copied to :attr:`module` after every update and by :meth:`summarize_updates`. With processes,
     they are also copied after at most 64 calls of :meth:`step_on_batch`. If a learner process dies or hangs, all
-    learners are restarted with the state that was last copied, and repeat the updates since then. No update is lost.
+    learners are restarted with their last full state, and repeat the updates since then. No update is lost. The full
+    state includes the optimizers. It comes with each update for which the caller waits; with asynchronous updates and
+    :meth:`step_on_batch`, it comes after 64 updates or 256 MiB of their data, which is kept until then.
 
     An update from episodes takes the data of one module, or a dict of data by module id. The modules learn in the order
     of their ids, each with its own settings.
@@ -381,7 +383,8 @@ class LearnerGroup(ABC):
     def get_state(self) -> dict[str, Any]:
         """Return the state of the learners, which is the same for all of them.
 
-        If learners in other processes have failed for good, return the last state that they sent.
+        If learners in other processes have failed for good, return the last full state that they sent, with the
+        weights of :attr:`module`, which may be newer.
 
         Raises:
             WorkerFailed: If learners in other processes fail too often during the call.

@@ -37,7 +37,7 @@ MAX_TO_REPEAT, MAX_BYTES_TO_REPEAT = 64, 2**28
 
 # What learner 0 returns with a result: nothing, the part of its state that `LearnerGroup.module` needs, or all of it.
 # With Adam, the state is three times as large as the weights.
-HandsOver = Literal["nothing", "weights", "state"]
+Returned = Literal["nothing", "weights", "state"]
 
 # Time for which learners wait for each other, as a fraction of `learner_timeout_s`.
 COLLECTIVE_TIMEOUT = 0.8
@@ -56,13 +56,13 @@ class _Task:
         method: Name of the method; see :meth:`_LearnerActor.do`.
         args: The positional arguments of each learner, by rank.
         kwargs: The keyword arguments, the same for all learners.
-        hands_over: What learner 0 returns with the result.
+        returned: What learner 0 returns with the result.
         num_rows: Number of rows to train on.
         num_bytes: Size of the arguments in bytes; 0 until they are submitted.
         reduce_fn: Turns the results of all learners into one result, for an asynchronous update; None if the caller
             waits.
         is_submitted: Whether the task was submitted to the learners since their last restart.
-        answers: The answers since the last restart, by rank: the result, and what is handed over or None.
+        answers: The answers since the last restart, by rank: the result, and what was returned with it or None.
         results: The results by rank; None until all learners have answered. After a restart, the task is repeated even
             if it has results, since the state of the learners depends on it.
     """
@@ -70,7 +70,7 @@ class _Task:
     method: str
     args: Sequence[tuple[Any, ...]]
     kwargs: Kwargs = field(default_factory=dict)
-    hands_over: HandsOver = "nothing"
+    returned: Returned = "nothing"
     num_rows: int = 0
     num_bytes: int = 0
     reduce_fn: Reduce | None = None
@@ -161,29 +161,29 @@ class RemoteLearnerGroup(LearnerGroup):
         for learning_id in data if isinstance(data, Mapping) else [module_id]:
             self.module[learning_id]  # raises KeyError for an unknown id
         args = [(part,) for part in shard(data, self.workers.size)]
-        hands_over = self._handed_over_by_update("weights" if async_update else "state")
-        task = _Task("update_from_episodes", args, kwargs, hands_over, num_steps_in(data))
+        returned = self._returned_by_update("weights" if async_update else "state")
+        task = _Task("update_from_episodes", args, kwargs, returned, num_steps_in(data))
         return self._learn(task, async_update, reduce_fn)
 
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         self.module[kwargs["module_id"]]  # raises KeyError for an unknown id
-        hands_over: HandsOver = "weights" if async_update else "state"
+        returned: Returned = "weights" if async_update else "state"
         if method == "step_on_batch":
             # a state as large as the networks is not returned after each single step: summarize_updates() returns it
-            hands_over = "nothing"
+            returned = "nothing"
             reduce_fn = functools.partial(_merged, data)
         else:
             check_batch(data, f"LearnerGroup.{method}()")
         args = [(part,) for part in shard_batch(data, self.workers.size)]
         kwargs = kwargs | {"num_in_batch": num_in_batch(data)}
-        task = _Task(method, args, kwargs, self._handed_over_by_update(hands_over), num_rows(data))
+        task = _Task(method, args, kwargs, self._returned_by_update(returned), num_rows(data))
         return self._learn(task, async_update, reduce_fn)
 
-    def _handed_over_by_update(self, at_least: HandsOver) -> HandsOver:
-        """Return what the next update hands over: the state if too much data would be kept without it."""
-        since = [*itertools.takewhile(lambda task: task.hands_over != "state", reversed(self._tasks))]
+    def _returned_by_update(self, at_least: Returned) -> Returned:
+        """Return what the next update returns: the state if too much data would be kept without it."""
+        since = [*itertools.takewhile(lambda task: task.returned != "state", reversed(self._tasks))]
         too_much = sum(task.num_bytes for task in since) >= MAX_BYTES_TO_REPEAT
         return "state" if too_much or len(since) + 1 >= MAX_TO_REPEAT else at_least
 
@@ -215,7 +215,7 @@ class RemoteLearnerGroup(LearnerGroup):
             self._advance(wait=True)
 
     def _call(self, method: str, *args: Any) -> Any:
-        value = self._results_of(_Task(method, [args] * self.workers.size, hands_over="state"))[0]
+        value = self._results_of(_Task(method, [args] * self.workers.size, returned="state"))[0]
         if method == "add_module":
             self._added[args[0]] = args
         elif method == "remove_module" and self._added.pop(args[0], None) is None:
@@ -295,9 +295,9 @@ class RemoteLearnerGroup(LearnerGroup):
                 return
             task.num_bytes = 0
             for rank, args in enumerate(task.args):
-                hands_over = "nothing" if rank else task.hands_over
+                returned = "nothing" if rank else task.returned
                 try:
-                    task.num_bytes += self.workers.submit(rank, "do", task.method, args, task.kwargs, hands_over)
+                    task.num_bytes += self.workers.submit(rank, "do", task.method, args, task.kwargs, returned)
                 except BaseException:  # for example, an argument that cannot be pickled
                     self._tasks = [queued for queued in self._tasks if queued is not task]
                     self._must_restart = rank > 0  # if True, some learners have the task and others do not
@@ -312,19 +312,19 @@ class RemoteLearnerGroup(LearnerGroup):
         task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
             return
-        handed_over = task.answers[0][1]
+        state = task.answers[0][1]
         if task.results is None:
             task.results = [task.answers[rank][0] for rank in range(len(task.args))]
             if task is not self._setup_task:
                 self._restarts.forgive()  # a task that was repeated would be no progress
             if task.reduce_fn is not None:
                 self._finished.append((task.reduce_fn, task.results))
-            if task.hands_over != "nothing":  # a repeated task has older weights than the module
-                self._num_updates, weights = handed_over["num_updates"], handed_over["module"]
+            if task.returned != "nothing":  # a repeated task has older weights than the module
+                self._num_updates, weights = state["num_updates"], state["module"]
                 self.module.set_state({name: saved for name, saved in weights.items() if name in self.module})
-        if task.hands_over == "state":
+        if task.returned == "state":
             self._tasks = self._tasks[self._tasks.index(task) + 1 :]
-            self._state = handed_over  # for restarts
+            self._state = state  # for restarts
         else:
             task.answers = dict.fromkeys(task.answers, (None, None))  # free their memory
 
@@ -432,21 +432,21 @@ class _LearnerActor:
         device = self.learner.device
         self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
-    def do(self, method: str, args: tuple[Any, ...], kwargs: Kwargs, hands_over: HandsOver) -> tuple[Any, Any]:
+    def do(self, method: str, args: tuple[Any, ...], kwargs: Kwargs, returned: Returned) -> tuple[Any, Any]:
         """Call :meth:`serve`, :meth:`connect` or a method of the learner, by its name. The argument ``num_in_batch`` is
         set as the attribute of a :class:`BatchLearner`.
 
         Returns:
-            The result, and the learner's state after the call or the part of it to hand over, or None.
+            The result, and the learner's state after the call or the part of it to return, or None.
         """
         target, kwargs = self if method in ("serve", "connect") else self.learner, dict(kwargs)
         if isinstance(self.learner, BatchLearner):
             self.learner.num_in_batch = kwargs.pop("num_in_batch", None)
         result = getattr(target, method)(*args, **kwargs)
-        if hands_over == "nothing":
+        if returned == "nothing":
             return result, None
         state = self.learner.get_state()
-        return result, state if hands_over == "state" else {name: state[name] for name in ("module", "num_updates")}
+        return result, state if returned == "state" else {name: state[name] for name in ("module", "num_updates")}
 
     def stop(self) -> None:
         self.learner.collective.close()

@@ -223,7 +223,7 @@ def test_asynchronous_updates_since_the_last_state_are_done_again(made: Any) -> 
         run.group.set_state(run.initial)
         for i, rollout in enumerate(data):
             run.group.wait_for_room()
-            if i == 4 and dies:  # some updates have handed over their weights
+            if i == 4 and dies:  # some updates have returned their weights
                 run.plan.write("die", step=1)
             run.group.update_from_episodes(rollout, env_steps=0, async_update=True)
         run.group.get_state()  # waits for all

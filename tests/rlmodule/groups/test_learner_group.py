@@ -354,7 +354,7 @@ def test_no_update_is_dropped_by_who_waits_for_room(remote: dict[type[Learner], 
     group.get_state()
 
 
-def test_asynchronous_updates_hand_over_weights_and_rarely_the_state(
+def test_asynchronous_updates_return_weights_and_rarely_the_state(
     remote: dict[type[Learner], LearnerGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group: Any = remote[FaultReinforce]
