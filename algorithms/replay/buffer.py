@@ -241,6 +241,7 @@ class ReplayBuffer:
                 places = self._anchors.places(drawn, self.ring)
                 self._hindsight.relabel_sequences(batch, places, length, self._rng)
             if weights is not None:
+                # Rows that only warm up the memory, and padding, are not trained on: their weight stays 0.
                 batch[Columns.WEIGHTS] = column = torch.zeros_like(batch[Columns.REWARDS])
                 column.view(-1)[batch[Columns.VALID_ROWS]] = torch.from_numpy(weights[owners])
         if self._reward_scale is not None:
