@@ -5,7 +5,7 @@ The background is transparent and every text stands in a filled box or in a grey
 
 from pathlib import Path
 
-from drawing import CATALOG, LEARNER, MODULE, RUNNER, SLATE, arrow, box, label
+from drawing import CATALOG, LEARNER, MODULE, RUNNER, SLATE, arrow, box, note
 from matplotlib.figure import Figure
 
 
@@ -38,10 +38,10 @@ def draw(path: Path) -> None:
     arrow(axes, (5.4, 2.48), (4.0, 1.98))
     arrow(axes, (6.1, 2.48), (6.1, 1.98))
     arrow(axes, (7.05, 1.6), (7.3, 1.6))
-    label(axes, 2.3, 3.5, "yes")
-    label(axes, 5.95, 3.42, "no")
-    label(axes, 4.2, 2.3, "choices")
-    label(axes, 6.55, 2.22, "numbers")
+    note(axes, 2.3, 3.5, "yes")
+    note(axes, 5.95, 3.42, "no")
+    note(axes, 4.2, 2.3, "choices")
+    note(axes, 6.55, 2.22, "numbers")
     figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None})
 
 

@@ -14,8 +14,8 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     line,
+    note,
     panel,
     save,
 )
@@ -159,7 +159,7 @@ def connectors(path: Path) -> None:
     arrow(axes, (2.1, 1.9), (2.75, 1.9))
     arrow(axes, (2.75, 1.6), (2.1, 1.6))
     arrow(axes, (5.5, 1.75), (6.15, 1.75))
-    label(axes, 5.82, 1.98, "rollout")
+    note(axes, 5.82, 1.98, "rollout")
     panel(
         axes,
         2.75,

@@ -111,13 +111,8 @@ def line(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> No
     axes.plot([start[0], end[0]], [start[1], end[1]], color=GREY, lw=1, ls=(0, (4, 3)))
 
 
-def label(axes: Axes, x: float, y: float, text: str) -> None:
-    """A line or two beside an arrow."""
-    axes.text(x, y, text, color=GREY, size=8.5, ha="center", va="center", linespacing=1.3)
-
-
 def note(axes: Axes, x: float, y: float, text: str, align: str = "center") -> None:
-    """A line of grey text."""
+    """A line or two of grey text."""
     axes.text(x, y, text, color=GREY, size=8.5, ha=align, va="center", linespacing=1.3)
 
 

@@ -5,7 +5,7 @@ The background is transparent and every text stands in a filled box or in a grey
 
 from pathlib import Path
 
-from drawing import CATALOG, LEARNER, MODULE, RUNNER, SLATE, arrow, box, label
+from drawing import CATALOG, LEARNER, MODULE, RUNNER, SLATE, arrow, box, note
 from matplotlib.figure import Figure
 
 
@@ -29,12 +29,12 @@ def draw(path: Path) -> None:
     arrow(axes, (6.9, 1.5), (5.6, 1.9))
     arrow(axes, (2.1, 0.95), (3.4, 0.5))
     arrow(axes, (5.6, 0.5), (6.9, 0.95))
-    label(axes, 2.75, 3.55, "at build")
-    label(axes, 4.88, 2.63, "builds")
-    label(axes, 2.7, 1.95, "acts with")
-    label(axes, 6.32, 1.97, "trains in place")
-    label(axes, 2.5, 0.5, "sample")
-    label(axes, 6.5, 0.5, "update")
+    note(axes, 2.75, 3.55, "at build")
+    note(axes, 4.88, 2.63, "builds")
+    note(axes, 2.7, 1.95, "acts with")
+    note(axes, 6.32, 1.97, "trains in place")
+    note(axes, 2.5, 0.5, "sample")
+    note(axes, 6.5, 0.5, "update")
     figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None})
 
 

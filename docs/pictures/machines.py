@@ -22,7 +22,6 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     note,
     panel,
     save,
@@ -66,8 +65,8 @@ def cluster(path: Path) -> None:
     arrow(axes, (4.1, 2.15), (5.1, 1.55))
     arrow(axes, (3.3, 0.93), (7.6, 0.93), bend=0.15)
     arrow(axes, (7.6, 0.93), (3.3, 0.93), bend=-0.15)
-    label(axes, 5.45, 0.44, "gradients")
-    label(axes, 4.5, 2.35, "work")
+    note(axes, 5.45, 0.44, "gradients")
+    note(axes, 4.5, 2.35, "work")
     save(axes, path)
 
 
@@ -149,7 +148,7 @@ def tested(path: Path) -> None:
         panel(axes, 6.35, y, 2.5, 0.6, LEARNER, "gradients, weights,\nstatistics, metrics", size=9)
     arrow(axes, (7.2, 2.65), (7.2, 2.05))
     arrow(axes, (7.2, 2.05), (7.2, 2.65))
-    label(axes, 8.15, 2.35, "equal, to 1e-10\nof the largest")
+    note(axes, 8.15, 2.35, "equal, to 1e-10\nof the largest")
     note(
         axes,
         0.1,

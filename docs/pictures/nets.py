@@ -13,7 +13,6 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     line,
     note,
     panel,
@@ -84,7 +83,7 @@ def custom_encoder(path: Path) -> None:
     for i, text in enumerate(ways):
         panel(axes, 2.15, 2.8 - 0.88 * i, 2.1, 0.74, CATALOG, text, size=8.8)
     arrow(axes, (4.4, 2.0), (5.0, 2.0))
-    label(axes, 4.68, 2.25, "[B, D]")
+    note(axes, 4.68, 2.25, "[B, D]")
     for y, head, out in (
         (2.75, "policy head", "distribution, mask,\nconverter"),
         (1.25, "value head", "value of the\nobservation"),

@@ -8,7 +8,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from drawing import CATALOG, GREY, LEARNER, MODULE, arrow, label
+from drawing import CATALOG, GREY, LEARNER, MODULE, arrow, note
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
@@ -132,7 +132,7 @@ def draw(path: Path) -> None:
         bottom += tall + 0.45
         if package != "algorithms":
             arrow(axes, (width / 2, bottom), (width / 2, bottom - 0.45))
-            label(axes, width / 2 + 0.45, bottom - 0.22, "imports")
+            note(axes, width / 2 + 0.45, bottom - 0.22, "imports")
     figure.savefig(path, dpi=130, transparent=True, metadata={"Software": None, "Description": text_of(whole)})
 
 

@@ -20,7 +20,6 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     line,
     note,
     panel,
@@ -108,7 +107,7 @@ def command_line(path: Path) -> None:
         panel(axes, 6.75, y, 1.05, 0.42, colour, name, font=MONO)
         note(axes, 7.88, y, what, "left")
         arrow(axes, (6.25, 1.5 + 0.25 * (3 - i)), (6.75, y))
-    label(axes, 3.92, 1.56, "--load,\n--resume auto")
+    note(axes, 3.92, 1.56, "--load,\n--resume auto")
     save(axes, path)
 
 

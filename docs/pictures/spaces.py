@@ -21,7 +21,6 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     note,
     panel,
     save,
@@ -98,10 +97,10 @@ def observations(path: Path) -> None:
         panel(axes, 4.75, y, 0.85, 0.58, CATALOG, net)
         end = (6.0, y) if key.startswith("pair") else (7.2, 2.85 - 0.3 + (y - 2.85) * 0.35)
         arrow(axes, (5.6, y), end)
-        label(axes, 5.77, y + 0.2, f"{width}")
+        note(axes, 5.77, y + 0.2, f"{width}")
     panel(axes, 6.0, 0.85, 0.8, 1.3, CATALOG, "Tuple:\nfused\n128 → 64", size=9)
     arrow(axes, (6.8, 1.1), (7.2, 1.9))
-    label(axes, 7.1, 1.35, "64")
+    note(axes, 7.1, 1.35, "64")
     panel(axes, 7.2, 2.35, 0.85, 1.5, CATALOG, "Dict:\nfused\n704 → 64", size=9)
     arrow(axes, (8.05, 2.35), (8.35, 2.35))
     panel(axes, 8.3, 2.35, 0.62, 0.6, MODULE, "latent\n64", size=9)
@@ -153,7 +152,7 @@ def environments(path: Path) -> None:
             break
         action = 1 + int(np.sign(env.ball - env.catcher))
         arrow(axes, (x + 0.58, 1.9), (x + 0.84, 1.9))
-        label(axes, x + 0.7, 2.7, ("left", "stay", "right")[action])
+        note(axes, x + 0.7, 2.7, ("left", "stay", "right")[action])
         obs, reward, over, _, _ = env.step(action)
     for y, name in ((2.7, "action"), (1.05, "obs"), (0.73, "reward"), (0.41, "terminated")):
         note(axes, 0.03, y, name, "left")
@@ -176,10 +175,10 @@ def batched_envs(path: Path) -> None:
     panel(axes, 4.05, 2.3, 1.7, 0.9, MODULE, "policy\none forward pass")
     arrow(axes, (2.7, 2.5), (4.05, 2.5))
     arrow(axes, (4.05, 2.1), (2.7, 2.1))
-    label(axes, 3.37, 2.72, "obs [4096, …]")
-    label(axes, 3.37, 1.88, "actions [4096, …]")
+    note(axes, 3.37, 2.72, "obs [4096, …]")
+    note(axes, 3.37, 1.88, "actions [4096, …]")
     arrow(axes, (1.6, 1.85), (1.6, 1.3))
-    label(axes, 2.2, 1.55, "24 steps")
+    note(axes, 2.2, 1.55, "24 steps")
     for step in range(24):
         panel(axes, 0.5 + 0.135 * step, 0.85, 0.115, 0.75, (MODULE, RUNNER)[step % 2])
     note(axes, 2.1, 0.3, "rollout [24, 4096, …]: 98,304 rows")
@@ -190,7 +189,7 @@ def batched_envs(path: Path) -> None:
     arrow(axes, (6.4, 0.85), (7.0, 0.85))
     panel(axes, 7.0, 0.85, 1.6, 0.75, LEARNER, "learner\n5 epochs")
     arrow(axes, (7.8, 1.22), (5.75, 2.3), bend=0.25)
-    label(axes, 7.55, 2.1, "weights")
+    note(axes, 7.55, 2.1, "weights")
     save(axes, path)
 
 

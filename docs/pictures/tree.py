@@ -5,7 +5,7 @@ Top to bottom: which net reads which observation, what stands behind it, and how
 
 from pathlib import Path
 
-from drawing import CATALOG, GREY, LEARNER, MODULE, RUNNER, SLATE, arrow, label
+from drawing import CATALOG, GREY, LEARNER, MODULE, RUNNER, SLATE, arrow, note
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -97,12 +97,12 @@ def draw(path: Path) -> None:
     memory = "use_lstm, use_gru, use_attention: a memory, which may see previous action and reward"
     cell(axes, middle, 6.06, MODULE, memory, wide, 0.44)
     arrow(axes, (middle, 5.86), (middle, 5.5))
-    label(axes, middle + 1.5, 5.68, "latent: one for all functions, or one each")
+    note(axes, middle + 1.5, 5.68, "latent: one for all functions, or one each")
     heads = [(1.9, "policy head"), (middle, "value head"), (8.12, "further heads (functions)")]
     for x, head in heads:
         cell(axes, x, 5.26, LEARNER, head, 2.9, 0.4)
     arrow(axes, (1.9, 5.08), (1.9, 4.72))
-    label(axes, 3.0, 4.9, "logits, means, …")
+    note(axes, 3.0, 4.9, "logits, means, …")
     bars = [
         "avail_actions: action embeddings, of which the observation has one for each action, make the logits",
         "autoregressive_actions: each part is chosen in sight of those before it (AutoregressiveDistribution)",
@@ -119,7 +119,7 @@ def draw(path: Path) -> None:
         arrow(axes, (x, 2.36), (x, 2.02))
         arrow(axes, (x, 1.5), (x, 1.16))
         arrow(axes, (x, 0.76), (x, 0.48))
-    label(axes, middle, 0.3, "env.step: an action of the space")
+    note(axes, middle, 0.3, "env.step: an action of the space")
     said = "\n".join(text.get_text() for text in axes.texts)
     figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None, "Description": said})
 

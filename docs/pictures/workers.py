@@ -5,7 +5,7 @@ The background is transparent and every text stands in a filled box or in a grey
 
 from pathlib import Path
 
-from drawing import LEARNER, RUNNER, SLATE, arrow, box, label
+from drawing import LEARNER, RUNNER, SLATE, arrow, box, note
 from matplotlib.figure import Figure
 
 
@@ -28,11 +28,11 @@ def draw(path: Path) -> None:
     arrow(axes, (6.9, 3.25), (5.65, 2.85), bend=0.15)
     arrow(axes, (7.7, 2.3), (7.7, 1.6))
     arrow(axes, (8.0, 1.6), (8.0, 2.3))
-    label(axes, 2.75, 3.35, "rollouts →")
-    label(axes, 2.75, 0.55, "← weights")
-    label(axes, 6.3, 0.7, "shards →")
-    label(axes, 6.2, 3.45, "← weights, state")
-    label(axes, 8.45, 1.95, "gradients")
+    note(axes, 2.75, 3.35, "rollouts →")
+    note(axes, 2.75, 0.55, "← weights")
+    note(axes, 6.3, 0.7, "shards →")
+    note(axes, 6.2, 3.45, "← weights, state")
+    note(axes, 8.45, 1.95, "gradients")
     figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None})
 
 

@@ -13,7 +13,6 @@ from drawing import (
     canvas,
     draw_all,
     heading,
-    label,
     line,
     note,
     panel,
@@ -44,7 +43,7 @@ def custom_loss(path: Path) -> None:
     panel(axes, 3.3, 1.0, 3.3, 0.42, LEARNER, "compute_extra_losses, of the module", size=8.5)
     arrow(axes, (3.3, 2.05), (2.4, 1.95))
     arrow(axes, (3.3, 1.0), (2.4, 1.6))
-    label(axes, 2.85, 1.55, "+")
+    note(axes, 2.85, 1.55, "+")
     panel(axes, 0.1, 1.8, 2.3, 0.75, SLATE, "backward, clip, step")
     panel(axes, 0.1, 0.95, 2.3, 0.5, LEARNER, "configure_optimizer_\nfor_module", size=8.5)
     arrow(axes, (1.25, 1.2), (1.25, 1.43))
@@ -77,7 +76,7 @@ def on_policy(path: Path) -> None:
     arrow(axes, (3.1, 1.35), (3.65, 1.35))
     arrow(axes, (6.75, 1.35), (7.3, 1.35))
     arrow(axes, (8.1, 1.95), (8.1, 2.65))
-    label(axes, 8.5, 2.3, "metrics")
+    note(axes, 8.5, 2.3, "metrics")
     panel(
         axes,
         0.1,
@@ -124,9 +123,9 @@ def off_policy(path: Path) -> None:
     for (left, width, *_), (to, *_) in pairwise([(0.1, 1.35), *steps]):
         arrow(axes, (left + width, 1.15), (to, 1.15))
     arrow(axes, (6.85, 0.7), (1.2, 0.7), bend=-0.12)
-    label(axes, 4.0, 0.22, "td_error: new priorities")
+    note(axes, 4.0, 0.22, "td_error: new priorities")
     arrow(axes, (8.5, 1.6), (4.75, 1.6), bend=0.16)
-    label(axes, 6.8, 2.02, "target nets follow")
+    note(axes, 6.8, 2.02, "target nets follow")
     note(axes, 8.9, 0.22, "brown: you write it", "right")
     save(axes, path)
 

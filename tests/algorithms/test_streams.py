@@ -190,8 +190,10 @@ def test_runners_get_weights_while_rollouts_are_awaited() -> None:
 def test_updates_that_have_not_finished_count_in_the_lag() -> None:
     config = IMPALAConfig(**QUICK | REMOTE, num_learners=1, num_cpus_per_learner=0.1, learner_class=SlowIMPALALearner)
     with config.build() as algorithm:
-        algorithm.train()
-        assert all(algorithm.train()["stream"]["policy_lag_min"] >= 1 for _ in range(2))
+        for _ in range(2):
+            algorithm.train()
+        # the learner is in one update and has another one queued
+        assert max(algorithm.train()["stream"]["policy_lag_max"] for _ in range(3)) == 2
 
 
 @pytest.mark.usefixtures("ray_started")
