@@ -210,6 +210,19 @@ _DROQ_PENDULUM = _PENDULUM | {
     "model_config": _PENDULUM["model_config"]
     | {"functions": {"value": {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}}},
 }
+_QR_DQN_OF_ZOO = {  # 128 updates after every 256 steps; exploration ends after 16 % of the steps
+    "num_quantiles": 10,
+    "n_step": 1,
+    "double_q": False,
+    "num_envs_per_env_runner": 1,
+    "rollout_fragment_length": 256,
+    "train_batch_size_per_learner": 64,
+    "training_intensity": 32.0,
+    "target_network_update_freq": 256,
+    "lr": 2.3e-3,
+    "epsilon": [[0, 1.0], [8_000, 0.04]],
+    "model_config": {"fcnet_hiddens": [256, 256]},
+}
 _BATCHED: dict[str, Any] = {"gym_env_vectorize_mode": "vector_entry_point"}
 _SAC_BATCHED = _BATCHED | {
     "num_envs_per_env_runner": 512,
@@ -375,6 +388,18 @@ GOALS = {
         )
         for env_id, floor in {"CartPole-v1": 475, "LunarLander-v3": 230}.items()
         for preset in (config_class("DQN").presets[env_id],)
+    }
+    | {
+        "rl-zoo": Goal(
+            "DQN",
+            "CartPole-v1",
+            50_000,
+            500,
+            _QR_DQN_OF_ZOO,
+            evaluate_every=5_000,
+            best=False,
+            part="rl-zoo's settings",
+        )
     },
     "SAC-critics": {
         "Pendulum-v1, TQC": Goal("SAC", "Pendulum-v1", 20_000, -160, _PENDULUM | _TQC, part="TQC"),
