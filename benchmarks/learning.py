@@ -350,6 +350,20 @@ GOALS = {
         )
         for part, share in (("two encoders", False), ("one encoder", True))
     },
+    "PPO-novelty": {
+        part: Goal(
+            "PPO",
+            "MountainCar-v0",
+            500_000,
+            -130,
+            {"model_config": {"normalize_observations": True}} | added,
+            evaluate_every=100_000,
+            best=False,
+            part=part,
+            most_seeds=3,
+        )
+        for part, added in (("no bonus", {}), ("rnd_coeff=0.1", {"rnd_coeff": 0.1}))
+    },
     "SAC": _on_presets("SAC", {"CartPole-v1": 475, "Pendulum-v1": -160})
     | _on_presets("SAC", {"LunarLanderContinuous-v3": 200}, most_seeds=3)
     | _on_presets("SAC", {"HalfCheetah-v5": 4520, "Hopper-v5": 798}, most_seeds=3)  # 1.15 times plain SAC's
@@ -450,7 +464,7 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
-COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "SAC-Hopper")
+COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "PPO-novelty", "SAC-Hopper")
 """Tables whose second row is compared with the first, the fourth with the third, and so on."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
