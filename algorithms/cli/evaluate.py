@@ -73,7 +73,7 @@ def evaluate(args: Sequence[str]) -> int:
 def objects_without_training(checkpoint: Path, allow: Sequence[str], *, with_replay: bool = False) -> dict[str, Any]:
     """Return settings with which to load ``checkpoint`` only to act: without callbacks, loggers and data, and unless
     ``with_replay``, without its replay buffer."""
-    known = settings_of(saved_config_class(read_checkpoint(checkpoint), allow))
+    known = settings_of(saved_config_class(read_checkpoint(checkpoint, replay=False), allow))
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
     objects |= {name: item.default for name, item in known.items() if item.section == "offline"}
     if with_replay:
@@ -86,7 +86,7 @@ def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, An
     :meth:`Algorithm.evaluate`."""
     allow = modules_in(flags.allow)
     objects = objects_without_training(checkpoint, allow)
-    has_env = read_checkpoint(checkpoint)["config"].get("env") is not None
+    has_env = read_checkpoint(checkpoint, replay=False)["config"].get("env") is not None
     if has_env != (flags.env is None):
         expected, got = ("no --env", flags.env) if has_env else ("--env, since the run learned from data alone", "none")
         remedy = "Leave it out: a run plays its own env." if has_env else "Type --env CartPole-v1, for example."

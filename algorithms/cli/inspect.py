@@ -33,7 +33,7 @@ def inspect(args: Sequence[str]) -> int:
         print(table_text(runs, "<<<"))
         return OK
     folder = find_checkpoint(path)
-    content = read_checkpoint(folder)
+    content = read_checkpoint(folder, replay=False)
     _print_settings(folder, content, show_all=flags.all)
     _print_modules(content)
     _print_files(folder)

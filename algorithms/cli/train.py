@@ -69,7 +69,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     early = parse_early(TrainFlags, args)
     allow = modules_in(early.allow)
     checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
-    content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
+    content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint, replay=False)
     if early.load is not None:
         algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif early.config is not None:

@@ -158,14 +158,15 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
 # --- load -------------------------------------------------------------------------------------------------------------
 
 
-def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Return the content of the checkpoint that :meth:`algorithms.Algorithm.save` wrote to ``folder``.
+def read_checkpoint(folder: Path, *, replay: bool = True) -> dict[str, Any]:
+    """Return the content of the checkpoint that :meth:`algorithms.Algorithm.save` wrote to ``folder``. If ``replay`` is
+    False, do not read the replay buffer, which may take most of the time and memory.
 
     Raises:
         FileNotFoundError: If ``folder`` holds no checkpoint.
         ValueError: If the checkpoint is damaged, or does not hold an algorithm.
     """
-    content = load_checkpoint(folder)
+    content = load_checkpoint(folder, replay=replay)
     kinds = {"algorithm": str, "run_seed": int, "config": dict, "modules": dict, "state": dict}
     if wrong := [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]:
         raise ValueError(
@@ -182,7 +183,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
-    content = read_checkpoint(folder)
+    content = read_checkpoint(folder, replay=objects.get("replay_in_checkpoints", True))
     state = content["state"]
     config = _saved_config(content, folder, allow, objects)
     lost_run_dir = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
