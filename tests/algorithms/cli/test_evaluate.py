@@ -162,7 +162,7 @@ def test_it_does_not_read_the_replay(capsys: pytest.CaptureFixture[str]) -> None
     path = saved(DQNConfig(env="CartPole-v1", seed=1))
     replay = Path(path, "replay.safetensors")
     replay.write_bytes(b"?" * replay.stat().st_size)  # reading it would find that
-    with pytest.raises(ValueError, match="replay.safetensors"):
+    with pytest.raises(ValueError, match=r"replay\.safetensors"):
         Algorithm.from_checkpoint(path)
     assert measured(capsys, path, "--episodes", "1")["env_runners"]["num_episodes"] == 1
 
