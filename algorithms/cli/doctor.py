@@ -1,9 +1,7 @@
 """``rlmodule doctor``: examine an env, in another process, which it may hang or end."""
 
-import faulthandler
 import json
 import os
-import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -15,8 +13,8 @@ from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.doctor.examination import Examination
-from algorithms.doctor.findings import Found, findings_in
-from algorithms.doctor.page import PICTURE, draw, report_text, write_page
+from algorithms.doctor.findings import findings_in
+from algorithms.doctor.page import report_text, write_page
 from catalog.settings import setting, settings_of
 
 
@@ -34,52 +32,42 @@ class DoctorFlags(CommandFlags):
 def doctor(args: Sequence[str]) -> int:
     """Examine the env that ``args`` name. Return the exit code, 1 if a fault was found."""
     algo = algorithm_config(parse_early(DoctorFlags, args).algo)
-    known = {name: item for name, item in settings_of(algo).items() if name != "run_dir"}
+    known = {**settings_of(algo)}
+    del known["run_dir"]  # the command has its own
     flags, (env,), typed = parse(DoctorFlags, "rlmodule doctor", "ENV", args, settings=settings_in(algo(), known))
     preset, _ = preset_of(algo, env, "auto")
     config = algo(seed=1, torch_num_threads=1, **preset.settings)
     config.update(changed_settings(typed, config))
-    if flags.run_dir is not None:
-        Path(flags.run_dir).mkdir(parents=True, exist_ok=True)
-        Path(flags.run_dir, PICTURE).unlink(missing_ok=True)  # of an earlier examination
-    findings = findings_in([(name, on_flags(found)) for name, found in _examined(env, config, flags)])
+    examination = _examined(env, config, Examination(flags.seconds, flags.timeout))
+    findings = [*findings_in([(name, on_flags(found)) for name, found in examination.found])]
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
-    print(json.dumps(as_json, indent=2) if flags.json else text)
+    print(json.dumps(as_json) if flags.json else text)
     if flags.run_dir is not None:
-        write_page(Path(flags.run_dir), text)
-    return FAILED if any(finding.severity == "fault" for finding in findings) else OK
+        write_page(Path(flags.run_dir), text, examination)
+    return FAILED if findings[0].severity == "fault" else OK  # the most serious comes first
 
 
-def _examined(env: str, config: AlgorithmConfig, flags: DoctorFlags) -> list[Found]:
-    """Examine ``env`` in another process, and return what was found. That the process ends is a finding, too."""
+def _examined(env: str, config: AlgorithmConfig, examination: Examination) -> Examination:
+    """Run ``examination`` in another process, and return it. That the process ends is a finding, too."""
     spawn = get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_examine, args=(there, env, config, flags))
+    process = spawn.Process(target=_examine, args=(there, env, config, examination))
     process.start()
     there.close()
     try:
         return here.recv()
     except EOFError:
         process.join()
+    name, text = "crash", f"the process ended with code {process.exitcode}"
     if process.exitcode == FAILED:  # by faulthandler
-        return [("hang", f"no answer for {flags.timeout:g} s; stderr shows in which step, and where the env waits")]
-    return [("crash", f"the process ended with code {process.exitcode}; stderr shows in which step")]
+        name, text = "hang", f"no answer for {examination.timeout:g} s"
+    examination.found.append((name, f"{text}; stderr shows in which step"))
+    return examination
 
 
-def _examine(out: Connection, env: str, config: AlgorithmConfig, flags: DoctorFlags) -> None:
-    """Examine ``env``, draw what it did, and send what was found to ``out``. End this process if the env does not
-    answer."""
+def _examine(out: Connection, env: str, config: AlgorithmConfig, examination: Examination) -> None:
+    """Run ``examination``, and send it to ``out``."""
     os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
-
-    def say(what: str, seconds: float = 0.0) -> None:
-        print(f"{what} ...", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback_later(flags.timeout + seconds, exit=True)
-
-    say("importing the env")
-    examination = Examination(lambda: config.update({"env": environment(env)}), flags.seconds, say)
-    examination.run()
-    faulthandler.cancel_dump_traceback_later()
-    if flags.run_dir is not None and examination.play:
-        draw(examination, Path(flags.run_dir, PICTURE))
-    out.send(examination.found)
+    examination.run(lambda: config.update({"env": environment(env)}))
+    out.send(examination)

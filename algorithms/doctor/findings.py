@@ -1,10 +1,10 @@
 """What the doctor can find in an env, how serious it is, and what to do."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-REMEDIES: dict[str, dict[str, str]] = {
+REMEDIES = {
     "fault": {
         "import": "Install what is missing, or correct the name; run the command in the folder of the module.",
         "contract": "Return what the spaces and the API of the env say.",
@@ -35,7 +35,6 @@ REMEDIES: dict[str, dict[str, str]] = {
     },
     "note": {
         "reward-scale": "PPO standardises returns. For DQN, SAC and TD3, set normalize_rewards=True.",
-        "logged": "Do what the text says; the run goes on without.",
         "learning": "Half a minute is too little for most tasks. If a longer run stays as flat, check rewards and "
         "observations.",
         "time": "If the env takes most and a step takes over 1 ms, set gym_env_vectorize_mode='async'.",
@@ -52,6 +51,7 @@ _BY_TEXT = {
     "nan": r"expected (a )?finite number",
     "spaces": r"^(observation|action)_space\b",  # from the catalog, and the guard begins with the env
     "raises": r"^env \d+ (raised|failed in)",  # and not what its guard found
+    "contract": r"^env\b",
 }
 """Name of a fault → what the text of its error matches, the first to match first."""
 
@@ -69,19 +69,18 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def findings_in(found: Sequence[Found]) -> list[Finding]:
-    """Return what was ``found`` with its severity and remedy, the most serious first."""
-    findings: list[Finding] = []
+def findings_in(found: list[Found]) -> Iterator[Finding]:
+    """Yield what was ``found`` with its severity and remedy, the most serious first."""
     for severity, remedies in REMEDIES.items():
-        findings += [Finding(severity, name, text, remedies[name]) for name, text in found if name in remedies]
-    return findings
+        for name, text in found:
+            if name in remedies:
+                yield Finding(severity, name, text, remedies[name])
 
 
-def found_in(error: BaseException, otherwise: str) -> Found:
-    """Return the name and text of the fault that ``error`` shows, which ended the examination. The name is
-    ``otherwise`` if the text of the error does not say more."""
+def found_in(error: BaseException) -> Found:
+    """Return the name and text of the fault that ``error`` shows, which ended the examination."""
     text = str(error).partition("\n")[0] or type(error).__name__
     for name, pattern in _BY_TEXT.items():
         if re.search(pattern, text):
             return name, text
-    return otherwise, text
+    return "training", text

@@ -1,34 +1,20 @@
-"""What random play shows of rewards, observations, ends of episodes, times and memory."""
+"""What random play shows of rewards, observations, ends of episodes and times."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from statistics import median
 
 from algorithms.doctor.findings import Found
 from algorithms.doctor.play import Moment
 from algorithms.run.text import return_text
 
-# What is too much: of a reward, of an observation, of a reset in steps, and of memory in bytes, in all and for a step.
-_LARGE_REWARD, _LARGE_NUMBER, _SLOW_RESET = 1e4, 1e3, 20
-_GROWTH, _GROWTH_OF_STEP = 8e6, 1e3
+# What is too much: of a reward, of an observation, and of a reset in seconds.
+_LARGE_REWARD, _LARGE_NUMBER, _SLOW_RESET = 1e4, 1e3, 1e-3
 
 
-def episodes_of(play: Sequence[Moment]) -> list[Sequence[Moment]]:
-    """Return the steps of each episode that ended."""
-    starts = [number for number, moment in enumerate(play) if not moment.is_step]
-    return [play[start + 1 : end] for start, end in pairwise(starts)]
-
-
-def returns_of(play: Sequence[Moment]) -> list[float]:
-    """Return the returns of the episodes that ended, summed over agents."""
-    return [sum(sum(moment.rewards) for moment in episode) for episode in episodes_of(play)]
-
-
-def findings_of(play: Sequence[Moment], is_raw: bool) -> Iterator[Found]:
+def findings_of(play: list[Moment], is_raw: bool) -> Iterator[Found]:
     """Yield what is wrong. ``is_raw`` says whether the nets get observations as they are, not standardised."""
-    steps = [moment for moment in play if moment.is_step]
-    resets = [moment for moment in play if not moment.is_step]
-    lengths = [len(episode) for episode in episodes_of(play)]
+    steps = [moment for moment in play if moment.step]
+    lengths = [moment.step for moment in play if moment.is_over]
     if not lengths:
         yield "no-end", f"no episode ended in {len(steps):,} steps"
     elif max(lengths) == 1:
@@ -46,13 +32,8 @@ def findings_of(play: Sequence[Moment], is_raw: bool) -> Iterator[Found]:
     largest = max(moment.largest for moment in play)
     if is_raw and largest > _LARGE_NUMBER:
         yield "observation-scale", f"the largest number in an observation is {return_text(largest)}"
-    # medians, as other processes may delay a call
-    step, reset = median(moment.seconds for moment in steps), median(moment.seconds for moment in resets)
-    if reset > _SLOW_RESET * step and reset * len(resets) > step * len(steps):
-        text = f"a reset takes {reset * 1e3:.2g} ms, as long as {reset / step:,.0f} steps"
-        yield "reset-cost", f"{text}, and all resets take longer than all steps"
-    late = steps[len(steps) // 3 :]  # what is loaded first does not count
-    growth = late[-1].memory - late[0].memory
-    if growth > max(_GROWTH, _GROWTH_OF_STEP * len(late)):
-        text = f"the process grew by {growth / 1e6:.0f} MB, {growth / len(late):,.0f} bytes a step"
-        yield "memory", text
+    # a median, as other processes may delay a call
+    resets = [moment.seconds for moment in play if not moment.step]
+    reset = median(resets)
+    if reset > _SLOW_RESET and reset * len(resets) > sum(moment.seconds for moment in steps):
+        yield "reset-cost", f"a reset takes {reset * 1e3:.2g} ms, and all resets take longer than all steps"

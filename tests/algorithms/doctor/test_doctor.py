@@ -39,9 +39,9 @@ FOLDER = "tests.algorithms.doctor"
 
 def examined(env: Any, seconds: float, **settings: Any) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1, **settings)
-    examination = Examination(lambda: config, seconds, lambda *what: None)
-    examination.run()
-    return findings_in(examination.found)
+    examination = Examination(seconds, timeout=60)
+    examination.run(lambda: config)
+    return [*findings_in(examination.found)]
 
 
 def serious(findings: list[Finding]) -> list[str]:
