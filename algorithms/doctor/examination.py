@@ -41,10 +41,11 @@ class Examination:
 
     Attributes:
         seconds: How long to play and train.
-        timeout: Seconds after which an env that does not answer hangs, which ends this process.
+        timeout: Seconds by which a step of the examination may last longer than planned. After that, the env hangs, and
+            this process ends.
         found: Name and text of each finding, in the order in which they were found.
         play: The random play.
-        curve: Env steps and mean return after each iteration of the training.
+        curve: Env steps of the training and mean return: of random play at 0, then after each iteration.
     """
 
     seconds: float

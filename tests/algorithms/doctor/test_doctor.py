@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from algorithms.cli.main import main
@@ -88,6 +89,30 @@ def test_a_simulation_that_breaks_at_a_bound_alone_is_named(corner: float) -> No
     (fault,) = examined(Fragile, seconds=1)
     assert (fault.name, fault.severity) == ("nan", "fault")
     assert fault.found.startswith("after")  # and not in the training, whose actions are clipped to the bounds
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(3), gym.spaces.MultiDiscrete(np.array([3, 2]))])
+def test_random_play_takes_no_masked_action(space: gym.Space) -> None:
+    size = gym.spaces.flatdim(space)
+
+    class Strict(walk.MaskedWalk):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = space
+            self.observation_space = gym.spaces.Dict(
+                walk=gym.spaces.Box(-1, 1, (2,), np.float32), action_mask=gym.spaces.MultiBinary(size)
+            )
+
+        def allowed(self) -> Any:
+            return np.append(super().allowed(), [np.int8(0), np.int8(1)])[:size]
+
+        def step(self, action: Any) -> Any:
+            move, *rest = np.ravel(action)
+            assert self.allowed()[move]
+            assert rest in ([], [1])
+            return super().step(move)
+
+    assert not serious(examined(Strict, seconds=1))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
