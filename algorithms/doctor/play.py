@@ -68,8 +68,8 @@ def moments(
 
     Args:
         env: An env of one agent or of several, in its guard.
-        share: How many of the numbers in actions are at their upper bounds, the others being at their lower ones; None
-            draws between the bounds.
+        share: Share of the numbers in actions that are at their upper bounds, the others being at their lower ones.
+            None draws between the bounds.
         most: Number of resets and steps.
         seconds: Time after which the play ends earlier, but not before the first step.
         action_seed: Seed of the actions.
