@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 REMEDIES = {
     "fault": {
@@ -56,7 +56,7 @@ _BY_TEXT = {
 """Name of a fault → what the text of its error matches, the first to match first."""
 
 
-Found: TypeAlias = tuple[str, str]
+Found = tuple[str, str]
 """What was found in an env: its name in :data:`REMEDIES`, and a text."""
 
 

@@ -19,11 +19,10 @@ def report_text(title: str, findings: list[Finding]) -> str:
 def write_page(folder: Path, text: str, examination: Examination) -> None:
     """Write ``text`` to ``folder`` as doctor.md, with the picture doctor.png if the env was played."""
     folder.mkdir(parents=True, exist_ok=True)
-    picture = ""
     if examination.curve:
         draw(examination, folder / "doctor.png")
-        picture = "\n![returns, and the time of a step](doctor.png)\n"
-    replace_file(folder / "doctor.md", f"# {text}\n{picture}")
+        text += "\n\n![returns, and the time of a step](doctor.png)"
+    replace_file(folder / "doctor.md", f"# {text}\n")
 
 
 def draw(examination: Examination, out: Path) -> None:

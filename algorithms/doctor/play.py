@@ -43,7 +43,7 @@ class Moment:
 def random_action(space: Space[Any], obs: Any) -> Any:
     """Return a random action that the mask in ``obs``, if any, allows."""
     if isinstance(obs, Mapping) and "action_mask" in obs:
-        mask = np.asarray(obs["action_mask"], bool).astype(np.int8)
+        mask = np.asarray(obs["action_mask"], np.int8)
         if isinstance(space, spaces.Discrete):
             return space.sample(mask)
         if isinstance(space, spaces.MultiDiscrete):

@@ -141,7 +141,7 @@ class KillsProcess(Walk):
 
     def step(self, action: Any) -> Any:
         if self.age == 10:
-            os._exit(3)
+            os._exit(1)  # the code of a process that hangs, too
         return super().step(action)
 
 
