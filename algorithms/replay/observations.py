@@ -211,7 +211,7 @@ class ObservationRows(TreeRows):
         """
         leaf, flat = self.leaves[number], self._flat[number]
         if leaf.axis is None:
-            return flat.take(places, 0)
+            return flat.take(places, 0, mode="wrap")
         older = self.older.tables[number]  # of each observation that begins a stack: [entries, num_frames - 1, ...]
         last = leaf.num_frames - 1
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
@@ -235,11 +235,12 @@ class ObservationRows(TreeRows):
     def leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
         """Return leaf ``number`` of what :meth:`following` does, for ``places`` of any shape unless the leaf stacks
         frames, ``[*places.shape, ...]``."""
-        values = self._take_leaf(number, (places + self._num_envs) % self.finals.index.size)
+        values = self._take_leaf(number, places + self._num_envs)
         if self.finals.num_places:  # in tasks without a time limit there are none to look up
             entries = self.finals.index.take(places)
-            found = entries >= 0
-            values[found] = self.finals.tables[number][entries[found]]
+            found = (entries >= 0).nonzero()
+            if len(found[0]):
+                values[found] = self.finals.tables[number][entries[found]]
         return values
 
     def check_stacks(self, obs: Arrays, last: Arrays, cuts: np.ndarray, columns: np.ndarray) -> None:

@@ -18,11 +18,11 @@ class Windows:
     def __init__(self, least: int, most: int, gamma: float) -> None:
         self.least, self.most = least, most
         self._powers = np.power(float(gamma), np.arange(most + 1)).astype(np.float32)
-        self._offsets = np.arange(most)
+        self._offsets = np.arange(most)[:, None]
 
     def take(
         self, ring: Ring, places: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | int, np.ndarray, np.ndarray]:
         """Return the windows that begin at ``places`` ``[B]``. A window has fewer steps if its episode ends or the
         newest row is reached.
 
@@ -32,19 +32,19 @@ class Windows:
         """
         most = self.most
         if most == 1:
-            last, steps, power = places, np.ones_like(places), self._powers[1]
+            last, steps, power = places, 1, self._powers[1]
             rewards = ring.rewards.take(places)
         else:
-            window = (places[:, None] + self._offsets * ring.num_columns) % ring.num_places
+            window = places + self._offsets * ring.num_columns  # [n, B], may pass the last place: "wrap" it
             if self.least < most:
                 most = rng.integers(self.least, most + 1, len(places))
-            cuts = ring.has(CUT, window)
-            cuts[:, -1] = True  # so that argmax finds one in every window
-            steps = np.minimum(np.minimum(ring.steps_after(places), cuts.argmax(1)) + 1, most)
+            cuts = ring.flags.take(window, mode="wrap") & CUT > 0
+            cuts[-1] = True  # so that argmax finds one in every window
+            steps = np.minimum(np.minimum(ring.steps_after(places), cuts.argmax(0)) + 1, most)
             last = (places + (steps - 1) * ring.num_columns) % ring.num_places
-            rewards = ring.rewards.take(window)
-            rewards *= self._powers[:-1]
-            rewards *= self._offsets < steps[:, None]
-            rewards, power = rewards.sum(1), self._powers.take(steps)
+            rewards = ring.rewards.take(window, mode="wrap")
+            rewards *= self._powers[:-1, None]
+            rewards *= self._offsets < steps
+            rewards, power = np.ascontiguousarray(rewards.T).sum(1), self._powers.take(steps)
         going = ring.flags.take(last) & TERMINATED == 0
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)

@@ -121,8 +121,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "replayed rewards of the next episode": Fault(
         "algorithms/replay/windows.py",
-        "rewards *= self._offsets < steps[:, None]",
-        "rewards *= self._offsets <= steps[:, None]",
+        "rewards *= self._offsets < steps",
+        "rewards *= self._offsets <= steps",
         "n-step targets add the first reward of the next episode",
         _LEAKS + "a_window_knows_its_own_episode_alone[DQN-3 steps]",
     ),
