@@ -12,7 +12,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.replay.draws import Draws
-from algorithms.replay.hindsight import Hindsight, HindsightReplay
+from algorithms.replay.hindsight import EpisodeEnds, Hindsight, HindsightReplay
 from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay
 from algorithms.replay.reward_scale import RewardScale
@@ -110,12 +110,11 @@ class ReplayBuffer:
         # a new goal may let the episode go on after its end
         ends_with_finals = TRUNCATED if hindsight is None else CUT
         self.ring = Ring(layout, observation_space, action_space, ends_with_finals)
-        self._windows = Windows(least, most, gamma)
+        self._windows = Windows(least, most, gamma, next_actions)
         self._anchors = None if sequences is None else Anchors(sequences, layout, most)
         self._hindsight = None
         if hindsight is not None:
             self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)
-        self._reads_next_actions = next_actions
         self._reward_scale = RewardScale(num_envs, gamma) if normalize_rewards else None
         self._rng = np.random.default_rng(seed)
         self._begin_draws()
@@ -233,10 +232,7 @@ class ReplayBuffer:
             if weights is not None:
                 batch[Columns.WEIGHTS] = torch.from_numpy(weights)
         else:
-            reads_next = self._reads_next_actions
-            batch, owners = gather_sequences(
-                self.ring, self._windows, self._anchors, drawn, self._rng, next_actions=reads_next
-            )
+            batch, owners = gather_sequences(self.ring, self._windows, self._anchors, drawn, self._rng)
             if self._hindsight is not None:
                 places = self._anchors.places(drawn, self.ring)
                 self._hindsight.relabel_sequences(batch, places, length, self._rng)
@@ -269,24 +265,12 @@ class ReplayBuffer:
         A window has fewer than n steps if its episode ends, an invalid row follows or the newest row is reached.
 
         Returns:
-            ``obs`` and ``actions`` of the window's first step; ``rewards`` ``[B]``, the discounted sum over the window;
-            ``next_obs``, the observation after the window; ``discounts`` ``[B]``, gamma to the power of the window's
-            number of steps, or 0 if the window ends with termination. If asked for, also ``next_actions``, the action
-            after the window, and ``has_next_action``.
+            The columns of :meth:`Windows.take`; ``obs``, the observation before the window, and ``next_obs``, that
+            after it.
         """
-        ring = self.ring
-        last, _, rewards, discounts = self._windows.take(ring, places, self._rng)
-        batch = {
-            Columns.OBS: ring.obs.at(places),
-            Columns.ACTIONS: ring.actions.at(places),
-            Columns.REWARDS: torch.from_numpy(rewards),
-            Columns.NEXT_OBS: ring.obs.following(last),
-            Columns.DISCOUNTS: torch.from_numpy(discounts),
-        }
-        if self._reads_next_actions:
-            batch[Columns.NEXT_ACTIONS], is_known = ring.actions_after(last)
-            batch[Columns.HAS_NEXT_ACTION] = torch.from_numpy(is_known)
-        return batch
+        columns, last, _ = self._windows.take(self.ring, places, self._rng)
+        obs = self.ring.obs
+        return {Columns.OBS: obs.at(places), **columns, Columns.NEXT_OBS: obs.following(last)}
 
     # -------------------------------------------------------------------------------------------------- state
 
@@ -363,7 +347,7 @@ class ReplayBuffer:
         self.ring.set_state(state)
         self._begin_draws()
         if self._hindsight is not None:
-            self._hindsight.ends.forget()
+            self._hindsight.ends = EpisodeEnds(self.ring)
         if self._anchors is not None:
             self._anchors.set_state(state["sequences"])
         self.set_draws(state)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +24,7 @@ from catalog.checks import Bounds, check_value
 from catalog.distributions.nested import at
 from catalog.spaces import space_parts
 from rlmodule.data.columns import Batch, Columns
+from rlmodule.data.rollout import random_observations
 
 GoalFn: TypeAlias = Callable[[np.ndarray, np.ndarray, Any], Any]
 """``fn(achieved_goals, desired_goals, infos)``: an answer for each of ``K`` pairs of goals ``[K, ...]``. The infos are
@@ -84,11 +84,6 @@ class EpisodeEnds:
     def num_bytes(self) -> int:
         """Bytes allocated."""
         return self._last.nbytes
-
-    def forget(self) -> None:
-        """Forget everything, since the ring has other contents."""
-        self._last[:] = -1
-        self._begins[:] = self._seen[:] = 0
 
     def update(self) -> None:
         """Take note of the transitions that were added since the last call."""
@@ -158,7 +153,7 @@ class Hindsight:
                 f"{goal.dtype} shaped {goal.shape}. Give both the same space."
             )
         # A function that takes one pair of goals only would be wrong without an error for many.
-        goals = _two_goals(observation_space, path, goal.dtype)
+        goals: Any = random_observations(at(observation_space, (*path, DESIRED)), 2).numpy()
         if got := _other_than_two(settings.reward, goals):
             raise ValueError(
                 f"compute_reward, or her_reward_fn: expected a reward for each pair of goals, shape (2,) for goals "
@@ -167,6 +162,7 @@ class Hindsight:
         self._terminated = settings.terminated
         if self._terminated is not None and _other_than_two(self._terminated, goals):
             self._terminated = _one_by_one(self._terminated)
+        self._after = ring.obs.leaf_following  # of the steps at places
         self._is_checked = False
 
     def _leaf(self, name: str) -> int:
@@ -242,10 +238,6 @@ class Hindsight:
             left = (rng.random(places.shape) * (left + 1)).astype(np.int64)
         return (places + left * self._ring.num_columns) % self._ring.num_places
 
-    def _after(self, leaf: int, places: np.ndarray) -> np.ndarray:
-        """Return a leaf of the observations after the steps at ``places``, ``[*places.shape, ...]``."""
-        return self._ring.obs.leaf_following(leaf, places)
-
     def _desired_in(self, obs: Tree) -> np.ndarray:
         """Return the desired goals in a batch of observations, as an array that shares their memory."""
         goals: Tensor = at(obs, (*self._path, DESIRED))
@@ -306,13 +298,6 @@ def _path_of_goals(space: Space) -> tuple[Any, ...] | None:
         return ()
     found = ((key, _path_of_goals(part)) for key, part in parts.items())
     return next(((key, *path) for key, path in found if path is not None), None)
-
-
-def _two_goals(space: Space, path: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return two goals ``[2, ...]`` to try functions with. ``path`` leads to the Dict of the goals in ``space``."""
-    goals = deepcopy(at(space, (*path, DESIRED)))  # which keeps its random state
-    goals.seed(0)
-    return np.stack([goals.sample(), goals.sample()]).astype(dtype)
 
 
 def _other_than_two(function: GoalFn, goals: np.ndarray) -> str:

@@ -218,8 +218,6 @@ def gather_sequences(
     anchors: Anchors,
     drawn: np.ndarray,
     rng: np.random.Generator,
-    *,
-    next_actions: bool = False,
 ) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
@@ -233,18 +231,16 @@ def gather_sequences(
         anchors: The anchors of the ring.
         drawn: Places of anchors, int64.
         rng: Random stream of the numbers of steps of windows.
-        next_actions: Whether to add the actions after the windows.
 
     Returns:
         A dict of columns, and the sequence in ``[0, B)`` of each valid row, int64 ``[V]``. The columns are
 
         - ``obs`` ``[L', B, ...]`` and ``starts`` ``[L', B]``;
         - ``state_in`` ``[B, ...]``, the state before the burn-in, or before the first row if there is none;
-        - ``actions``, ``rewards`` (summed over the window) and ``discounts`` ``[L', B]``, 0 outside the valid rows;
+        - those of :meth:`Windows.take`, ``[L', B, ...]``, 0 outside the valid rows;
         - ``valid_rows`` ``[V]``, the indices of the valid rows;
         - ``next_rows`` ``[V]``, the index of the observation after the window of each valid row;
-        - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``;
-        - with ``next_actions``, the action after the window and ``has_next_action`` ``[L', B, ...]``.
+        - ``burn_in``, if the sequences have one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
     span = np.arange(settings.reach(windows.most) + 1)[:, None] * ring.num_columns
@@ -266,8 +262,8 @@ def gather_sequences(
         return from_numpy(column.reshape(*shape, *values.shape[1:]))
 
     trained = np.arange(settings.length * batch_size)
-    trained_places, rows = places.take(trained), positions.take(trained)
-    last, steps, rewards, discounts = windows.take(ring, trained_places, rng)
+    rows = positions.take(trained)
+    columns, _, steps = windows.take(ring, places.take(trained), rng)
     # one row after the window's last step, which is an inserted row if that step was truncated
     following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
@@ -276,16 +272,10 @@ def gather_sequences(
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
         Columns.STATE_IN: anchors.states(drawn),
-        Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions.at(trained_places)),
-        Columns.REWARDS: lay_out(rows, rewards),
-        Columns.DISCOUNTS: lay_out(rows, discounts),
+        **map_leaves(lambda x: lay_out(rows, x.numpy()), columns),
         Columns.VALID_ROWS: from_numpy(rows),
         Columns.NEXT_ROWS: from_numpy(following),
     }
-    if next_actions:
-        actions, is_known = ring.actions_after(last)
-        batch[Columns.NEXT_ACTIONS] = map_leaves(lambda x: lay_out(rows, x.numpy()), actions)
-        batch[Columns.HAS_NEXT_ACTION] = lay_out(rows, is_known)
     if settings.burn_in:
         obs = ring.obs.at(before.reshape(-1))
         batch[Columns.BURN_IN] = {

@@ -136,7 +136,7 @@ def test_samples_are_what_is_stored() -> None:
     stored = {p: (env, i) for env in range(4) for p, i in where_stored(buffer, stream, env).items()}
     sample = buffer.sample(64)
     assert sample.owners is None
-    assert [*sample.batch] == [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.DISCOUNTS]
+    assert {*sample.batch} == {Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.DISCOUNTS}
     for row, place in enumerate(sample.indices.tolist()):
         check_row(sample.batch, row, stream, *stored[place], range(3, 4))
 
