@@ -8,7 +8,7 @@ that begins a stack, such as the first of an episode; and the true final observa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,25 +30,100 @@ CHECKED_ROWS = 100
 """Number of first transitions of each env in which to check that observations stack frames along the given axis."""
 
 
+class SparseRows:
+    """Stores values for a few places of a ring ``[R, N]``, in tables that grow when they are full.
+
+    Args:
+        rows: ``R``.
+        num_envs: ``N``.
+        kinds: For each table, the shape and dtype of an entry.
+
+    Attributes:
+        index: int32 ``[R, N]``: the table row of each place, -1 for places without values.
+        tables: One array ``[entries, ...]`` per kind of value.
+    """
+
+    def __init__(self, rows: int, num_envs: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        self.index = np.full((rows, num_envs), -1, np.int32)
+        self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
+        self._free: list[int] = []
+
+    @property
+    def num_places(self) -> int:
+        """Number of places that have values."""
+        return len(self.tables[0]) - len(self._free)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes allocated for the tables, including unused space but not the index."""
+        return sum(table.nbytes for table in self.tables)
+
+    def insert(self, places: np.ndarray, values: Arrays) -> None:
+        """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which must have no values yet."""
+        if len(self._free) < len(places):
+            size = len(self.tables[0])
+            new_size = 2 * size + len(places)
+            self.tables = [np.resize(table, (new_size, *table.shape[1:])) for table in self.tables]
+            self._free += range(size, new_size)
+        slots = [self._free.pop() for _ in places]
+        self.index.put(places, slots)
+        for table, value in zip(self.tables, values, strict=True):
+            table[slots] = value
+
+    def release(self, rows: Index, columns: Index) -> None:
+        """Remove the values of the places ``[rows, columns]`` of the ring, indexed as in NumPy: two arrays ``[K]`` name
+        ``K`` places, and with a slice in either the result is a block. Places without values are ignored."""
+        if self.num_places:
+            index = self.index[rows, columns]
+            if len(slots := index[index >= 0]):
+                self._free += slots.tolist()
+                self.index[rows, columns] = -1
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the places that have values, and the values."""
+        places = np.flatnonzero(self.index >= 0)
+        slots = self.index.take(places)
+        values = [from_numpy(table[slots]) for table in self.tables]
+        return {"places": from_numpy(places), "values": values}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state from :meth:`get_state`. The tables must be empty."""
+        self.insert(state["places"].numpy(), [value.numpy() for value in state["values"]])
+
+
 class TreeRows:
-    """Stores observations or actions of a nested space in a ring ``[R, N]``.
+    """Stores observations or actions of a nested space in a ring ``[R, N]``. For observations, it also stores stacks of
+    frames and true final observations.
 
     Args:
         leaves: How each leaf is stored.
         space: The space of the observations or actions.
         rows: ``R``.
         num_envs: ``N``.
+        have_finals: Whether there are true final observations.
 
     Attributes:
         arrays: One array ``[R, N, *kept_shape]`` per leaf. If the leaf stacks frames, an entry is only the newest.
+        has_stacks: Whether a leaf stacks frames.
+        finals: The true final observations of steps that ended an episode, each at the place of its step. The next row
+            may hold the first observation of the next episode instead.
+        older: The older frames of observations whose older frames are not in the rows before, such as the first of an
+            episode, each at the place of its observation. The ring has only the newest frame of each observation.
     """
 
-    def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
-        self.leaves = leaves
+    def __init__(
+        self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int, *, have_finals: bool
+    ) -> None:
+        self.leaves, self._num_envs = leaves, num_envs
         # zeros() claims memory from the system only as rows are written
         self.arrays = [np.zeros((rows, num_envs, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
         self._flat = [array.reshape(rows * num_envs, *array.shape[2:]) for array in self.arrays]
         self._template = allocate_observations(space, 0)
+        self.has_stacks = any(leaf.axis is not None for leaf in leaves)
+        kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        self.finals = SparseRows(rows, num_envs if have_finals else 0, kinds)
+        kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
+        self.older = SparseRows(rows, num_envs if self.has_stacks else 0, kinds)
 
     def read(self, name: str, column: Tree, leading: tuple[int, ...]) -> Arrays:
         """Return the leaves of a rollout's column, arrays ``[*leading, *leaf.shape]``.
@@ -81,105 +156,7 @@ class TreeRows:
                 )
         return arrays
 
-    def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return the entries at ``places`` (int64 ``[B]``), one array ``[B, *leaf.shape]`` per leaf."""
-        return [flat.take(places, 0) for flat in self._flat]
-
-    def build(self, arrays: Arrays) -> Tree:
-        """Return the tree of tensors whose leaves are ``arrays``."""
-        if isinstance(self._template, np.ndarray):
-            return from_numpy(arrays[0])
-        return tree.unflatten_as(self._template, [from_numpy(array) for array in arrays])
-
-    def at(self, places: np.ndarray) -> Tree:
-        """Return the entries at ``places`` (int64 ``[B]``), a tree of tensors ``[B, ...]``."""
-        return self.build(self.take(places))
-
-
-class SparseRows:
-    """Stores values for a few places of a ring ``[R, N]``, in tables that grow when they are full.
-
-    Args:
-        rows: ``R``.
-        num_envs: ``N``.
-        kinds: For each table, the shape and dtype of an entry.
-
-    Attributes:
-        index: int32 ``[R, N]``: the table row of each place, -1 for places without values.
-        tables: One array ``[entries, ...]`` per kind of value.
-        num_places: Number of places that have values.
-    """
-
-    def __init__(self, rows: int, num_envs: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
-        self.index = np.full((rows, num_envs), -1, np.int32)
-        self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
-        self.num_places = 0
-        self._free: list[int] = []
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes allocated for the tables, including unused space but not the index."""
-        return sum(table.nbytes for table in self.tables)
-
-    def insert(self, places: np.ndarray, values: Arrays) -> None:
-        """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which must have no values yet."""
-        if len(self._free) < len(places):
-            size = len(self.tables[0])
-            new_size = 2 * size + len(places)
-            self.tables = [np.resize(table, (new_size, *table.shape[1:])) for table in self.tables]
-            self._free += range(size, new_size)
-        slots = [self._free.pop() for _ in places]
-        self.num_places += len(slots)
-        self.index.put(places, slots)
-        for table, value in zip(self.tables, values, strict=True):
-            table[slots] = value
-
-    def release(self, rows: Index, columns: Index) -> None:
-        """Remove the values of the places ``[rows, columns]`` of the ring, indexed as in NumPy: two arrays ``[K]`` name
-        ``K`` places, and with a slice in either the result is a block. Places without values are ignored."""
-        if self.num_places:
-            index = self.index[rows, columns]
-            if len(slots := index[index >= 0]):
-                self.num_places -= len(slots)
-                self._free += slots.tolist()
-                self.index[rows, columns] = -1
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the places that have values, and the values."""
-        places = np.flatnonzero(self.index >= 0)
-        slots = self.index.take(places)
-        values = [from_numpy(table[slots]) for table in self.tables]
-        return {"places": from_numpy(places), "values": values}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. The tables must be empty."""
-        self.insert(state["places"].numpy(), [value.numpy() for value in state["values"]])
-
-
-class ObservationRows(TreeRows):
-    """Stores observations in a ring ``[R, N]``, with their stacks of frames and true final observations.
-
-    Args:
-        leaves: How each leaf is stored: ``ReplayLayout.obs``.
-        space: The observation space.
-        rows: ``R``.
-        num_envs: ``N``.
-
-    Attributes:
-        has_stacks: Whether a leaf stacks frames.
-        finals: The true final observations of steps that ended an episode, each at the place of its step. The next row
-            may hold the first observation of the next episode instead.
-        older: The older frames of observations whose older frames are not in the rows before, such as the first of an
-            episode, each at the place of its observation. The ring has only the newest frame of each observation.
-    """
-
-    def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
-        super().__init__(leaves, space, rows, num_envs)
-        self._num_envs = num_envs
-        self.has_stacks = any(leaf.axis is not None for leaf in leaves)
-        self.finals = SparseRows(rows, num_envs, [(leaf.shape, leaf.dtype) for leaf in leaves])
-        kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
-        self.older = SparseRows(rows, num_envs if self.has_stacks else 0, kinds)
+    # ------------------------------------------------------------------------------------------------ writing
 
     def newest(self, obs: Arrays) -> Arrays:
         """Return the parts of observations, leaves ``[..., *leaf.shape]``, that ``arrays`` store: the newest frames."""
@@ -193,18 +170,49 @@ class ObservationRows(TreeRows):
         frames = [leaf.frames_of(values)[:-1] for leaf, values in zip(self.leaves, obs, strict=True)]
         self.older.insert(places, [np.moveaxis(values, 0, 1) for values in frames])
 
+    def end(self, places: np.ndarray) -> None:
+        """Store the observations after the steps at ``places`` ``[K]`` as the true final ones of their episodes."""
+        self.finals.insert(places, [self.leaf_following(number, places) for number in range(len(self.leaves))])
+
     def release(self, rows: Index, columns: Index) -> None:
         """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        if self.has_stacks:
-            self.older.release(rows, columns)
+        self.older.release(rows, columns)
 
-    def take(self, places: np.ndarray) -> list[np.ndarray]:
-        return [self._take_leaf(number, places) for number in range(len(self.leaves))]
+    # ------------------------------------------------------------------------------------------------ reading
 
-    def _take_leaf(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Return leaf ``number`` of the observations at ``places`` of any shape, or ``[B]`` if the leaf stacks frames,
-        as ``[*places.shape, *leaf.shape]``.
+    def at(self, places: np.ndarray) -> Tree:
+        """Return the entries at ``places`` (int64 ``[B]``), a tree of tensors ``[B, ...]``. Places past either end of
+        the ring count from the other one."""
+        return self._tree_of(self._leaf_at, places)
+
+    def following(self, places: np.ndarray) -> Tree:
+        """Return the observations after the steps at ``places`` ``[B]``, a tree of tensors ``[B, ...]``.
+
+        After a truncated step, the result is the true final observation. After a terminated step, it is arbitrary,
+        unless the rollout had its final observation.
+        """
+        return self._tree_of(self.leaf_following, places)
+
+    def _tree_of(self, leaf: Callable[[int, np.ndarray], np.ndarray], places: np.ndarray) -> Tree:
+        """Return a tree of tensors, each from ``leaf(number, places)``."""
+        tensors = [from_numpy(leaf(number, places)) for number in range(len(self.leaves))]
+        return tensors[0] if isinstance(self._template, np.ndarray) else tree.unflatten_as(self._template, tensors)
+
+    def leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Return leaf ``number`` of what :meth:`following` does, for ``places`` of any shape unless the leaf stacks
+        frames, ``[*places.shape, ...]``."""
+        values = self._leaf_at(number, places + self._num_envs)
+        if self.finals.num_places:  # in tasks without a time limit there are none to look up
+            entries = self.finals.index.take(places)
+            found = (entries >= 0).nonzero()
+            if len(found[0]):
+                values[found] = self.finals.tables[number][entries[found]]
+        return values
+
+    def _leaf_at(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Return leaf ``number`` of the entries at ``places`` of any shape, or ``[B]`` if the leaf stacks frames, as
+        ``[*places.shape, *leaf.shape]``.
 
         If the leaf stacks frames, the ring keeps only the newest frame of each observation, and the others are those of
         the rows before it. But the first observation of an episode begins a stack with frames that no row holds.
@@ -223,25 +231,6 @@ class ObservationRows(TreeRows):
             begun = np.flatnonzero(entries >= 0)
             frames[begun, :num_older] = older[entries[begun], steps_since:]
         return np.moveaxis(frames, 1, 1 + leaf.axis)
-
-    def following(self, places: np.ndarray) -> Tree:
-        """Return the observations after the steps at ``places`` ``[B]``, a tree of tensors ``[B, ...]``.
-
-        After a truncated step, the result is the true final observation. After a terminated step, it is arbitrary,
-        unless the rollout had its final observation.
-        """
-        return self.build([self.leaf_following(number, places) for number in range(len(self.leaves))])
-
-    def leaf_following(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Return leaf ``number`` of what :meth:`following` does, for ``places`` of any shape unless the leaf stacks
-        frames, ``[*places.shape, ...]``."""
-        values = self._take_leaf(number, places + self._num_envs)
-        if self.finals.num_places:  # in tasks without a time limit there are none to look up
-            entries = self.finals.index.take(places)
-            found = (entries >= 0).nonzero()
-            if len(found[0]):
-                values[found] = self.finals.tables[number][entries[found]]
-        return values
 
     def check_stacks(self, obs: Arrays, last: Arrays, cuts: np.ndarray, columns: np.ndarray) -> None:
         """Check that the frames of a stack move on by one place from step to step.

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+import tree
 from gymnasium import Space
 from torch import Tensor, from_numpy
 
 from algorithms.replay.layout import ReplayLayout
-from algorithms.replay.observations import CHECKED_ROWS, Arrays, Index, ObservationRows, TreeRows
+from algorithms.replay.observations import CHECKED_ROWS, Arrays, Index, TreeRows
 from catalog.base import Tree
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
@@ -61,8 +62,8 @@ class Ring:
         self.ends_with_finals = ends_with_finals
         self.rows, self.num_columns = shape = layout.rows, layout.num_envs
         self.num_places = layout.rows * layout.num_envs
-        self.obs = ObservationRows(layout.obs, observation_space, *shape)
-        self.actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
+        self.obs = TreeRows(layout.obs, observation_space, *shape, have_finals=True)
+        self.actions = TreeRows(layout.actions, sampled_space(action_space), *shape, have_finals=False)
         self.rewards = np.zeros(shape, np.float32)
         self.flags = np.full(shape, TRUNCATED)
         self.written = np.zeros(layout.num_envs, np.int64)
@@ -150,7 +151,7 @@ class Ring:
         since the next row starts another. The observation that is still in that row is the true final one."""
         places = places[~self.has(CUT, places)]
         if len(places):
-            self.obs.finals.insert(places, self.obs.take((places + self.num_columns) % self.num_places))
+            self.obs.end(places)
             self.flags.put(places, self.flags.take(places) | TRUNCATED)
 
     def _check_fit(self, columns: ColumnIndex, steps: int) -> None:
@@ -230,10 +231,10 @@ class Ring:
         """Return the actions of the rows after ``places`` ``[B]``, and whether they are known, bool ``[B]``. After the
         last step of an episode, and after the newest row, they are zeros."""
         is_known = ~self.has(CUT, places) & (self.steps_after(places) > 0)
-        leaves = self.actions.take((places + self.num_columns) % self.num_places)
-        for leaf in leaves:
-            leaf[~is_known] = 0
-        return self.actions.build(leaves), is_known
+        actions = self.actions.at(places + self.num_columns)
+        for leaf in tree.flatten(actions):
+            leaf[from_numpy(~is_known)] = 0
+        return actions, is_known
 
     # -------------------------------------------------------------------------------------------------- state
 

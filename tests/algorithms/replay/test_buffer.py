@@ -576,11 +576,11 @@ def test_limits_of_control_groups_count(
 def test_the_bytes_are_told_before_they_are_allocated(
     capacity: int, level: int, size: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*args: Any) -> None:
+    def stop(*args: Any, **settings: Any) -> None:
         raise RuntimeError("allocated")
 
     monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**18)
-    monkeypatch.setattr(ring_module, "ObservationRows", stop)
+    monkeypatch.setattr(ring_module, "TreeRows", stop)
     with caplog.at_level(logging.INFO, "algorithms.replay"), pytest.raises(RuntimeError, match="allocated"):
         ReplayBuffer(
             ATARI, spaces.Discrete(3), capacity=capacity, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0)
