@@ -117,13 +117,9 @@ class ReplayBuffer:
             self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)
         self._reward_scale = RewardScale(num_envs, gamma) if normalize_rewards else None
         self._rng = np.random.default_rng(seed)
-        self._begin_draws()
-
-    def _begin_draws(self) -> None:
-        """Forget which transitions can be drawn, so that :attr:`_draws` finds them all."""
-        prioritized = self._layout.prioritized if self._anchors is None else None
-        self._transitions = Draws(self.rows, self.num_envs, prioritized)
-        self._is_behind = True
+        # With anchors, nothing is drawn from these, and the anchors have the priorities.
+        self._transitions = Draws(self.rows, num_envs, prioritized if self._anchors is None else None)
+        self._is_behind = True  # whether they do not know of the newest transitions yet
 
     @property
     def _draws(self) -> Draws:
@@ -234,8 +230,8 @@ class ReplayBuffer:
         else:
             batch, owners = gather_sequences(self.ring, self._windows, self._anchors, drawn, self._rng)
             if self._hindsight is not None:
-                places = self._anchors.places(drawn, self.ring)
-                self._hindsight.relabel_sequences(batch, places, length, self._rng)
+                places, burn_in = self._anchors.places(drawn, self.ring), self._anchors.settings.burn_in
+                self._hindsight.relabel_sequences(batch, places, burn_in, length, self._rng)
             if weights is not None:
                 # Rows that only warm up the memory, and padding, are not trained on: their weight stays 0.
                 batch[Columns.WEIGHTS] = column = torch.zeros_like(batch[Columns.REWARDS])
@@ -345,7 +341,7 @@ class ReplayBuffer:
                 "from_checkpoint(..., replay_in_checkpoints=False)."
             )
         self.ring.set_state(state)
-        self._begin_draws()
+        self._is_behind = True
         if self._hindsight is not None:
             self._hindsight.ends = EpisodeEnds(self.ring)
         if self._anchors is not None:

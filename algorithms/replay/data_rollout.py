@@ -47,24 +47,21 @@ def data_rollout(dataset: Dataset, module: RLModule) -> Rollout:
         for name, count in past.items():
             obs[name] = _entries_before(earlier[name], steps, begins, count)
             final_obs[name] = _entries_before(earlier[name], end, first, count)
-    starts = np.zeros(num_steps, bool)
+    starts, terminateds, truncateds = torch.zeros(3, num_steps, dtype=torch.bool)
+    last, terminated = torch.from_numpy(end - 1), to_tensor(dataset.terminated)
     starts[first] = True
-    terminateds = np.zeros(num_steps, bool)
-    terminateds[end - 1] = dataset.terminated
-    truncateds = np.zeros(num_steps, bool)
-    truncateds[end - 1] = ~dataset.terminated
+    terminateds[last], truncateds[last] = terminated, ~terminated
     columns = {
         Columns.OBS: obs,
         Columns.ACTIONS: actions,
         Columns.REWARDS: rewards,
-        Columns.TERMINATEDS: torch.from_numpy(terminateds),
-        Columns.TRUNCATEDS: torch.from_numpy(truncateds),
-        Columns.STARTS: torch.from_numpy(starts),
+        Columns.TERMINATEDS: terminateds,
+        Columns.TRUNCATEDS: truncateds,
+        Columns.STARTS: starts,
         Columns.VALID: torch.ones(num_steps, dtype=torch.bool),
     }
-    last = torch.from_numpy(end - 1)
     return Rollout(
-        columns={name: map_leaves(lambda x: x.unsqueeze(1), column) for name, column in columns.items()},
+        columns=map_leaves(lambda x: x.unsqueeze(1), columns),
         last_obs=map_leaves(lambda x: x[-1:], final_obs),
         final_index=torch.stack([last, torch.zeros_like(last)], 1),
         final_obs=final_obs,

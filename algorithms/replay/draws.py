@@ -32,7 +32,7 @@ class Draws:
         self.move(self.begin, self.end)
 
     def move(self, begin: np.ndarray, end: np.ndarray) -> None:
-        """Set ``begin`` and ``end``. Neither ever decreases."""
+        """Set ``begin`` and ``end``. Neither ever decreases, unless all priorities are set next."""
         if self.priorities is not None:
             # removed first, since a new entry may take the place of an old one
             self.priorities.remove(self._places(self.begin, np.minimum(begin, self.end)))

@@ -191,17 +191,18 @@ class Hindsight:
             self._desired_in(batch[name])[rows] = goals
         self._write_rewards(batch, rows, places, goals)
 
-    def relabel_sequences(self, batch: Batch, places: np.ndarray, length: int, rng: np.random.Generator) -> None:
+    def relabel_sequences(
+        self, batch: Batch, places: np.ndarray, burn_in: int, length: int, rng: np.random.Generator
+    ) -> None:
         """Change a batch of sequences. All steps of a sequence that belong to the same episode get the same goal, or
         all keep theirs.
 
         Args:
             batch: The result of :func:`~algorithms.replay.sequences.gather_sequences`.
             places: The place of the first row of each sequence, including the burn-in, int64 ``[B]``.
-            length: Number of rows of a sequence that are trained on.
+            burn_in, length: Number of rows of a sequence that only warm up the memory, and that are trained on.
             rng: Random stream of the goals.
         """
-        burn_in = batch[Columns.BURN_IN][Columns.STARTS].shape[0] if Columns.BURN_IN in batch else 0
         steps, sequences = np.arange(burn_in + length)[:, None], np.arange(len(places))
         places = (places + steps * self._ring.num_columns) % self._ring.num_places  # [T, B]
         self._begin(places[burn_in:].reshape(-1))

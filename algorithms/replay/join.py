@@ -35,21 +35,21 @@ def _join_sequences(batches: Sequence[Batch]) -> Batch:
             [torch.cat([part, part[-1:].expand(length - len(part), *part.shape[1:])]) for part in parts], 1
         )
 
-    joined: Batch = {}
-    for name in batches[0]:
-        parts = [batch[name] for batch in batches]
-        if name == Columns.STATE_IN:
-            joined[name] = tree.map_structure(lambda *states: torch.cat(states), *parts)
-        elif name == Columns.BURN_IN:
-            joined[name] = tree.map_structure(lambda *rows: torch.cat(rows, 1), *parts)
-        elif name not in (Columns.VALID_ROWS, Columns.NEXT_ROWS):
-            joined[name] = tree.map_structure(side_by_side, *parts)
-    # an index `t · B + b` counts the sequences of one batch, and now those of all
-    for name in (Columns.VALID_ROWS, Columns.NEXT_ROWS):
-        indices, sequences_before = [], 0
-        for batch, (_, sequences) in zip(batches, shapes, strict=True):
-            row, sequence = batch[name] // sequences, batch[name] % sequences
-            indices.append(row * total + sequences_before + sequence)
-            sequences_before += sequences
-        joined[name] = torch.cat(indices)
-    return joined
+    def numbered_anew(*indices: Tensor) -> Tensor:
+        # an index `t · B + b` counts the sequences of one batch, and now those of all
+        parts, before = [], 0
+        for index, (_, sequences) in zip(indices, shapes, strict=True):
+            parts.append(index // sequences * total + before + index % sequences)
+            before += sequences
+        return torch.cat(parts)
+
+    joins = {
+        Columns.STATE_IN: lambda *states: torch.cat(states),
+        Columns.BURN_IN: lambda *rows: torch.cat(rows, 1),
+        Columns.VALID_ROWS: numbered_anew,
+        Columns.NEXT_ROWS: numbered_anew,
+    }
+    return {
+        name: tree.map_structure(joins.get(name, side_by_side), *(batch[name] for batch in batches))
+        for name in batches[0]
+    }

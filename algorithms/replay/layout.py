@@ -89,7 +89,7 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
     paths = [leaf.path for leaf in leaves]
     for path in axes:
         if path not in paths:
-            raise unknown(_axis_of(path), "paths", paths, path, "Give the axis by path: {path: axis}.")
+            raise unknown(axis_of(path), "paths", paths, path, "Give the axis by path: {path: axis}.")
     return leaves
 
 
@@ -98,13 +98,14 @@ def _checked_axis(path: str, shape: tuple[int, ...], axis: Any) -> int:
     rank = len(shape)
     if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-rank, rank):
         raise ValueError(
-            f"{_axis_of(path)}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
+            f"{axis_of(path)}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
             "which one observation, without a batch dimension, stacks its frames."
         )
     return axis % rank
 
 
-def _axis_of(path: str) -> str:
+def axis_of(path: str) -> str:
+    """Return how errors name the axis of the leaf at ``path``."""
     return "frame_stack_axis" + (f"[{path!r}]" if path else "")
 
 

@@ -16,7 +16,7 @@ import tree
 from gymnasium import Space
 from torch import from_numpy
 
-from algorithms.replay.layout import StoredLeaf
+from algorithms.replay.layout import StoredLeaf, axis_of
 from catalog.base import Tree
 from rlmodule.data.rollout import allocate_observations
 
@@ -52,11 +52,6 @@ class SparseRows:
     def num_places(self) -> int:
         """Number of places that have values."""
         return len(self.tables[0]) - len(self._free)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes allocated for the tables, including unused space but not the index."""
-        return sum(table.nbytes for table in self.tables)
 
     def insert(self, places: np.ndarray, values: Arrays) -> None:
         """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which must have no values yet."""
@@ -251,9 +246,8 @@ class TreeRows:
             same = (frames[1:, :-1] == frames[:-1, 1:]).all((0, *range(3, frames.ndim)))
             wrong = np.argwhere(~(cuts | same))
             if len(wrong):
-                where = "frame_stack_axis" + (f"[{leaf.path!r}]" if leaf.path else "")
                 raise ValueError(
-                    f"{where}: expected observations that stack frames along axis {leaf.axis}, "
+                    f"{axis_of(leaf.path)}: expected observations that stack frames along axis {leaf.axis}, "
                     f"oldest first, got frames that did not move on by one at row {wrong[0][0]} of "
                     f"env {columns[wrong[0][1]]}. Name the axis along which frames are "
                     "stacked, or None to store whole observations."

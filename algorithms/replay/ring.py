@@ -215,7 +215,7 @@ class Ring:
     @property
     def num_bytes(self) -> int:
         """Bytes of the observations kept apart from the rows."""
-        return self.obs.finals.num_bytes + self.obs.older.num_bytes
+        return sum(table.nbytes for rows in (self.obs.finals, self.obs.older) for table in rows.tables)
 
     def steps_after(self, places: np.ndarray) -> np.ndarray:
         """Return the number of rows of the same column that were written after those at ``places``, int64 of the same

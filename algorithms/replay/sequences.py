@@ -160,7 +160,7 @@ class Anchors:
         where = self._num[columns] % len(self.rows)
         self.rows[where, columns] = rows
         for kept, new in zip(self._states, states, strict=True):
-            kept[from_numpy(where), from_numpy(columns)] = new
+            kept[where, columns] = new
         self._num[columns] += 1
 
     def _first_from(self, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -178,8 +178,7 @@ class Anchors:
 
     def states(self, anchors: np.ndarray) -> Tree:
         """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
-        index = from_numpy(anchors)
-        found = [kept.flatten(0, 1).index_select(0, index) for kept in self._states]
+        found = [kept.flatten(0, 1)[anchors] for kept in self._states]
         return tree.unflatten_as(self.settings.initial_state, found)
 
     def describe(self) -> str:
