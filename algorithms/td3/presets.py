@@ -11,5 +11,7 @@ _PENDULUM: dict[str, Any] = {
     "training_intensity": 128.0,
 }
 
-PRESETS = {"Pendulum-v1": Preset(20_000, "-163 at the end, median of 5 seeds", _PENDULUM)}
+PRESETS = {
+    "Pendulum-v1": Preset(20_000, "-163 at the end, median of 5 seeds", _PENDULUM | {"lr": [[0, 1e-3], [20_000, 0.0]]})
+}
 DDPG_PRESETS = {"Pendulum-v1": Preset(20_000, "-159 at the end, median of 5 seeds", _PENDULUM)}
