@@ -131,7 +131,7 @@ def policy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
 
 def squared_distances(actions: Tree, others: Tree) -> Tensor:
     """Return the mean squared difference ``[B]`` of all numbers of two trees of actions ``[B, ...]``."""
-    squares = tree.map_structure(lambda x, y: (x - y).square().flatten(1), actions, others)
+    squares = tree.map_structure(lambda x, y: (x - y).square().unsqueeze(-1).flatten(1), actions, others)
     return torch.cat(tree.flatten(squares), 1).mean(1)
 
 

@@ -226,6 +226,13 @@ def test_targets_of_rebrac_fall_with_the_distance_from_the_next_action() -> None
             assert float(got[row]) == pytest.approx(expected, abs=1e-5)
 
 
+def test_an_action_may_be_a_single_number() -> None:
+    data = data_of(gym.spaces.Box(-1, 1, ()))
+    with TD3Config(data=data, **SMALL, **NETS, bc_coeff=1.0, critic_bc_coeff=1.0).build() as algorithm:
+        numbers = algorithm.train()["learners"][ID]
+    assert numbers["bc_loss"] > 0
+
+
 @pytest.mark.parametrize("memory", [{}, {"use_gru": True, "max_seq_len": 3}], ids=["rows", "sequences"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_next_actions_are_those_after_the_window_in_the_data(memory: dict[str, Any], n_step: int) -> None:
