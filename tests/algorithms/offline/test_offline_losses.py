@@ -311,6 +311,18 @@ def test_the_conservative_loss_of_a_box_by_hand() -> None:
     assert float(metrics["cql_loss"].detach()) == pytest.approx(total / 16, rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_the_conservative_loss_of_a_box_does_not_depend_on_its_shape(shape: tuple[int, ...]) -> None:
+    losses = []
+    for box in (gym.spaces.Box(-1, 1, shape), gym.spaces.Box(-1, 1, (math.prod(shape),))):
+        learner = learner_of(SACConfig(**NETS, cql_alpha=3.0), (OBS, box))
+        actions = torch.linspace(-0.9, 0.9, 16 * math.prod(shape)).view(16, *box.shape)
+        data = prepared_batch(learner, batch(actions=actions))
+        _, metrics = learner.compute_loss_for_module(ID, data, learner.module[ID].forward_train(data))
+        losses.append(metrics["cql_loss"].detach())
+    torch.testing.assert_close(*losses)
+
+
 def test_the_conservative_loss_of_choices_is_exact_and_leaves_forbidden_ones_out() -> None:
     space = gym.spaces.Dict({"x": OBS, "action_mask": gym.spaces.MultiBinary(3)})
     learner = learner_of(SACConfig(**NETS, cql_alpha=1.0), (space, gym.spaces.Discrete(3)))
