@@ -196,7 +196,7 @@ class DataAlgorithm(Algorithm):
             tuple(min(steps, num_steps) for steps in n_step) if isinstance(n_step, tuple) else min(n_step, num_steps)
         )
         settings = settings | {"n_step": within}
-        buffer = ReplayBuffer(**settings, capacity=num_steps, num_envs=1, seed=seed)
+        buffer = ReplayBuffer(**settings, capacity=num_steps, num_envs=1, whole_episodes=True, seed=seed)
         clip, rollout = self.config.clip_rewards, self._rollout_of(dataset, module)
         buffer.add(rollout if clip is None else clipped_rewards(rollout, clip=clip))
         return buffer

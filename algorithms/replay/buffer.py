@@ -68,6 +68,8 @@ class ReplayBuffer:
         next_actions: Whether samples have the columns ``next_actions`` and ``has_next_action``.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
+        whole_episodes: Whether all is added at once, and ends with the end of an episode. Then sequences at the end can
+            be drawn, too, since their windows end with the episode.
         seed: Seed of the random stream of the draws, or the stream itself.
 
     Attributes:
@@ -98,6 +100,7 @@ class ReplayBuffer:
         normalize_rewards: bool = False,
         next_actions: bool = False,
         frame_stack_axis: StackAxes | None = None,
+        whole_episodes: bool = False,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
         self._layout = layout = ReplayLayout(
@@ -111,7 +114,9 @@ class ReplayBuffer:
         ends_with_finals = TRUNCATED if hindsight is None else CUT
         self.ring = Ring(layout, observation_space, action_space, ends_with_finals)
         self._windows = Windows(least, most, gamma, next_actions)
-        self._anchors = None if sequences is None else Anchors(sequences, layout, most)
+        # without an open episode, no window waits for later steps
+        awaited = 1 if whole_episodes else most
+        self._anchors = None if sequences is None else Anchors(sequences, layout, awaited)
         self._hindsight = None
         if hindsight is not None:
             self._hindsight = Hindsight(hindsight, self.ring, observation_space, most, gamma)

@@ -74,7 +74,7 @@ class Anchors:
     Args:
         settings: Length, burn-in and initial state of the sequences.
         layout: Layout of the ring, including the settings of prioritized draws.
-        n_step: Number of steps in the longest n-step window.
+        n_step: Number of steps in the longest n-step window that may wait for later rows.
 
     Attributes:
         draws: Which anchors can be drawn.
@@ -93,8 +93,8 @@ class Anchors:
             raise ValueError(
                 f"ReplayBuffer(capacity): expected at least {needed} steps of each of {num_envs} "
                 f"envs, for sequences of {settings.length} with a burn-in of {settings.burn_in}, "
-                f"got {kept_rows} of each. Raise the capacity, or lower the burn-in, the length or "
-                "the number of envs."
+                f"got {kept_rows} of each. Raise the capacity or take more data, or lower max_seq_len, burn_in_len, "
+                "n_step or the number of envs."
             )
         self._initial = [x.detach().cpu() for x in tree.flatten(settings.initial_state)]
         self._columns = np.arange(num_envs)

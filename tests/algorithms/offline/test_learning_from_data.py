@@ -98,6 +98,26 @@ def test_memories_see_the_steps_before_as_in_an_env() -> None:
     np.testing.assert_array_equal(after["prev_action"], data.actions[data.offsets[1:] - 1])
 
 
+def test_long_windows_leave_no_step_out_of_the_sequences() -> None:
+    data = noise(60)
+    rows_of: dict[str, Any] = {}
+    for name, nets in (("rows", SMALL["model_config"]), ("sequences", MEMORY)):
+        config = MARWILConfig(data=data, **SMALL | {"model_config": nets}).training(n_step=50)
+        with config.build() as algorithm:
+            buffer = algorithm.data[ID]  # type: ignore[attr-defined]
+            batch = buffer.gather_rows(np.arange(60)) if name == "rows" else buffer.sample(1000).batch
+        rows = batch.get(Columns.VALID_ROWS, torch.arange(60))
+        obs = batch[Columns.OBS].reshape(-1, 2)
+        terms = torch.stack([batch[Columns.REWARDS], batch[Columns.DISCOUNTS]], -1).view(-1, 2)
+        following = batch[Columns.NEXT_OBS] if name == "rows" else obs[batch[Columns.NEXT_ROWS]]
+        rows_of[name] = {
+            (*x.tolist(), *y.tolist(), *(z * y[1].sign()).tolist())
+            for x, y, z in zip(obs[rows], terms[rows], following, strict=True)
+        }
+    assert len(rows_of["rows"]) == 60
+    assert rows_of["sequences"] == rows_of["rows"]
+
+
 def test_data_stay_while_the_ring_of_env_steps_wraps_three_times() -> None:
     data = cartpole(2)
     config = DQNConfig(env="CartPole-v1", data=data, num_offline_updates=5, **SMALL | REPLAY)
