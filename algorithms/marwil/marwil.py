@@ -72,7 +72,8 @@ class MARWILConfig(MARWILTraining, DataConfig):
                     and settings.get(name, known[name].default) != known[name].default
                 ):
                     expected = "its default with beta=0, which reads no rewards"
-                    raise self._invalid(name, expected, "Leave it out, or set beta.")
+                    changed = self.copy().update({name: settings[name]})
+                    raise changed._invalid(name, expected, "Leave it out, or set beta.")
         for name in SAMPLING_SETTINGS:
             if vars(self)[name] != known[name].default:
                 expected = f"{known[name].default}, since {self.algo_class.__name__} samples no env steps"

@@ -39,8 +39,9 @@ def check_actions(module: RLModule, num_actions: int) -> None:
         )
     if not (module.values_all_actions or issubclass(module.action_dist_cls, SquashedGaussian)):
         raise ValueError(
-            "cql_alpha: expected a bounded Box of actions, or at most 256 joint choices, whose values can be lowered "
-            f"without asking for a density of random actions, got {module.action_space}. Use IQL for such actions."
+            "cql_alpha: expected a bounded Box of actions, or at most 256 joint choices without num_atoms and "
+            "num_quantiles, whose values can be lowered without asking for a density of random actions, got "
+            f"{module.action_space}. Leave num_atoms and num_quantiles out, or use IQL for such actions."
         )
 
 

@@ -428,6 +428,12 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         "normalize_rewards",
     ),
     "rewards for BC": (lambda: BCConfig(data=noise(), gamma=0.5).build(), "gamma"),
+    "rewards for a policy that is cloned": (
+        lambda: MARWILConfig(
+            env=CartPoles, policies="own", data={}, policy_overrides={"cart_0": {"beta": 0.0, "gamma": 0.5}}
+        ).build(),
+        "gamma: expected its default with beta=0, which reads no rewards, got 0.5",
+    ),
     "env runners for BC": (
         lambda: BCConfig(env="CartPole-v1", data=noise(), num_env_runners=2).build(),
         "num_env_runners",

@@ -411,6 +411,10 @@ MISTAKES = {
     "atoms": (lambda: IQLConfig(data=NUMBERS, num_atoms=11, v_min=-1.0, v_max=1.0), "num_atoms: expected 1"),
     "quantiles": (lambda: IQLConfig(data=NUMBERS, num_quantiles=5), "num_quantiles: expected 1"),
     "CQL for many choices": (lambda: SACConfig.cql(data=MANY), "cql_alpha: expected a bounded Box of actions"),
+    "CQL for choices with atoms": (
+        lambda: SACConfig.cql(data=CHOICES, num_atoms=5, v_min=-1.0, v_max=1.0),
+        "joint choices without num_atoms and num_quantiles.* Leave num_atoms and num_quantiles out",
+    ),
     "actions of CQL without it": (lambda: SACConfig(data=NUMBERS, cql_num_actions=4), "with cql_alpha=0"),
     "actions of CQL for choices": (lambda: SACConfig.cql(data=CHOICES, cql_num_actions=3), "cql_num_actions"),
     "normalize_q without cloning": (lambda: TD3Config(data=NUMBERS, normalize_q=True), "without bc_coeff"),
