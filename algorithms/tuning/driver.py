@@ -130,7 +130,7 @@ class Driver:
         elif not trial.error:
             got = job.last_line or f"its process ended with exit code {job.exit_code}"
             if job.exit_code == 0:
-                got = "no return, since no episode has ended"
+                got = "no return, since no episode has ended."
             trial.error = f"seed {seed}: {got}"
             self._stop(trial)
 

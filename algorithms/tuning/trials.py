@@ -25,8 +25,11 @@ def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> Algorith
     of threads change the last bits.
 
     Raises:
-        ValueError: If another process cannot import what a setting names.
+        ValueError: If there is no env, or another process cannot import what a setting names.
     """
+    if config.env is None:
+        remedy = "Name one: .environment('CartPole-v1')."
+        raise config._invalid("env", "an environment, whose returns are the values of trials", remedy)
     config = config.copy().update({"run_dir": str(run_dir), "seed": None})
     config.loggers = [*dict.fromkeys(["jsonl", *(config.loggers or ())])]
     config.torch_num_threads = config.torch_num_threads or 1

@@ -111,6 +111,7 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--pbt", "4", "--seeds", "2"], "--seeds: expected none"),
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--pbt", "3"], "--pbt"),
         (["ppo", "CartPole-v1", "--search", "num_envs_per_env_runner=1|2", "--pbt", "4"], "num_envs_per_env_runner"),
+        (["bc", "--data", "data", "--search", "lr=1e-4..1e-3", "--num-updates", "9"], "whose returns are the values"),
         ([], "expected ALGO first"),
     ],
 )
