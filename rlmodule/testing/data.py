@@ -103,7 +103,9 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         # compare bytes, so that NaN equals NaN and 0 differs from -0; torch cannot view empty tensors
         alike = (a.dtype, a.shape) == (b.dtype, b.shape)
-        raw = (x.detach().cpu().flatten().contiguous().view(torch.uint8) for x in (a, b))
+        # not flatten(), as one item may keep its stride, which cannot be viewed as bytes
+        flat = (x.detach().cpu().contiguous().as_strided([x.numel()], [1]) for x in (a, b))
+        raw = (x.view(torch.uint8) for x in flat)
         return alike and (not a.numel() or torch.equal(*raw))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 

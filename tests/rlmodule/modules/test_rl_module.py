@@ -665,6 +665,7 @@ def test_differences_sees_bits_types_and_keys() -> None:
     assert differences({"a": torch.tensor([0.0, 1.0])}, {"a": torch.tensor([-0.0, 1.0])}) == ["/a"]
     assert differences(torch.zeros(2), torch.zeros(2, dtype=torch.int32)) == [""]
     assert differences(torch.zeros(0), torch.zeros(0)) == []
+    assert differences(torch.zeros(1, 2)[:, 0], torch.zeros(1)) == []  # one item with a stride of 2
     assert differences({"a": 1}, {"b": 1}) == ["/a", "/b"]
     assert differences({"a": 1}, {"a": True}) == ["/a"]
     assert differences([1], [1, 2]) == ["/1"]
