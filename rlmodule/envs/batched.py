@@ -25,7 +25,7 @@ def as_vector_env(env: Any) -> VectorEnv | None:
     ``single_action_space``, as the simulators of Isaac Lab do; or it has the methods of rsl_rl's ``VecEnv``, of an env
     of EnvPool, or of an env of Brax.
     """
-    has = {*dir(env.unwrapped if isinstance(env, gym.Env) else env)}
+    has = {*dir(_unwrapped(env))}
     if {"send", "recv", "all_env_ids", "config"} <= has:
         return PoolEnvs(env)
     if isinstance(env, VectorEnv):
@@ -49,12 +49,12 @@ class BatchedEnv(VectorEnv):
     """
 
     def __init__(self, env: Any) -> None:
-        batch: Any = env.unwrapped  # its class declares none of these
+        batch = _unwrapped(env)
         self._adopt(env, batch.num_envs, batch.single_observation_space, batch.single_action_space)
 
     def _adopt(self, env: Any, num_envs: int, obs_space: gym.Space, action_space: gym.Space) -> None:
         self.env, self.num_envs = env, int(num_envs)
-        self.simulator = env.unwrapped if isinstance(env, gym.Env) else env
+        self.simulator = _unwrapped(env)
         self.single_observation_space, self.single_action_space = obs_space, action_space
         self.observation_space = batch_space(obs_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
@@ -160,6 +160,10 @@ class JaxEnvs(BatchedEnv):
         in_torch: Any = tree.map_structure(torch.from_dlpack, results)
         obs, rewards, dones, late, log = in_torch
         return obs, rewards, dones != late, late != 0, {"time_outs": late, "log": log}
+
+
+def _unwrapped(env: Any) -> Any:
+    return env.unwrapped if isinstance(env, gym.Env) else env
 
 
 def _as_dict(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:

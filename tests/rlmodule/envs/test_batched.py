@@ -53,6 +53,21 @@ def test_it_is_made_once_and_gives_the_data_of_its_batch() -> None:
     assert differences(*states) == []
 
 
+class Plain:
+    """CartPoles that are no ``gymnasium.Env``."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.batch = TensorCartPole(4, **settings)
+        self.num_envs, self.reset, self.step = 4, self.batch.reset, self.batch.step
+        self.single_observation_space = self.batch.single_observation_space
+        self.single_action_space = self.batch.single_action_space
+
+
+def test_a_batch_of_any_class_is_taken() -> None:
+    with config(lambda settings: Plain(**settings), max_steps=9).build() as algorithm:
+        assert algorithm.train()["env_runners"]["num_env_steps_sampled"] == 64
+
+
 class Chatty(TensorCartPole):
     """A ready vector env whose flags are numbers, and whose log holds more than numbers."""
 
