@@ -272,12 +272,14 @@ class RolloutStorage:
         if self.mode is AutoresetMode.NEXT_STEP:
             source, at = self.env_obs, rows + 1
         elif missing := np.count_nonzero(~np.isin(found[:, 0], self.rows_with_finals)):
+            lacking = "An env that does not have them says so with info['time_outs'], or metadata['final_obs'] = False."
+            if self.records_final_obs == "ended":
+                lacking = "An env that does not have them cannot be recorded, nor trained with rnd_coeff or her_ratio."
             raise ValueError(
                 f"info of {self.env_name}.step(): expected final_obs whenever an episode ends, as "
                 f"same-step autoreset has it, got {missing} {self.records_final_obs} episodes without it. Put the "
                 "last observation of each ended episode into info['final_obs'], or declare "
-                "another autoreset mode in the env's metadata. An env that does not have them says so with "
-                "info['time_outs'], or metadata['final_obs'] = False."
+                f"another autoreset mode in the env's metadata. {lacking}"
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not self.module.sees_more_than_the_env:

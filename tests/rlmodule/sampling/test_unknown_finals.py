@@ -169,6 +169,12 @@ def test_replay_holds_only_steps_whose_next_observation_is_known() -> None:
     assert torch.equal(cut.following_observations()[kept], whole.following_observations()[kept])
 
 
+def test_new_observations_are_not_rewarded_without_those_after_ends() -> None:
+    config = on_policy(cart_poles(Marked)).training(rnd_coeff=0.5)
+    with config.build() as algorithm, pytest.raises(ValueError, match=r"metadata\. An env .* nor trained with rnd_coeff"):
+        algorithm.train()
+
+
 def test_an_env_of_rsl_rl_trains() -> None:
     config = on_policy(lambda config: RslCartPole(), critic_only_keys=["critic"], vf_share_layers=False)
     with config.build() as algorithm:
