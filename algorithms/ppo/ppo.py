@@ -1,6 +1,5 @@
 """PPO: its settings, and one iteration of training."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from algorithms.episode_config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PREDICTED, PREDICTION, PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
-from algorithms.settings.base import on_the_class
+from algorithms.settings.base import on_the_class, with_values
 from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.settings import FinalObs
@@ -95,9 +94,7 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
             **values: Additional settings, or values that replace those of MAPPO. A dict ``model_config`` replaces
                 single settings of MAPPO's.
         """
-        if isinstance(model_config := values.get("model_config"), Mapping):
-            values["model_config"] = MAPPO["model_config"] | dict(model_config)
-        return cls().update(MAPPO | values)
+        return cls().update(with_values(MAPPO, values))
 
     @property
     def algo_class(self) -> type["PPO"]:

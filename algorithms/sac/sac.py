@@ -9,7 +9,7 @@ from algorithms.sac.conservative import NUM_ACTIONS
 from algorithms.sac.learner import SACLearner
 from algorithms.sac.module import SACCatalog, SACModule, SACNetSettings
 from algorithms.sac.presets import PRESETS
-from algorithms.settings.base import on_the_class
+from algorithms.settings.base import on_the_class, with_values
 from catalog.checks import Schedule
 from catalog.settings import Section, setting
 from rlmodule.modules.apis import TemperatureAPI
@@ -109,9 +109,10 @@ class SACConfig(SACTraining, ReplayConfig):
         """Return a new config with the published settings (Haarnoja et al. 2018).
 
         Args:
-            **values: Additional settings, or values that replace the published ones.
+            **values: Additional settings, or values that replace the published ones. A dict ``model_config`` replaces
+                single settings of the nets.
         """
-        return cls().update(PLAIN | values)
+        return cls().update(with_values(PLAIN, values))
 
     @on_the_class
     def tqc(cls, **values: Any) -> "SACConfig":
@@ -132,7 +133,7 @@ class SACConfig(SACTraining, ReplayConfig):
             **values: Additional settings, or values that replace those of REDQ.
         """
         parts = {"num_critics": 10, "target_critics": 2, "policy_value": "mean"}
-        return cls().update(parts | _updates_per_step(20, values) | values)
+        return cls().update(with_values(parts | _updates_per_step(20, values), values))
 
     @on_the_class
     def droq(cls, **values: Any) -> "SACConfig":
@@ -140,20 +141,22 @@ class SACConfig(SACTraining, ReplayConfig):
         norm, and 20 updates per env step.
 
         Args:
-            **values: Additional settings, or values that replace those of DroQ.
+            **values: Additional settings, or values that replace those of DroQ. A dict ``model_config`` replaces
+                single settings of the nets.
         """
         critics = {"fcnet_dropout": 0.01, "fcnet_norm": "layer"}
         parts = {"policy_value": "mean", "model_config": {"functions": {"value": critics}}}
-        return cls().update(parts | _updates_per_step(20, values) | values)
+        return cls().update(with_values(parts | _updates_per_step(20, values), values))
 
     @on_the_class
     def cql(cls, **values: Any) -> "SACConfig":
         """Return a new config with conservative Q-learning (CQL, Kumar et al. 2020), for data sets.
 
         Args:
-            **values: Additional settings, or values that replace those of CQL.
+            **values: Additional settings, or values that replace those of CQL. A dict ``model_config`` replaces
+                single settings of the nets.
         """
-        return cls().update(CQL | values)
+        return cls().update(with_values(CQL, values))
 
     @on_the_class
     def rlpd(cls, **values: Any) -> "SACConfig":
@@ -162,12 +165,12 @@ class SACConfig(SACTraining, ReplayConfig):
 
         Args:
             **values: Additional settings, or values that replace those of RLPD. Set ``data`` here or with
-                ``offline()``.
+                ``offline()``. A dict ``model_config`` replaces single settings of the nets.
         """
         critics = {"fcnet_norm": "layer"}
         parts = {"num_critics": 10, "target_critics": 2, "policy_value": "mean"}
         parts["model_config"] = {"functions": {"value": critics}}
-        return cls().update(parts | _updates_per_step(20, values) | values)
+        return cls().update(with_values(parts | _updates_per_step(20, values), values))
 
     @on_the_class
     def flash(cls, **values: Any) -> "SACConfig":
@@ -175,9 +178,10 @@ class SACConfig(SACTraining, ReplayConfig):
         atoms, and rewards that are divided so that returns fit the atoms.
 
         Args:
-            **values: Additional settings, or values that replace those of FlashSAC.
+            **values: Additional settings, or values that replace those of FlashSAC. A dict ``model_config`` replaces
+                single settings of the nets.
         """
-        return cls().update(FLASH | values)
+        return cls().update(with_values(FLASH, values))
 
     @property
     def algo_class(self) -> type["SAC"]:

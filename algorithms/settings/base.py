@@ -28,6 +28,16 @@ else:
             return super().__get__(instance, owner)
 
 
+def with_values(parts: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings ``parts`` of a published method, with ``values`` added or in their place. A dict
+    ``model_config`` replaces single settings of the nets."""
+    nets, changed = parts.get("model_config", {}), values.get("model_config")
+    merged = {**parts, **values}
+    if isinstance(changed, Mapping):
+        merged["model_config"] = {**nets, **changed}
+    return merged
+
+
 class SettingsBase(Settings):
     """Base class of algorithm configs.
 

@@ -8,7 +8,7 @@ from algorithms.off_policy.action_critic import ActionCriticTraining
 from algorithms.off_policy.algorithm import ReplayConfig
 from algorithms.off_policy.exploration import ExploringAlgorithm
 from algorithms.replay.buffer import ReplayBuffer
-from algorithms.settings.base import on_the_class
+from algorithms.settings.base import on_the_class, with_values
 from algorithms.td3.learner import TD3Learner
 from algorithms.td3.module import TD3Catalog, TD3Module
 from algorithms.td3.presets import PRESETS
@@ -100,9 +100,10 @@ class TD3Config(TD3Training, ReplayConfig):
         Learning"), for data sets. Its ``λ = 2.5 / mean|Q|`` is ``1 / bc_coeff`` and ``normalize_q``.
 
         Args:
-            **values: Additional settings, or values that replace those of TD3+BC.
+            **values: Additional settings, or values that replace those of TD3+BC. A dict ``model_config`` replaces
+                single settings of the nets.
         """
-        return cls().update(TD3_BC | values)
+        return cls().update(with_values(TD3_BC, values))
 
     @on_the_class
     def rebrac(cls, **values: Any) -> Self:
@@ -110,9 +111,10 @@ class TD3Config(TD3Training, ReplayConfig):
         Reinforcement Learning"), for data sets. Its two coefficients depend on the task.
 
         Args:
-            **values: Additional settings, or values that replace those of ReBRAC.
+            **values: Additional settings, or values that replace those of ReBRAC. A dict ``model_config`` replaces
+                single settings of the nets.
         """
-        return cls().update(REBRAC | values)
+        return cls().update(with_values(REBRAC, values))
 
     @property
     def algo_class(self) -> type["TD3"]:

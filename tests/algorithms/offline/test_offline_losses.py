@@ -458,3 +458,8 @@ def test_methods_can_be_changed_one_setting_at_a_time() -> None:
     assert (config.bc_coeff, config.critic_bc_coeff, config.normalize_q) == (0.3, 0.1, True)
     assert DDPGConfig.td3_bc().algo_class is DDPG
     assert SACConfig.cql(cql_alpha=1.0).cql_alpha == 1.0
+    for method in (SACConfig.droq, SACConfig.rlpd, TD3Config.rebrac):
+        assert method(model_config={"fcnet_hiddens": [8]}).model_config == {
+            "fcnet_hiddens": [8],
+            "functions": dict(method().model_config or {})["functions"],
+        }

@@ -171,7 +171,10 @@ def test_replay_holds_only_steps_whose_next_observation_is_known() -> None:
 
 def test_new_observations_are_not_rewarded_without_those_after_ends() -> None:
     config = on_policy(cart_poles(Marked)).training(rnd_coeff=0.5)
-    with config.build() as algorithm, pytest.raises(ValueError, match=r"metadata\. An env .* nor trained with rnd_coeff"):
+    with (
+        config.build() as algorithm,
+        pytest.raises(ValueError, match=r"metadata\. An env .* nor trained with rnd_coeff"),
+    ):
         algorithm.train()
 
 
