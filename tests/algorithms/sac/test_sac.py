@@ -105,6 +105,7 @@ def test_net_settings_reach_the_nets() -> None:
         ({"drop_quantiles": 5, "num_quantiles": 5}, r"drop_quantiles: expected fewer than num_quantiles=5, got 5"),
         ({"drop_quantiles": 1}, r"drop_quantiles: expected fewer than num_quantiles=1"),
         ({"target_critics": 2}, r"target_critics: expected fewer than num_critics=2, got 2"),
+        ({"train_batch_size_per_learner": 1, "model_config": {"fcnet_norm": "batch"}}, r"batch norm .* got 1\. Make"),
         ({"policy_value": "mean", "num_critics": 1}, r"policy_value: expected None with num_critics=1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
