@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from algorithms.sac.actions import Actions
@@ -98,9 +99,11 @@ def _drawn_actions(module: RLModule, batch: Batch, dist_inputs: Tensor) -> list[
     """Return actions ``[B, n, W]`` and the logarithms of their densities ``[B, n]`` of three kinds: uniform ones, those
     of the distributions with the inputs ``dist_inputs`` ``[B, ...]``, and those of the distributions after the rows."""
     uniform, here, after = batch[CQL_NOISE].chunk(3, 1)
-    log_density, shape = uniform.new_full(uniform.shape[:2], -math.log(2) * uniform.shape[2]), module.action_space.shape
+    assert isinstance(module.action_space, Box)
+    log_density = uniform.new_full(uniform.shape[:2], -math.log(2) * uniform.shape[2])
     # the distribution function of normal noise makes it uniform
-    kinds = [((2 * torch.special.ndtr(uniform) - 1).view(*log_density.shape, *shape), log_density)]
+    actions = 2 * torch.special.ndtr(uniform) - 1
+    kinds = [(actions.view(*log_density.shape, *module.action_space.shape), log_density)]
     for inputs, noise in ((dist_inputs, here), (batch[NEXT_DIST_INPUTS], after)):
         num_actions = noise.shape[1]
         dist = module.action_dist_cls.from_logits(inputs.repeat_interleave(num_actions, 0))

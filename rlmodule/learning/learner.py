@@ -53,7 +53,7 @@ from rlmodule.learning.trained_module import TrainedModule, check_not_trained_ye
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
-from rlmodule.modules.shape_checks import check_module
+from rlmodule.modules.shape_checks import check_batch_norm, check_module
 from rlmodule.modules.shared_parts import check_nothing_shared
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
@@ -137,13 +137,7 @@ class Learner(Hooks, ABC):
             return
         check_apis(module, self.required_apis, name_of_class, module_id)
         check_module(module)
-        has_batch_norm = any(isinstance(part, nn.BatchNorm1d) for part in module.modules())
-        if has_batch_norm and self.settings.rows_per_gradient_step == 1 and not module.is_stateful():
-            raise ValueError(
-                f"batch of module {module_id!r}: expected two rows or more in each gradient step, since batch norm needs "
-                "their variance, got 1. Make train_batch_size_per_learner or minibatch_size larger, or choose another "
-                "fcnet_norm."
-            )
+        check_batch_norm(module_id, module, self.settings.rows_per_gradient_step)
         shared = self._register_shared_parts(module_id) if self.module.shared_parts else []
         # shared parameters have their own optimizers, so the module's parts are left without them
         trained_elsewhere = {id(p) for name in shared for p in self.shared_parts[name].flat.views}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import tree
-from torch import Tensor
+from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.distributions.categorical import choice_counts
@@ -27,6 +27,22 @@ ROWS = 2
 
 # Packages whose layers need no checks of what they compute.
 _KNOWN = ("catalog", "rlmodule", "algorithms", "torch")
+
+
+def check_batch_norm(module_id: str, module: RLModule, num_rows: int) -> None:
+    """Check that the batch norm of the module ``module_id``, if it has one, gets several rows in a gradient step, of
+    which the settings give it ``num_rows``; if the module is recurrent, these are the rows of a whole sequence.
+
+    Raises:
+        ValueError: If it gets a single row.
+    """
+    has_batch_norm = any(isinstance(part, nn.BatchNorm1d) for part in module.modules())
+    if has_batch_norm and num_rows == 1 and not module.is_stateful():
+        raise ValueError(
+            f"batch of module {module_id!r}: expected two rows or more in each gradient step, since batch norm needs "
+            "their variance, got 1. Make train_batch_size_per_learner or minibatch_size larger, or choose another "
+            "fcnet_norm."
+        )
 
 
 def check_module(module: RLModule) -> None:
