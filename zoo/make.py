@@ -19,7 +19,7 @@ from pathlib import Path
 from algorithms import Algorithm
 from algorithms.cli.evaluate import objects_without_training
 from rlmodule.checkpoint import KIND
-from rlmodule.modules.hub import model_card
+from rlmodule.modules.hub import model_card, score_of
 from rlmodule.sealed_folder import read_manifest
 from zoo.policies import ALLOW, COMMANDS, DATA, EPISODES, FLAGS, env_of, evaluate_command
 
@@ -51,8 +51,8 @@ def publish(name: str) -> None:
     # without the paths of the run, and without its replay buffer
     with Algorithm.from_checkpoint(best, allow=allow, **objects_without_training(best, allow)) as algorithm:
         algorithm.save(folder / "checkpoint")
-    score = rlmodule(*shlex.split(evaluate_command(name)), "--episodes", str(EPISODES), "--json")
-    evaluation = json.loads(score)
+    printed = rlmodule(*shlex.split(evaluate_command(name)), "--episodes", str(EPISODES), "--json")
+    evaluation = json.loads(printed)
     (folder / "evaluation.json").write_text(json.dumps(evaluation, indent=1) + "\n", encoding="utf-8")
     film = write_film(name)
     about = read_manifest(best, KIND)
@@ -61,20 +61,18 @@ def publish(name: str) -> None:
     if about["about"]["updates"]:
         amount = f"{about['about']['updates']:,} updates from data: `rlmodule {DATA[name]}`"
     minutes = json.loads((RUNS / name).with_suffix(".cpu.json").read_text()) / 60
-    card = model_card(
-        f"zoo/{name}",
-        "rlmodule.agents.MultiAgentPolicy.load" if algorithm.config.is_multi_agent else "rlmodule.Policy.load",
-        versions=about["versions"],
-        evaluation=evaluation,
-        env=env_of(name),
-        command=f"rlmodule {COMMANDS[name]} {FLAGS}",
-        film=film,
-        more={
-            "Seeds tried": "1",
-            "Training": f"{amount}, {minutes:.1f} CPU minutes",
-            "Episodes": f"`rlmodule {evaluate_command(name)} --episodes {EPISODES}`: no training had this seed",
-        },
-    )
+    score, result = score_of(evaluation, name)
+    rows = {
+        "Return": result,
+        "Env": f"`{env_of(name)}`",
+        "Made by": f"`rlmodule {COMMANDS[name]} {FLAGS}`",
+        "Seeds tried": "1",
+        "Training": f"{amount}, {minutes:.1f} CPU minutes",
+        "Episodes": f"`rlmodule {evaluate_command(name)} --episodes {EPISODES}`: no training had this seed",
+        "Versions": ", ".join(f"{package} {number}" for package, number in about["versions"].items()),
+    }
+    load = "rlmodule.agents.MultiAgentPolicy.load" if algorithm.config.is_multi_agent else "rlmodule.Policy.load"
+    card = model_card(f"zoo/{name}", load, score, env_of(name), rows) + f"\n![An episode]({film})\n"
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

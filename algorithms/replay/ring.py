@@ -121,10 +121,10 @@ class Ring:
         if np.count_nonzero(begins):
             self._close((newest * self.num_columns + np.arange(self.num_columns)[acting])[begins])
         self.obs.release(next_rows, into)
-        written = (*self.obs.newest(obs), *actions, rewards, flags)
+        values = (*self.obs.newest(obs), *actions, rewards, flags)
         if part is not _ALL:  # an index that leaves nothing out still costs time
-            written = tuple(column[part] for column in written)
-        for array, column in zip(self._arrays, written, strict=True):
+            values = tuple(column[part] for column in values)
+        for array, column in zip(self._arrays, values, strict=True):
             array[rows, into] = column
         after = (head + lengths) % self.rows
         for array, column in zip(self.obs.arrays, self.obs.newest(last_obs), strict=True):

@@ -88,20 +88,21 @@ class OnHub(ABC):
         """
         where = f"{type(self).__name__}.push_to_hub({repo_id!r})"
         hub = _package(where)
+        score, rows = None, dict[str, str]()
+        if evaluation is not None:
+            score, rows["Return"] = score_of(evaluation, where)
+        if env is not None:
+            rows["Env"] = f"`{env}`"
+        if command is not None:
+            rows["Made by"] = f"`{command}`"
         with TemporaryDirectory() as folder:
             path = self.save(Path(folder, "policy"))
+            versions = read_manifest(path, KIND)["versions"]
+            rows["Versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
+            card = model_card(repo_id, f"{self.import_path}.from_pretrained", score, env, rows)
             if film is not None:
                 shutil.copyfile(film, path / FILM)
-            card = model_card(
-                repo_id,
-                f"{self.import_path}.from_pretrained",
-                versions=read_manifest(path, KIND)["versions"],
-                evaluation=evaluation,
-                env=env,
-                command=command,
-                film=None if film is None else FILM,
-                where=where,
-            )
+                card += f"\n![An episode]({FILM})\n"
             (path / "README.md").write_text(card, encoding="utf-8")
             try:
                 api = hub.HfApi(token=token)
@@ -115,76 +116,51 @@ class OnHub(ABC):
         return str(url)
 
 
-def model_card(
-    name: str,
-    load: str,
-    *,
-    versions: Mapping[str, str],
-    evaluation: Mapping[str, Any] | None = None,
-    env: str | None = None,
-    command: str | None = None,
-    film: str | None = None,
-    more: Mapping[str, str] | None = None,
-    where: str = "model_card()",
-) -> str:
+def model_card(name: str, load: str, score: str | None, env: str | None, rows: Mapping[str, str]) -> str:
     """Return the text of a model card, including the metadata by which the Hub finds and ranks models.
 
     Args:
         name: What the policy is loaded by: a repository, ``"user/name"``, or a path.
         load: Import path of the class method that loads it.
-        versions: Versions of the packages that it was trained with, by name.
-        evaluation: Result of ``algo.evaluate()``. The card shows the mean and standard deviation of the returns.
-        env: Name of the env.
-        command: The command that trained the policy.
-        film: Name of a file with an episode, next to the card.
-        more: More rows of the card's table, from label to text.
-        where: What error messages begin with.
+        score: Mean and standard deviation of the returns, from :func:`score_of`; None if the policy was not evaluated.
+        env: Name of the env; None if it is unknown.
+        rows: The rows of the card's table, from label to text.
 
     Raises:
         ImportError: If the package ``huggingface_hub`` is missing.
-        ValueError: If ``evaluation`` has no returns.
     """
-    hub = _package(where)
-    score, rows = None, dict[str, str]()
-    if evaluation is not None:
-        score, episodes = _score(evaluation, where)
-        rows["Return"] = f"{score} over {episodes} episodes"
-    if env is not None:
-        rows["Env"] = f"`{env}`"
-    if command is not None:
-        rows["Made by"] = f"`{command}`"
-    rows |= more or {}
-    rows["Versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
-    task, env_name = "reinforcement-learning", env or "unknown"
+    hub = _package("model_card()")
     # The Hub asks for a data set, for which the env stands.
-    result = hub.EvalResult(task, env_name, env_name, "mean_reward", score, task_name=task)
+    task, env_name = "reinforcement-learning", env or "unknown"
     data = hub.ModelCardData(
         library_name="catalog-rl",
         tags=[task, "deep-reinforcement-learning", *([env] if env else [])],
         model_name=name,
-        eval_results=[result] if score else None,
+        eval_results=[hub.EvalResult(task, env_name, env_name, "mean_reward", score, task_name=task)]
+        if score
+        else None,
     )
     path, _, method = load.rpartition(".")
     package, _, loader = path.rpartition(".")
     table = "".join(f"| {label} | {text} |\n" for label, text in rows.items())
-    picture = "" if film is None else f"\n![An episode]({film})\n"
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n| | |\n| --- | --- |\n{table}\n"
         f'```python\nfrom {package} import {loader}\n\npolicy = {loader}.{method}("{name}")\n'
-        f"action, state = policy.act(obs)\n```\n{picture}"
+        "action, state = policy.act(obs)\n```\n"
     )
 
 
-def _score(evaluation: Mapping[str, Any], where: str) -> tuple[str, int]:
-    """Return the mean and standard deviation of the returns as the string ``"mean +/- std"``, and the number of
-    episodes. Raise ValueError, with a message that begins with ``where``, if ``evaluation`` lacks them."""
+def score_of(evaluation: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Return the mean and standard deviation of the returns as the string ``"mean +/- std"``, and the same with the
+    number of episodes. Raise ValueError, with a message that begins with ``where``, if ``evaluation`` lacks them."""
     played = evaluation.get("env_runners", {})
     if missing := {"episode_return_mean", "episode_return_std", "num_episodes"} - played.keys():
         raise ValueError(
             f"{where}: expected the result of algo.evaluate(), got one without {', '.join(sorted(missing))}. Pass "
             "evaluation=algo.evaluate(), or leave it out."
         )
-    return f"{played['episode_return_mean']:.2f} +/- {played['episode_return_std']:.2f}", played["num_episodes"]
+    score = f"{played['episode_return_mean']:.2f} +/- {played['episode_return_std']:.2f}"
+    return score, f"{score} over {played['num_episodes']} episodes"
 
 
 def _package(where: str) -> ModuleType:
