@@ -10,10 +10,9 @@ from time import perf_counter
 
 from algorithms.cli.exits import FAILED, OK, on_flags
 from algorithms.cli.flags import CommandFlags, algorithm_config, changed_settings, parse, parse_early, settings_in
-from algorithms.cli.train import preset_of
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
-from algorithms.doctor.examination import Examination
+from algorithms.doctor.examination import PATIENCE, Examination
 from algorithms.doctor.findings import findings_in
 from algorithms.doctor.page import report_text, write_page
 from catalog.settings import setting, settings_of
@@ -26,8 +25,9 @@ class DoctorFlags(CommandFlags):
     algo: str = setting("ppo", "The algorithm to train with for a moment.")
     run_dir: str | None = setting(None, "Folder for doctor.md and doctor.png; None only prints.")
     json: bool = setting(False, "Print the findings as JSON.")
-    seconds: float = setting(35.0, "Time to play and train, in addition to the start of Python.", gt=0)
-    timeout: float = setting(20.0, "Seconds after which an env that does not answer hangs.", gt=0)
+    seconds: float = setting(
+        35.0, "Time to play and train, in addition to the start of Python. A slow simulator needs more.", gt=0
+    )
 
 
 def doctor(args: Sequence[str]) -> int:
@@ -36,10 +36,9 @@ def doctor(args: Sequence[str]) -> int:
     known = {**settings_of(algo)}
     del known["run_dir"]  # the command has its own
     flags, (env,), typed = parse(DoctorFlags, "rlmodule doctor", "ENV", args, settings=settings_in(algo(), known))
-    preset, _ = preset_of(algo, env, "auto")
-    config = algo(seed=1, torch_num_threads=1, **preset.settings)
+    config = algo(seed=1, torch_num_threads=1)
     config.update(changed_settings(typed, config))
-    examination = _examined(env, config, Examination(flags.seconds, flags.timeout))
+    examination = _examined(env, config, Examination(flags.seconds))
     findings = [*findings_in([(name, on_flags(found)) for name, found in examination.found])]
     text = report_text(f"{env} with {flags.algo}", findings)
     as_json = {"env": env, "algo": flags.algo, "findings": [finding._asdict() for finding in findings]}
@@ -63,8 +62,8 @@ def _examined(env: str, config: AlgorithmConfig, examination: Examination) -> Ex
         process.join()
     found = "crash", f"the process ended with code {process.exitcode}; stderr shows in which step"
     # With this code, faulthandler ends it after the time limit. The env may do so, too, but earlier.
-    if process.exitcode == FAILED and perf_counter() - began > examination.timeout:
-        found = "hang", f"no answer for {examination.timeout:g} s; stderr shows in which step"
+    if process.exitcode == FAILED and perf_counter() - began > PATIENCE:
+        found = "hang", f"no answer for {PATIENCE:g} s; stderr shows in which step"
     examination.found.append(found)
     return examination
 

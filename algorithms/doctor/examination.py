@@ -27,6 +27,10 @@ from rlmodule.envs.sync_vector_env import SyncEnvs
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
 
+PATIENCE = 20.0
+"""Seconds by which a step of the examination may last longer than planned. After that, the env hangs, and this process
+ends."""
+
 MOST_GROWTH = 20e6
 """Bytes by which this process may grow in random play."""
 
@@ -41,15 +45,12 @@ class Examination:
 
     Attributes:
         seconds: How long to play and train.
-        timeout: Seconds by which a step of the examination may last longer than planned. After that, the env hangs, and
-            this process ends.
         found: Name and text of each finding, in the order in which they were found.
         play: The random play.
         curve: Env steps of the training and mean return: of random play at 0, then after each iteration.
     """
 
     seconds: float
-    timeout: float
     found: list[Found] = field(default_factory=list)
     play: list[Moment] = field(default_factory=list)
     curve: list[tuple[int, float]] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Examination:
     def _begin(self, what: str) -> None:
         """Say ``what`` is done next, for half of the seconds at most. End this process if it takes longer."""
         print(f"{what} ...", file=sys.stderr)
-        faulthandler.dump_traceback_later(self.timeout + self.seconds / 2, exit=True)
+        faulthandler.dump_traceback_later(PATIENCE + self.seconds / 2, exit=True)
 
     def _play(self, env: Any, other: Any, algorithm: Algorithm) -> Iterator[Found]:
         """Play at random, first with the same seed and actions several times. Yield what that shows."""

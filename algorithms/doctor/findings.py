@@ -14,7 +14,7 @@ REMEDIES = {
         "nan": "Look for a division by zero, or a simulation that needs smaller actions or steps.",
         "raises": "Repeat the episode from the seed and the action above.",
         "crash": "Look for os._exit() or a crash in compiled code: python -X faulthandler shows where.",
-        "hang": "Set a time-out in the simulator, or raise --timeout if it is slow.",
+        "hang": "Set a time-out in the simulator, or raise --seconds if it is slow.",
         "display": "Open no window unless render_mode is 'human'; on servers, set SDL_VIDEODRIVER=dummy.",
         "training": "Train with rlmodule train --debug, which shows the traceback.",
     },

@@ -40,8 +40,9 @@ FOLDER = "tests.algorithms.doctor"
 
 def examined(env: Any, seconds: float, **settings: Any) -> list[Finding]:
     config = PPOConfig(env=env, seed=1, torch_num_threads=1, train_batch_size_per_learner=256, num_epochs=1, **settings)
-    examination = Examination(seconds, timeout=60)
-    examination.run(lambda: config)
+    examination = Examination(seconds)
+    with mock.patch("algorithms.doctor.examination.PATIENCE", 60.0):  # other tests may run next to it
+        examination.run(lambda: config)
     return [*findings_in(examination.found)]
 
 
@@ -186,9 +187,9 @@ def test_an_env_that_ends_its_process_is_named() -> None:
 @pytest.mark.matrix
 @pytest.mark.end_to_end
 def test_an_env_that_hangs_or_does_not_import_is_named() -> None:
-    done = command(f"{FOLDER}.faulty_envs:HangsInReset", "--timeout", "2", "--seconds", "1")
+    done = command(f"{FOLDER}.faulty_envs:HangsInReset", "--seconds", "1")
     assert done.returncode == 1
-    assert "fault, hang: no answer for 2 s" in done.stdout
+    assert "fault, hang: no answer for 20 s" in done.stdout
     assert "faulty_envs.py" in done.stderr  # where it waits
     done = command(f"{FOLDER}.does_not_import:ENV")
     assert done.returncode == 1
@@ -237,7 +238,7 @@ def test_healthy_envs_have_no_fault_and_at_most_one_warning(env: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", drawn()[0], ids=lambda row: row.env)
 def test_faults_in_reserve_are_named(planted: Planted) -> None:
-    done = command(f"{FOLDER}.faulty_envs:{planted.env}", "--json", "--seconds", "10", "--timeout", "5")
+    done = command(f"{FOLDER}.faulty_envs:{planted.env}", "--json", "--seconds", "10")
     assert planted.finding in [finding["name"] for finding in json.loads(done.stdout)["findings"]]
     assert done.returncode == planted.is_fault
 
