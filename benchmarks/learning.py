@@ -404,7 +404,7 @@ GOALS = {
         for preset in (config_class("DQN").presets[env_id],)
     }
     | {
-        "rl-zoo": Goal(
+        "rl-zoo's settings": Goal(
             "DQN",
             "CartPole-v1",
             50_000,
