@@ -18,6 +18,7 @@ from pathlib import Path
 
 from algorithms import Algorithm
 from algorithms.cli.evaluate import objects_without_training
+from algorithms.run.checkpoints import read_checkpoint
 from rlmodule.checkpoint import KIND
 from rlmodule.modules.hub import model_card, score_of
 from rlmodule.sealed_folder import read_manifest
@@ -49,7 +50,8 @@ def publish(name: str) -> None:
     folder, best = ZOO / name, RUNS / name / "best_checkpoint"
     allow = [ALLOW] if ALLOW in env_of(name) else []
     # without the paths of the run, and without its replay buffer
-    with Algorithm.from_checkpoint(best, allow=allow, **objects_without_training(best, allow)) as algorithm:
+    objects = objects_without_training(read_checkpoint(best, replay=False), allow)
+    with Algorithm.from_checkpoint(best, allow=allow, **objects) as algorithm:
         algorithm.save(folder / "checkpoint")
     printed = rlmodule(*shlex.split(evaluate_command(name)), "--episodes", str(EPISODES), "--json")
     evaluation = json.loads(printed)

@@ -1,7 +1,7 @@
 """``rlmodule evaluate``: measure a checkpoint, record videos of it, or show it in a window."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,12 @@ def evaluate(args: Sequence[str]) -> int:
     return OK
 
 
-def objects_without_training(checkpoint: Path, allow: Sequence[str], *, with_replay: bool = False) -> dict[str, Any]:
-    """Return settings with which to load ``checkpoint`` only to act: without callbacks, loggers and data, and unless
-    ``with_replay``, without its replay buffer."""
-    known = settings_of(saved_config_class(read_checkpoint(checkpoint, replay=False), allow))
+def objects_without_training(
+    content: Mapping[str, Any], allow: Sequence[str], *, with_replay: bool = False
+) -> dict[str, Any]:
+    """Return settings with which to load a checkpoint only to act: without callbacks, loggers and data, and unless
+    ``with_replay``, without its replay buffer. ``content`` is the result of :func:`read_checkpoint`."""
+    known = settings_of(saved_config_class(content, allow))
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
     objects |= {name: item.default for name, item in known.items() if item.section == "offline"}
     if with_replay:
@@ -85,8 +87,9 @@ def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, An
     """Play episodes with the policy of a checkpoint in the env of its run, and return the result of
     :meth:`Algorithm.evaluate`."""
     allow = modules_in(flags.allow)
-    objects = objects_without_training(checkpoint, allow)
-    has_env = read_checkpoint(checkpoint, replay=False)["config"].get("env") is not None
+    content = read_checkpoint(checkpoint, replay=False)
+    objects = objects_without_training(content, allow)
+    has_env = content["config"].get("env") is not None
     if has_env != (flags.env is None):
         expected, got = ("no --env", flags.env) if has_env else ("--env, since the run learned from data alone", "none")
         remedy = "Leave it out: a run plays its own env." if has_env else "Type --env CartPole-v1, for example."

@@ -12,6 +12,7 @@ from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.recording import record as record_played
 from algorithms.recording import record_replay
+from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.progress import display
 from algorithms.run.run_folder import run_name
 from catalog.settings import setting
@@ -45,7 +46,8 @@ def record(args: Sequence[str]) -> int:
     allow = modules_in(flags.allow)
     # the best checkpoint plays best, and the last one has the whole replay buffer
     checkpoint = find_checkpoint(path, best_first=not flags.from_replay)
-    objects = objects_without_training(checkpoint, allow, with_replay=flags.from_replay)
+    content = read_checkpoint(checkpoint, replay=False)
+    objects = objects_without_training(content, allow, with_replay=flags.from_replay)
     if flags.seed is not None:
         objects["seed"] = flags.seed
     with allowing(allow):

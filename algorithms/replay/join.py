@@ -35,7 +35,7 @@ def _join_sequences(batches: Sequence[Batch]) -> Batch:
             [torch.cat([part, part[-1:].expand(length - len(part), *part.shape[1:])]) for part in parts], 1
         )
 
-    def numbered_anew(*indices: Tensor) -> Tensor:
+    def renumbered(*indices: Tensor) -> Tensor:
         # an index `t · B + b` counts the sequences of one batch, and now those of all
         parts, before = [], 0
         for index, (_, sequences) in zip(indices, shapes, strict=True):
@@ -46,8 +46,8 @@ def _join_sequences(batches: Sequence[Batch]) -> Batch:
     joins = {
         Columns.STATE_IN: lambda *states: torch.cat(states),
         Columns.BURN_IN: lambda *rows: torch.cat(rows, 1),
-        Columns.VALID_ROWS: numbered_anew,
-        Columns.NEXT_ROWS: numbered_anew,
+        Columns.VALID_ROWS: renumbered,
+        Columns.NEXT_ROWS: renumbered,
     }
     return {
         name: tree.map_structure(joins.get(name, side_by_side), *(batch[name] for batch in batches))
