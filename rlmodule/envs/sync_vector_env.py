@@ -1,17 +1,15 @@
 """SyncEnvs: a vector env that steps single envs one after another in this process."""
 
-import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import tree
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import concatenate, iterate
+from gymnasium.vector.utils import iterate
 
-from rlmodule.envs.checks import is_due, to_array
+from rlmodule.data.rollout import write_row
 from rlmodule.envs.infos import own_value
 
 
@@ -22,30 +20,29 @@ class SyncEnvs(SyncVectorEnv):
     The ``info`` of ``reset`` is empty. That of ``step`` has only the entries that a runner reads: ``final_obs`` and
     ``final_info``. Both are object arrays ``[N]`` with the values that envs returned at the end of an episode, and None
     for envs whose episode continues. The infos of different envs may have different keys. Each step overwrites the
-    observations of the step before.
+    observations of the step before. Envs may share the array that they return.
 
     Args:
         env_fns: Functions that make one env each.
-
-    Raises:
-        ValueError: From ``step``, if an env wrote into the observation of another env. Checked in the first 100 steps,
-            and then in every 100th step.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        space, batch = self.single_observation_space, self._observations
-        self._rows: np.ndarray | None = None
-        if isinstance(space, spaces.Box) and space.shape and isinstance(batch, np.ndarray):
-            # all observations along one axis: np.concatenate fills it in a single call
-            self._rows = batch.reshape(-1, *space.shape[1:])
-        self._steps = 0
+        rows: Any = self._observations
+        self._write_row = rows.__setitem__ if isinstance(rows, np.ndarray) else functools.partial(write_row, rows)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset every env: with its own of several seeds, or env ``i`` with the seed ``seed + i``."""
+        seeds = seed
+        if not isinstance(seed, Sequence):
+            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        for i, env in enumerate(self.envs):
+            obs, _ = env.reset(seed=seeds[i], options=options)
+            self._write_row(i, obs)
+        return self._observations, {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env with its action, reset those whose episode ends, and return arrays as the class documents."""
-        self._steps += 1
-        all_obs: list[Any] = self._env_obs
-        copies: list[Any] | None = [] if is_due(self._steps) else None
         num, finals = self.num_envs, {}
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
         by_env = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
@@ -57,28 +54,5 @@ class SyncEnvs(SyncVectorEnv):
                     finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
                 finals["final_obs"][i], finals["final_info"][i] = obs, info and own_value(info)  # reset() may change it
                 obs, _ = env.reset()
-            all_obs[i] = obs
-            if copies is not None:
-                copies.append(copy.deepcopy(obs))
-        if copies is not None:
-            self._check_unchanged(copies)
-        if self._rows is None:
-            self._observations = concatenate(self.single_observation_space, all_obs, self._observations)
-        else:
-            np.concatenate(all_obs, out=self._rows)
+            self._write_row(i, obs)
         return self._observations, rewards, terminateds, truncateds, finals
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        # Gymnasium's reset() would merge the infos, which is impossible if their shapes differ; no runner reads them
-        return vector_infos
-
-    def _check_unchanged(self, copies: Sequence[Any]) -> None:
-        """Raise ValueError unless each observation still equals its copy, which was made when its env returned it."""
-        for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
-            leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
-            if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):
-                raise ValueError(
-                    f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs: expected "
-                    "memory that only this env uses, got an array that another env wrote into. Create the "
-                    "array in the env's __init__, or return a copy of it."
-                )

@@ -99,16 +99,25 @@ def test_rewards_and_ends_of_a_step_are_its_own() -> None:
         np.testing.assert_array_equal(kept, now)
 
 
-@pytest.mark.parametrize("wrong", [np.zeros(4, np.float32), np.zeros((1, 3), np.float32), np.float32(0.0)])
-def test_an_observation_of_another_shape_is_not_stored(wrong: Any) -> None:
-    class Wrong(Chance):
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            return wrong, 0.0, False, False, {}
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_envs_may_share_the_array_that_they_return(is_nested: bool) -> None:
+    shared = np.zeros(3, np.float32)
 
-    env = SyncEnvs([lambda: Wrong(VECTOR, ACTIONS["Discrete"])] * 2)
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match=r"dimension|shape"):
-        env.step(np.array([0, 0]))
+    class Sharing(Chance):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            shared[:] = seed
+            return {"x": shared} if is_nested else shared, {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            shared[:] = action
+            return {"x": shared} if is_nested else shared, 0.0, False, False, {}
+
+    space = spaces.Dict(x=VECTOR) if is_nested else VECTOR
+    env = SyncEnvs([lambda: Sharing(space, ACTIONS["Discrete"])] * 2)
+    obs: Any = env.reset(seed=5)[0]
+    assert (obs["x"] if is_nested else obs)[:, 0].tolist() == [5, 6]
+    obs = env.step(np.array([1, 2]))[0]
+    assert (obs["x"] if is_nested else obs)[:, 0].tolist() == [1, 2]
 
 
 def test_one_action_too_few_is_an_error() -> None:
