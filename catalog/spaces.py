@@ -32,6 +32,8 @@ class Leaf(NamedTuple):
         return part.flatten(-len(self.shape)) if self.shape else part.unsqueeze(-1)
 
 
+_LARGEST_KEPT = np.iinfo(np.int64).max
+
 ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 """A space whose members are arrays of numbers."""
 
@@ -40,7 +42,8 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
     """Yield the leaves of ``space``, in the order of the space. A space that is not nested is its only leaf.
 
     Raises:
-        ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
+        ValueError: If a part of ``space`` has no array form or no entries, or allows integers that int64 cannot hold;
+            names the path to it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not space.spaces:
@@ -52,6 +55,11 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
         raise _no_array(space, path)
     elif 0 in (shape := space.shape or ()):
         raise _empty(space, path)
+    elif space.dtype == np.uint64 and isinstance(space, spaces.Box) and (space.high > _LARGEST_KEPT).any():
+        raise ValueError(
+            f"{path}: expected uint64 below 2**63, since it is stored as int64, got {space}. Give the Box that upper "
+            "bound, or return such numbers as float64 or as two of uint32."
+        )
     else:
         yield Leaf((), space, shape)
 

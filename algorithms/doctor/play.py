@@ -94,7 +94,7 @@ def moments(
             step += 1
             obs, rewards, terminateds, truncateds, _ = env.step(actions)
         end = perf_counter()
-        for path, value, index in wrong_numbers({"obs": obs, "rewards": rewards}, None):
+        for path, value, index in wrong_numbers({"obs": obs, "rewards": rewards}):
             raise not_finite(f"after {number} resets and steps, {path}", value, index)
         rewards = tuple(tree.flatten(rewards))
         total += sum(rewards)

@@ -174,7 +174,7 @@ class AgentColumns:
         at = self._at(who)
         write_row(self._env_obs, at, _stacked(self.module.observation_space, self.seen))
         # check what was stored, since a finite float64 may be too large for float32
-        for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at), self.module.observation_space):
+        for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at)):
             raise not_finite(self._where(int(who[i]), step) + path, number, inner)
         for name, part in self._past.items() if len(waiting) else ():
             part.write(self._at(waiting), entry_of(self._column(name), before), before)

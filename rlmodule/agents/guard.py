@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from gymnasium.spaces import Space
 from catalog_rl import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
-    LARGEST,
     PLAIN,
     Guard,
     check_flag,
@@ -39,8 +39,8 @@ _RESET, _STEP = ("obs", "infos"), ("obs", "rewards", "terminateds", "truncateds"
 class AgentEnvGuard(Guard):
     """Checks the values that one multi-agent env returns. Errors name the env, the step and the agent.
 
-    Observations and `possible_agents` are checked in the first 100 calls, and then in every 100th call. Everything else
-    is checked in every call. Errors of the env itself, including ``sys.exit()``, are raised again as EnvError.
+    Observations are checked in the first 100 calls, and then in every 100th call. Everything else is checked in every
+    call. Errors of the env itself, including ``sys.exit()``, are raised again as EnvError.
     ``step_counter`` counts every call of the env's ``step`` before it is made.
 
     Two values are corrected: a reward that is an array with one entry becomes a number, and the final observation of an
@@ -101,10 +101,6 @@ class AgentEnvGuard(Guard):
             if not isinstance(given.get(agent), Space):
                 got = describe(given[agent]) if agent in given else f"the agents {listed(given)}"
                 raise ValueError(f"{where}: expected a space for agent {agent!r}, got {got}. Add its space.")
-        if more := [agent for agent in given if agent not in self.possible_agents]:
-            remedy = "Add the agent to possible_agents, or remove its space."
-            known = listed(self.possible_agents)
-            raise ValueError(f"{where}: expected the possible_agents {known}, got one for {more[0]!r}, too. {remedy}")
         return {agent: given[agent] for agent in self.possible_agents}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
@@ -115,7 +111,6 @@ class AgentEnvGuard(Guard):
         if not obs:
             remedy = "Return the observations of the agents that act first."
             raise ValueError(f"{where}, obs: expected that of at least one agent, got none. {remedy}")
-        self._check_possible(where)
         for agent, info in infos.items():
             if "action_mask" in info and not may_have_mask(self.observation_spaces[agent]):
                 warn_of_mask(type(self.env).__name__, "infos", wrapper="rlmodule.agents.AgentMasksFromInfo")
@@ -149,7 +144,7 @@ class AgentEnvGuard(Guard):
 
     def _repeat(self, episode: Mapping[str, Any]) -> list[Any]:
         where = f"env {self.env_index}, in the episode that was open"
-        obs, _ = self.env.reset(seed=self._seed)
+        obs, _ = self.env.reset(seed=self.episode_seed)
         self._begin(obs)
         if "env_state" in episode:
             obs = self.env.set_episode_state(episode["env_state"])
@@ -186,12 +181,11 @@ class AgentEnvGuard(Guard):
         where = f"env {self.env_index}, step {self._steps}"
         obs, rewards, terminateds, truncateds, infos = self._checked(where, "step()", _STEP, result)
         if is_due(self._steps):
-            self._check_possible(where)
             self.check_last()
         for agent, reward in rewards.items():
-            if not (type(reward) in PLAIN and -LARGEST <= reward <= LARGEST):
+            if not (type(reward) in PLAIN and math.isfinite(reward)):
                 number = real_number(reward, place := f"{where}, rewards[{agent!r}]")
-                if not np.isfinite(number):
+                if not math.isfinite(number):
                     raise not_finite(place, number, ())
                 rewards = {**rewards, agent: number}  # a new dict, since the env may keep its own
         for agent in self._gone:
@@ -215,21 +209,13 @@ class AgentEnvGuard(Guard):
                 raise TypeError(f"{where}, {name}: expected a dict by agent, got {describe(part)}. Return one.")
             if not self._allowed[name].issuperset(part):
                 agent = next(agent for agent in part if agent not in self._allowed[name])
-                remedy = "Add it there, or return nothing for it."
+                remedy = "Name all agents that may ever be in play from the start, or return nothing for it."
                 raise unknown(f"{where}, {name}", "possible_agents", self.possible_agents, agent, remedy)
         for agent, info in result[-1].items():
             if type(info) is not dict:
                 check_info(where, info, f"infos[{agent!r}]")
         self._last = result[0], where
         return result
-
-    def _check_possible(self, where: str) -> None:
-        if (now := tuple(self.env.possible_agents)) != self.possible_agents:
-            raise ValueError(
-                f"{where}, possible_agents: expected the same as at the start, {listed(self.possible_agents)}, got "
-                f"{listed(now)}. Name all agents that may ever be in play from the start: those in the observations "
-                "may differ from step to step."
-            )
 
     def check_last(self) -> None:
         """Raise ValueError if the last observations are wrong, even if no check was due. Call it after code that used

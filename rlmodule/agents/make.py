@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import Any, TypeAlias
 
 from catalog.copies import mutable_copy
-from catalog_rl import closest
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.pettingzoo import adapted
-from rlmodule.envs.make import check_num_envs, install_remedy, name_of
+from rlmodule.envs.make import install_remedy, name_of
 from rlmodule.envs.pettingzoo import is_of_gymnasium, maker_of
 from rlmodule.envs.restarting import made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
@@ -40,20 +38,19 @@ def make_agent_envs(
     Args:
         source: See `AgentEnvSource`. It is called once per env, each time with a new deep copy of ``env_config``.
         env_config: Settings for the env.
-        num_envs: Number of envs.
+        num_envs: Number of envs, 1 or more.
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of the envs.
         like: Env whose agents and spaces all envs must have. None compares with the first env that is made.
         tries: Number of times to try to make each env, if making it raises.
 
     Raises:
-        ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
+        ValueError: If a name is invalid, if the agents or spaces of the envs differ, or if an env
             lacks the space of an agent.
         TypeError: If `source` made anything but a multi-agent env.
         ImportError: If the env needs a package that is not installed; names the command that installs it.
         RuntimeError: If making the env raised; the text has the type and message of that error.
     """
-    check_num_envs(num_envs)
     where = f"env {name_of(source)}"
     made, guards = list[Any](), list[AgentEnvGuard]()
     try:
@@ -111,8 +108,4 @@ def _unknown_name(name: str, where: str) -> ValueError:
         "Use an id of pettingzoo.make(), such as 'classic/rps-v2', or the path of a module with parallel_env() or "
         "env(), such as 'mpe2.simple_spread_v3'."
     )
-    hint = ""
-    if "/" in name:
-        zoo = import_module("pettingzoo")
-        hint = closest(name, {**zoo.parallel_registry, **zoo.aec_registry})
-    return ValueError(f"{where}: expected the name of an env of several agents, got an unknown one. {remedy}{hint}")
+    return ValueError(f"{where}: expected the name of an env of several agents, got an unknown one. {remedy}")

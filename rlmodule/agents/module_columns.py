@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
@@ -15,10 +14,7 @@ from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap, PolicyMappingFn
 from rlmodule.modules.rl_module import MultiRLModule
-from rlmodule.sampling.devices import check_acting
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
-
-_CPU = torch.device("cpu")
 
 
 class ModuleColumns(dict[str, AgentColumns]):
@@ -63,7 +59,7 @@ class ModuleColumns(dict[str, AgentColumns]):
         """Begin with the modules in ``module``. No agent is in play.
 
         Raises:
-            ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
+            ValueError: If an agent's spaces differ from those of its module.
         """
         self.module = module
         self.trained = trained
@@ -102,7 +98,6 @@ class ModuleColumns(dict[str, AgentColumns]):
         """Create the columns of the module ``module_id`` if any agent can be mapped to it. Raise ValueError if the
         spaces of such an agent differ from those of the module."""
         module = self.module[module_id]
-        check_acting(f"module {module_id!r}", module, _CPU)
         spaces = module.observation_space, module.action_space
         env = self._env
         fits = [(env.observation_spaces[agent], env.action_spaces[agent]) == spaces for agent in self._agents]

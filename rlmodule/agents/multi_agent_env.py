@@ -157,7 +157,6 @@ class AgentFieldWrapper(AgentEnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         obs, infos = self.env.reset(seed=seed, options=options)
-        self.possible_agents = self.env.possible_agents
         return self._added(obs, infos), infos
 
     def step(self, actions: dict[Any, Any]) -> Step:

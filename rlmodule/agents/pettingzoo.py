@@ -93,21 +93,12 @@ class ParallelAdapter(_Adapter):
     Infos that belong to no agent, such as ``infos["common"]``, are dropped.
 
     Raises:
-        TypeError: If `env` is an AEC env.
         ValueError: From ``reset`` and ``step``, if an agent has no observation, leaves ``env.agents`` without a flag,
             or stays there with a flag.
     """
 
-    def __init__(self, env: Any) -> None:
-        if "agent_iter" in dir(env):
-            got = f"an AEC env ({type(env).__name__}), whose agents act one after the other"
-            raise TypeError(f"ParallelAdapter: expected a parallel env, got {got}. Use AECAdapter.")
-        super().__init__(env)
-        self._live: list[AgentID] = []
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         obs, infos = self.env.reset(seed=seed, options=options)
-        self.possible_agents = tuple(self.env.possible_agents)
         self._live = list(self.env.agents)
         return self._of(self._live, obs), self._known(infos)
 
@@ -146,19 +137,11 @@ class AECAdapter(_Adapter):
     some envs (Shimmy's OpenSpiel games) still hold the rewards of the step before.
 
     Raises:
-        TypeError: If `env` is a parallel env.
         ValueError: From ``step``, if the env does not remove an agent that has ended and is stepped with None.
     """
 
-    def __init__(self, env: Any) -> None:
-        if "agent_iter" not in dir(env):
-            got = f"{type(env).__name__}. Use ParallelAdapter."
-            raise TypeError(f"AECAdapter: expected an AEC env, with agent_iter(), got {got}")
-        super().__init__(env)
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         self.env.reset(seed=seed, options=options)
-        self.possible_agents = tuple(self.env.possible_agents)
         first = self.env.agent_selection
         return {first: self.env.observe(first)}, self._known(self.env.infos)
 

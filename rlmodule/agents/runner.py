@@ -38,8 +38,6 @@ from rlmodule.sampling.random_streams import RandomStreams
 logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
-# Number of rows kept for an untrained module. No rollout has them, but its memory and the checks read the latest.
-_ROWS_KEPT = 64
 # The first episode of a restarted runner has this number, times the number of restarts.
 _EPISODES_OF_AN_INCARNATION = 2**32
 
@@ -148,11 +146,11 @@ class AgentRunner(BaseRunner):
         starts new episodes.
 
         Args:
-            module: The modules by id.
+            module: The modules by id, on the CPU.
             policy_map: Maps agents to modules; None uses ``policy_mapping_fn`` of the settings.
 
         Raises:
-            ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
+            ValueError: If an agent's spaces differ from those of its module.
         """
         self.module = module
         trained = {module_id for module_id in module if self._settings.is_trained(module_id)}
@@ -196,8 +194,8 @@ class AgentRunner(BaseRunner):
         for module_id in [*self._columns.keys() - set(self.module)]:
             if not self._columns[module_id].in_play.any():  # the last episode of a removed module has ended
                 del self._columns[module_id]
-        for module_id, columns in self._columns.items():
-            columns.begin(num_steps if module_id in self._columns.trained else min(num_steps, _ROWS_KEPT))
+        for columns in self._columns.values():
+            columns.begin(num_steps)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -206,12 +204,7 @@ class AgentRunner(BaseRunner):
             self._start(0, self._first_obs)
             self._first_obs = {}
         in_env = in_forward = 0.0
-        untrained = [module_id for module_id in self._columns if module_id not in self._columns.trained]
         for t in range(num_steps):
-            if t and t % _ROWS_KEPT == 0:
-                # Nobody reads old rows of modules that only act: begin again in the same memory.
-                for module_id in untrained:
-                    self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT))
             before = perf_counter()
             with self._inference_mode:
                 actions = self._act(explore, self._steps + t)
@@ -423,8 +416,8 @@ class AgentRunner(BaseRunner):
         return state
 
     def _episodes(self) -> Iterable[Mapping[str, Any]]:
-        for e, guard in enumerate(self._guards):
-            episode = guard.get_open_episode()
+        for e, env in enumerate(self.envs):
+            episode = env.get_open_episode()
             if e in self._first_obs:
                 del episode["obs"]  # no step was taken: it begins again when resumed
                 yield episode

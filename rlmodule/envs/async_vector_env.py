@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlmodule.envs.infos import own_value
 
@@ -16,15 +16,15 @@ class AsyncEnvs(AsyncVectorEnv):
 
     ``info`` has the same entries as that of :class:`SyncEnvs`: ``final_obs`` and ``final_info``, object arrays ``[N]``
     with the values that envs returned at the end of an episode, and None for envs whose episode continues. No info
-    that an env returns, under any key, can replace them.
+    that an env returns, under any key, can replace them. Each step overwrites the observations of the step before.
 
     Args:
         env_fns: Functions that make one env each.
-        kwargs: Arguments of AsyncVectorEnv.
     """
 
-    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], **kwargs: Any) -> None:
-        super().__init__([lambda env_fn=env_fn: _LastInfo(env_fn()) for env_fn in env_fns], **kwargs)
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
+        makers = [lambda env_fn=env_fn: _LastInfo(env_fn()) for env_fn in env_fns]
+        super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         # Gymnasium would merge the infos into arrays of the dtype and shape of the first env's. Thanks to `_LastInfo`,

@@ -5,7 +5,6 @@ Only functions that need a game import ale-py.
 """
 
 import importlib.util
-import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-
-from catalog_rl import closest
 
 NAMESPACE = "ALE/"
 """Prefix of the ids of Atari games."""
@@ -24,9 +21,6 @@ DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": Autor
 
 ENLARGED = 4
 """Factor by which rendered frames are enlarged in width and height."""
-
-# Arguments of ale-py's vector env that `env_config` cannot set. All envs step together, without `batch_size`.
-_OURS = ("self", "game", "num_envs", "batch_size")
 
 
 def is_atari(env: object) -> bool:
@@ -44,37 +38,14 @@ def importing_id(env: Any) -> Any:
 def current_id(env_id: str) -> str | None:
     """Return the current id for an old id of an Atari game, such as ``"ALE/Breakout-v5"`` for
     ``"BreakoutNoFrameskip-v4"``. Return None for any other id."""
-    old = re.fullmatch(r"(ale_py:)?([A-Z][A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]", env_id)
+    old = re.fullmatch(r"(?:ale_py:)?([A-Z][A-Za-z]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v[0-4]", env_id)
     if old is None:
         return None
-    module, game, ram, frames = old.groups()
-    spec, current = gym.registry.get(env_id.rpartition(":")[2]), f"{NAMESPACE}{game}-v5"
-    if spec is not None:  # a user's own env may have such a name
-        return current if str(spec.entry_point).startswith("ale_py") else None
-    if not (module or ram or frames) and importlib.util.find_spec("ale_py"):
-        importlib.import_module("ale_py")  # registers the games
-    return current if module or ram or frames or current in gym.registry else None
-
-
-def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for ale-py's vector env: ``env_config``, completed with :data:`DEFAULTS`.
-
-    Raises:
-        ValueError: If the vector env has no setting of a given name; names the closest one.
-    """
-    if importlib.util.find_spec("ale_py") is None:
-        return {**DEFAULTS, **env_config}  # making the env raises and names the missing package
-    from ale_py.vector_env import AtariVectorEnv
-
-    known = [name for name in inspect.signature(AtariVectorEnv.__init__).parameters if name not in _OURS]
-    for name in env_config:
-        if name not in known:
-            raise ValueError(
-                f"env_config of env {env_id!r}: expected settings of ale-py's AtariVectorEnv, got {name!r}. Use "
-                f"one of {', '.join(known)}.{closest(name, known)} gym_env_vectorize_mode='sync' makes games "
-                "without preprocessing, with the settings of gymnasium.make."
-            )
-    return {**DEFAULTS, **env_config}
+    if importlib.util.find_spec("ale_py"):
+        importlib.import_module("ale_py")  # registers the games, also under their old ids
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    is_game = spec is not None and str(spec.entry_point).startswith("ale_py")  # a user's own env may have such a name
+    return f"{NAMESPACE}{old[1]}-v5" if is_game else None
 
 
 class AtariGame(gym.Env):
@@ -87,9 +58,8 @@ class AtariGame(gym.Env):
 
     def __init__(self, env_id: str, env_config: Mapping[str, Any]) -> None:
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
-        config = dict(env_config)
-        self.render_mode = config.pop("render_mode", None)
-        settings = atari_settings(env_id, config)
+        settings = {**DEFAULTS, **env_config}
+        self.render_mode = settings.pop("render_mode", None)
         self._game = gym.make_vec(importing_id(env_id), 1, "vector_entry_point", **settings)
         self.observation_space, self.action_space = self._game.single_observation_space, self._game.single_action_space
         self._is_grey = settings.get("grayscale", True)

@@ -14,8 +14,6 @@ because `check_finite` finds them in whole fragments of collected data.
 import copy
 import functools
 import logging
-import operator
-import re
 import traceback
 from abc import abstractmethod
 from collections import deque
@@ -46,10 +44,6 @@ PLAIN = (float, int, np.float64, np.float32)
 # limits on error texts, which are sent to other processes and logged
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
 
-# how Python words a call of a method that lacks the argument
-_UNEXPECTED_BY_RESET = re.compile(r"(\S*\breset)\(\) got an unexpected keyword argument '(?:seed|options)'")
-
-
 # Number of steps of an env in which floats beyond their bounds are an error. Later, they may be due to the policy: some
 # policies fly LunarLander beyond its bounds.
 _STRICT = 20
@@ -60,7 +54,6 @@ _ROUNDING = 1e-5  # relative tolerance: float32 arithmetic may leave [-1, 1] by 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 BOOLS = (bool, np.bool_)
-LARGEST = float(np.finfo(np.float64).max)
 
 SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
@@ -87,13 +80,6 @@ class EnvError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EnvError, (str(self), self.place)
-
-
-def reset_remedy(message: str) -> str:
-    """Return what to append to the ``message`` of a TypeError to say how to correct a ``reset`` of the old gym's API,
-    which has no arguments ``seed`` or ``options``. Return an empty text for other messages."""
-    unexpected = _UNEXPECTED_BY_RESET.match(message)
-    return f". Define {unexpected[1]}(self, *, seed=None, options=None), as gymnasium.Env does" if unexpected else ""
 
 
 def is_due(call: int) -> bool:
@@ -125,7 +111,7 @@ class Guard:
         if seed is not None:
             self._first_seed, self._episode = seed, 0
         try:
-            return self.env.reset(seed=self._seed, options=options)
+            return self.env.reset(seed=self.episode_seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
 
@@ -139,13 +125,12 @@ class Guard:
             raise self._env_error(error, "step()", f"at its step {self._steps}", action) from error
 
     @property
-    def _seed(self) -> int | None:
-        """The seed of the episode."""
+    def episode_seed(self) -> int | None:
+        """The seed of the current episode."""
         if self._first_seed is None or not self._episode:
             return self._first_seed
-        # faster than SeedSequence(first_seed, spawn_key=(episode,)), which has the same entropy
-        words = [*(int(self._first_seed) >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)), self._episode]
-        return int(np.random.SeedSequence(np.array(words, np.uint32)).generate_state(1)[0] >> 1)
+        sequence = np.random.SeedSequence(int(self._first_seed), spawn_key=(self._episode,))
+        return int(sequence.generate_state(1)[0] >> 1)
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]], restarts: bool = False) -> tuple[Any, bool]:
         """Bring the env to the state in which an episode was saved: with ``set_episode_state(state)`` if the env has
@@ -208,9 +193,9 @@ class Guard:
         message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
         lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
-        cause = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
-        cause += reset_remedy(message)
+        seed = self.episode_seed
+        place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": seed}
+        cause = f"last seed {seed}" + (f", action {place['action']}" if call == "step()" else "")
         return EnvError(
             f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
             f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
@@ -302,7 +287,7 @@ class EnvGuard(Guard, gym.Wrapper):
         return episode | {"actions": to_send(leaves_along(self._actions))}
 
     def _repeat(self, episode: Mapping[str, Any]) -> Any:
-        obs, _ = self.env.reset(seed=self._seed)
+        obs, _ = self.env.reset(seed=self.episode_seed)
         if "env_state" in episode:
             for limit, elapsed in zip(self._time_limits(), episode.get("elapsed", ()), strict=True):
                 limit._elapsed_steps = elapsed
@@ -497,16 +482,11 @@ def real_number(reward: Any, where: str) -> Any:
 
     Raises:
         TypeError: If ``reward`` is not one real number.
-        ValueError: If it is an int too large to store as a float64.
     """
     number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
     if not isinstance(number, _NUMBERS):
         remedy = SEVERAL_AGENTS if isinstance(reward, dict) else "Return float(reward)."
         raise TypeError(f"{where}: expected one real number, got {describe(reward)}. {remedy}")
-    if isinstance(number, int) and abs(number) > LARGEST:  # NumPy cannot store it
-        raise ValueError(
-            f"{where}: expected one real number, at most {LARGEST:.1e}, got {describe(reward)}. Scale the reward down."
-        )
     return number
 
 
@@ -528,10 +508,9 @@ def check_finite(
     first_step: int,
     first_env_index: int = 0,
     places: np.ndarray | None = None,
-    space: spaces.Space | None = None,
 ) -> None:
-    """Raise ValueError with the env, step and leaf of the first number in rows of collected data that is NaN, infinite
-    or could not be stored, if any.
+    """Raise ValueError with the env, step and leaf of the first number in rows of collected data that is NaN or
+    infinite, if any.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
@@ -539,29 +518,20 @@ def check_finite(
         first_step: Number of the env step that returned row 0; 0 stands for the reset.
         first_env_index: Index of the env in column 0.
         places: Row and column ``[K, 2]`` of each of the ``K`` values.
-        space: Space of the values if they are observations.
     """
-    for path, number, index in wrong_numbers(values, space):
+    for path, number, index in wrong_numbers(values):
         row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
         raise not_finite(f"env {first_env_index + env}, step {first_step + row}, {name}{path}", number, inner)
 
 
-def wrong_numbers(values: Any, space: spaces.Space | None) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Yield the first wrong number of each leaf of ``values`` that has any: the path of the leaf as text, the number,
-    and its index. In floats, NaN and infinities are wrong. Where ``space`` has uint64, which is stored as int64,
-    negative numbers are."""
+def wrong_numbers(values: Any) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    """Yield the first NaN or infinity of each leaf of ``values`` that has any: the path of the leaf as text, the
+    number, and its index."""
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
         array = to_array(leaf)
-        right: Any = None
-        if array.dtype.kind == "f":
-            right = np.isfinite(array)
-        elif space is not None and array.dtype == np.int64:
-            in_env: Any = functools.reduce(operator.getitem, path, space)  # type: ignore[arg-type]
-            if in_env.dtype == np.uint64:
-                right = array >= 0
-        if right is not None and np.count_nonzero(right) < array.size:
-            index = tuple(int(i) for i in np.argwhere(~right)[0])
+        if array.dtype.kind == "f" and np.count_nonzero(is_finite := np.isfinite(array)) < array.size:
+            index = tuple(int(i) for i in np.argwhere(~is_finite)[0])
             yield "".join(f"[{key!r}]" for key in path), array[index], index
 
 
@@ -569,11 +539,6 @@ def not_finite(where: str, number: Any, index: Sequence[int]) -> ValueError:
     """Return the error for a wrong ``number`` of :func:`wrong_numbers`. ``where`` names the observation or reward, and
     ``index`` is the place of the number in it."""
     at = f" at index {tuple(index)}" if index else ""
-    if isinstance(number, np.integer):
-        return ValueError(
-            f"{where}: expected at most 2**63 - 1, since uint64 is stored as int64, got {number.view(np.uint64)}{at}. "
-            "Return such numbers as float64, or split them into two of uint32."
-        )
     scale = ""
     if np.isinf(number):
         scale = f"Floats are stored as float32, which ends at {np.finfo(np.float32).max:.1e}: scale such numbers down. "

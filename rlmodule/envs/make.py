@@ -4,17 +4,18 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
-from catalog_rl import closest, unknown
+from catalog_rl import closest
 from rlmodule.env_names import is_zoo_id, is_zoo_module
 from rlmodule.envs.async_vector_env import AsyncEnvs
-from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
+from rlmodule.envs.atari import DEFAULTS as ATARI_DEFAULTS
+from rlmodule.envs.atari import current_id, importing_id, is_atari
 from rlmodule.envs.batched import as_vector_env
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard
 from rlmodule.envs.restarting import TRIES, RestartingEnv, made_in_tries
@@ -31,9 +32,6 @@ VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
 # Maps a package to the extra of catalog-rl that installs it.
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
-
-# copy=False: the next step overwrites the observations, which a runner copies anyway
-_ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
 
 
 def make_vector_env(
@@ -57,7 +55,7 @@ def make_vector_env(
     Args:
         env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.
         env_config: Settings for the env.
-        num_envs: Number of envs; a ready vector env must have exactly this number.
+        num_envs: Number of envs, 1 or more; a ready vector env must have exactly this number.
         mode: "sync" steps the envs one after another in this process, "async" steps each in a separate process, and
             "vector_entry_point" uses the vectorised implementation registered with the id. None means
             "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
@@ -67,21 +65,18 @@ def make_vector_env(
             make an env.
 
     Raises:
-        ValueError: If the id, mode or number of envs is invalid; the mode does not fit `env`; the spaces of the envs
-            differ; or a ready vector env has a different number of envs, or ``restart`` is set for it.
+        ValueError: If the id is invalid; the mode does not fit `env`; the spaces of the envs differ; or a ready vector
+            env has a different number of envs, or ``restart`` is set for it.
         TypeError: If a factory returned anything but an env.
         ImportError: If the env needs a package that is not installed; names the command that installs it.
         RuntimeError: If making the env raised; the text has the type and message of that error.
     """
-    check_num_envs(num_envs)
     if mode is None:
         mode = "vector_entry_point" if is_atari(env) else "sync"
-    if mode not in (modes := get_args(VectorizeMode)):
-        raise unknown("mode", "modes", modes, mode, "Choose one of them.")
     if isinstance(env, str) and current_id(env):
         raise _unknown_id(env)
     if mode == "vector_entry_point" and is_atari(env):
-        env_config = atari_settings(str(env), env_config)
+        env_config = {**ATARI_DEFAULTS, **env_config}
     where, vectorize = f"env {name_of(env)}", mode == "vector_entry_point"
     # pass the id, not its spec: then Gymnasium warns of old versions
     make_first = functools.partial(_make, importing_id(env), env_config, num_envs, where, vectorize)
@@ -127,13 +122,6 @@ def make_vector_env(
     return _in_processes(env_fns, where) if mode == "async" else _in_turn(env_fns, where)
 
 
-def check_num_envs(num_envs: int) -> None:
-    """Raise ValueError unless ``num_envs`` is a positive int."""
-    if type(num_envs) is not int or num_envs < 1:
-        remedy = "Set num_envs_per_env_runner to 1 or more."
-        raise ValueError(f"num_envs: expected a positive int, got {num_envs!r}. {remedy}")
-
-
 def name_of(env: EnvSource) -> str:
     """Return the name of an env's id, class or factory, for error texts."""
     # ids, partials and callable objects have no __qualname__
@@ -151,7 +139,7 @@ def _make(
     try:
         if isinstance(source, str | EnvSpec):
             if vectorize:
-                remedy = f"If the id has no vector class, leave gym_env_vectorize_mode out. {remedy}"
+                remedy = f"{remedy} If the id has no vector class, or for a game as it is, set another mode."
                 return gym.make_vec(source, num_envs, "vector_entry_point", **config)
             return gym.make(source, disable_env_checker=True, **config)  # EnvGuard checks more
         remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
@@ -161,7 +149,11 @@ def _make(
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ImportError(f"{where}: expected its packages, got {error}. {install_remedy(error)}") from error
     except Exception as error:
-        if isinstance(source, str) and isinstance(error, gym.error.Error) and _id(source) not in gym.registry:
+        if (
+            isinstance(source, str)
+            and isinstance(error, gym.error.Error)
+            and source.rpartition(":")[2] not in gym.registry
+        ):
             raise _unknown_id(source.removeprefix("ale_py:")) from None
         raise RuntimeError(
             f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.')}. {remedy}"
@@ -208,10 +200,6 @@ def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode
         )
     for name in ("single_observation_space", "single_action_space", "observation_space"):
         _space_of(made, name, where)
-    if "num_envs" not in dir(made):
-        raise ValueError(
-            f"{where}, num_envs: expected an int, got a VectorEnv without it. Set self.num_envs in __init__."
-        )
     if made.observation_space == made.single_observation_space:
         raise ValueError(
             f"{where}, observation_space: expected a space of all {made.num_envs} envs, got that of one. Set it to "
@@ -239,7 +227,7 @@ def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
 
 def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs:
     try:
-        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
+        made = in_lasting_thread(lambda: AsyncEnvs(env_fns))
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             f"{where}: expected a process for each env, got one that ended ({type(error).__name__}). "
@@ -284,11 +272,6 @@ def spec_to_send(env: EnvSource) -> EnvSpec | None:
     return max(known, key=lambda spec: spec.version or 0)
 
 
-def _id(env_id: str) -> str:
-    """Return ``env_id`` without the prefix that names a Python module."""
-    return env_id.rpartition(":")[2]
-
-
 def _unknown_id(env_id: str) -> ValueError:
     if current := current_id(env_id):
         return ValueError(
@@ -297,7 +280,7 @@ def _unknown_id(env_id: str) -> ValueError:
         )
     if is_zoo_id(env_id) or is_zoo_module(env_id):
         return ValueError(f"env {env_id!r}: expected an id of Gymnasium's, got one of PettingZoo's. {SEVERAL_AGENTS}")
-    name = _id(env_id)
+    name = env_id.rpartition(":")[2]  # without the module
     return ValueError(
         f"env {env_id!r}: expected a registered id, got an unknown one. Register it with gymnasium.register(), name "
         f"its module as in 'my_package:{name}', or pass the class or the function that makes it (the names of RLlib's "

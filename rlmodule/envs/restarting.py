@@ -41,7 +41,8 @@ def _wait(failures: int) -> None:
 
 
 class Restarts:
-    """Replaces a guarded env that has raised with a new one, at the next reset.
+    """Replaces a guarded env that has raised with a new one, at the next reset. The seed of the new env derives from
+    that of the episode that failed, so that no episode is repeated.
 
     Args:
         guard: The first env, in its guard.
@@ -56,8 +57,6 @@ class Restarts:
 
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
         self.env, self._make = guard, make
-        self._seed: int | None = None
-        self._num_made = 0  # new envs since the reset with that seed
         self._failures = 0  # in a row
         self.has_stepped = self._failed = False
 
@@ -67,31 +66,23 @@ class Restarts:
         Raises:
             EnvError: If :data:`TRIES` envs in a row fail before their first step.
         """
-        if seed is not None:
-            self._seed, self._num_made = seed, 0
         while True:
             try:
                 if self._failed:
-                    seed = self._restart()
+                    new_seed = self._restart()
+                    seed = new_seed if seed is None else seed
                 return self.env.reset(seed=seed, options=options)
             except RuntimeError as error:  # from the env, or from making one; both texts name the cause
                 self.note_failure(error)
-
-    def get_open_episode(self) -> dict[str, Any]:
-        """Return the guard's open episode with an added entry ``restarts``: the last seed that :meth:`reset` got and
-        the number of envs made since. The seed of the next replacement derives from both."""
-        return self.env.get_open_episode() | {"restarts": [self._seed, self._num_made]}
+                seed = None
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
         """Return the result of the guard's :meth:`Guard.continue_episode`. If the env raises, log a warning, and begin
-        a new episode in a new env. The seeds of replacement envs derive from ``restarts`` in the saved episode of this
-        env, or from the episode's ``seed`` if it has no ``restarts``.
+        a new episode in a new env.
 
         Raises:
             EnvError: If :data:`TRIES` envs in a row fail before their first step.
         """
-        episode = episodes[self.env.env_index]
-        self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
         try:
             if self._failed:
                 self._restart()
@@ -120,18 +111,17 @@ class Restarts:
         if self._failures:
             _wait(self._failures)
         close_in_time(self.env, f"env {self.env.env_index}")
+        seed = self.env.episode_seed
         self.env, self._failed = self._make(), False
-        self._num_made += 1
-        return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)
+        return None if seed is None else int_seed(seed, "mended_env")
 
 
 class RestartingEnv(Restarts, gym.Wrapper):
     """Replaces a guarded env with a new one when it raises.
 
     If the env raises in a step, ``step`` returns None as the observation, a reward of 0, ``truncated=True``, and an
-    info with the text of the error under the key :data:`FAULT`. The next reset makes the new env. Its seed derives from
-    the last seed passed to ``reset``, so that no episode is repeated. Errors that the guard itself raises are not
-    caught, because a new env would return the same wrong values.
+    info with the text of the error under the key :data:`FAULT`. The next reset makes the new env. Errors that the guard
+    itself raises are not caught, because a new env would return the same wrong values.
 
     Args:
         guard: The first env.

@@ -7,26 +7,20 @@ import tree
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from rlmodule.envs.checks import describe, reset_remedy
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.envs.checks import describe
 
 
 def tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
     """Return the device of the tensors that ``env.reset(seed=seed)`` returns, or None if it returns arrays.
 
     Raises:
-        TypeError: If ``reset`` lacks the argument ``seed``, or returns no tuple of two.
+        TypeError: If ``reset`` returns no tuple of two.
         ValueError: If the env returns both arrays and tensors, or returns tensors and has no autoreset.
     """
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
         return None
     name = type(env.unwrapped).__name__
-    try:
-        result = env.reset(seed=seed)
-    except TypeError as error:
-        if not (remedy := reset_remedy(str(error))):
-            raise
-        raise TypeError(f"{name}.reset(): expected the arguments seed and options, got {error}{remedy}.") from error
+    result = env.reset(seed=seed)
     if not isinstance(result, tuple) or len(result) != 2:
         remedy = "Return obs, {} from reset(); see gymnasium.vector.VectorEnv.reset."
         raise TypeError(f"{name}.reset(): expected a tuple (obs, info), got {describe(result)}. {remedy}")
@@ -52,14 +46,3 @@ def check_device(where: str, value: Any, device: torch.device) -> None:
                 f"{where}: expected tensors on {device} alone, got {got}. Make all observations, "
                 "rewards and flags tensors there, or all of them arrays."
             )
-
-
-def check_acting(name: str, module: RLModule, device: torch.device) -> None:
-    """Raise ValueError unless all tensors of ``module`` are on ``device``, the device of the envs. The error text calls
-    the module ``name``."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    if others := [f"{tensor} on {x.device}" for tensor, x in tensors if x.device != device]:
-        raise ValueError(
-            f"{name} that acts: expected its tensors on {device}, as those of the env, got {others[0]}. Move a copy "
-            "there: copy.deepcopy(module).to(runner.device)."
-        )

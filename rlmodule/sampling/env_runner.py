@@ -40,7 +40,7 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.accounts import BaseRunner, EpisodeStats, own_gradients
-from rlmodule.sampling.devices import check_acting, check_device, tensors_on
+from rlmodule.sampling.devices import check_device, tensors_on
 from rlmodule.sampling.open_episodes import describe_row, join_rows
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
@@ -130,7 +130,7 @@ class EnvRunner(BaseRunner):
         self.action_space = self.env.single_action_space
         tensors_on = self._tensors_on
         self._has_tensors = tensors_on is not None
-        self._counts_resets = self._has_tensors and self._mode is AutoresetMode.NEXT_STEP
+        self._counts_resets = self._mode is AutoresetMode.NEXT_STEP
         self.device = tensors_on or torch.device("cpu")
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
@@ -166,12 +166,7 @@ class EnvRunner(BaseRunner):
         self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
 
     def set_module(self, module: RLModule) -> None:
-        """Act with ``module`` from now on, and put it into eval mode.
-
-        Raises:
-            ValueError: If ``module`` is not on the runner's device.
-        """
-        check_acting(type(module).__name__, module, self.device)
+        """Act with ``module``, which is on the runner's device, from now on, and put it into eval mode."""
         self.module = module.eval()
         converter = module.action_converter
         self._convert = None if converter.is_identity else converter.forward
@@ -246,7 +241,7 @@ class EnvRunner(BaseRunner):
         for t in range(num_steps):
             before = perf_counter()
             with inference_mode:
-                if noisy is not None and data.num_acting(t):
+                if noisy is not None:
                     noisy.resample_noise(self._streams.generator)
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)
@@ -255,7 +250,7 @@ class EnvRunner(BaseRunner):
             sent = data.write_action(t, action, fitted)
             data.dist_inputs.append(logits)
             if counter is not None:
-                counter[0] += data.num_acting(t)
+                counter[0] += self.num_envs
             decided = perf_counter()
             obs, rewards, terminateds, truncateds, info = env.step(sent)
             stepped = perf_counter()
@@ -391,13 +386,12 @@ class EnvRunner(BaseRunner):
             return entry_of(data.columns[Columns.OBS], final_index.unbind(1))
         final_obs = data.finals(found, final_index)
         if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
-            obs, space = self.module.env_part(final_obs), self.module.observation_space
-            check_finite(obs, "obs", self._steps + 1, self._first, found, space)
+            check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_obs
 
     def _uncount_resets(self, num_steps: int) -> None:
-        """Subtract the rows in which an env only reset from the step counter. For an env of tensors, the counter
-        includes these rows at first, because excluding them would mean waiting for the device."""
+        """Subtract the rows in which an env only reset from the step counter. It includes them at first, because to
+        find them in each step would mean waiting for the device of an env of tensors."""
         self.step_counter.cell[0] -= int(self._data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ class RandomStreams:
         generator = saved[self._envs[0]].get("generator", {"draws": self._kind})
         if generator["draws"] != self._kind:
             raise ValueError(
-                f"state of an env runner: expected one for {_named(self._kind)}, got one for "
-                f"{_named(generator['draws'])}. Resume with the env on the device that it was on."
+                f"state of an env runner: expected random numbers for {self._kind!r}, got those for "
+                f"{generator['draws']!r}. Resume with the env on the device that it was on."
             )
         self._incarnation = last_incarnation(saved.values())
         self._resets = max(of_env.get("resets", 0) for of_env in saved.values())
@@ -113,10 +113,6 @@ class RandomStreams:
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
     """Return the highest incarnation among the states of ``envs``, each from :meth:`RandomStreams.get_state`."""
     return max((of_env.get("incarnation", 0) for of_env in envs), default=0)
-
-
-def _named(kind: str) -> str:
-    return "arrays" if kind == "arrays" else f"tensors of a {kind} device"
 
 
 class ActionNoise:

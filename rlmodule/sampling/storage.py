@@ -205,12 +205,6 @@ class RolloutStorage:
         # the reset is part of the step that ends the episode, or is the step after it
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
-    def num_acting(self, t: int) -> int:
-        """Return the number of envs that step in row ``t`` and do not only reset. In a :class:`TensorStorage`, the
-        number includes envs that only reset, and ``EnvRunner._uncount_resets`` subtracts them later."""
-        resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
-        return len(self.starts[t]) - resting
-
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -239,8 +233,7 @@ class RolloutStorage:
         """Raise as :meth:`settle` does if a filled row, or the observation after the last filled row, has a wrong
         value. Change nothing. Arguments as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
-        obs, space = entry_of(self.env_obs, slice(self.filled + 1)), self.module.observation_space
-        check_finite(obs, "obs", first_step, first_env, space=space)
+        check_finite(entry_of(self.env_obs, slice(self.filled + 1)), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
         if (mask := self.module.action_mask) is None:
             return
@@ -342,9 +335,6 @@ class TensorStorage(RolloutStorage):
             info: Any = tree.map_structure(_as_array, self.infos[row])
             infos += last_infos(info, ended[row], self.mode is AutoresetMode.SAME_STEP)
         return {"episode_infos": infos} if infos else {}
-
-    def num_acting(self, t: int) -> int:
-        return len(self.starts[t])
 
     def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # The GPU computes whether anything is wrong; a single copy brings this and the rewards and flags to the CPU.

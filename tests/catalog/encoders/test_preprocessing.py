@@ -144,6 +144,13 @@ def test_what_is_empty_is_refused_by_its_path(space: spaces.Space, path: str) ->
         vector_width(space, "obs")
 
 
+def test_integers_that_int64_cannot_hold_are_refused_by_their_path() -> None:
+    fits, exceeds = (spaces.Box(0, high, (2,), np.uint64) for high in (2**63 - 1, 2**63))
+    assert vector_width(spaces.Dict(x=fits)) == 2
+    with pytest.raises(ValueError, match=r"^obs\['x'\]: expected uint64 below 2\*\*63, .* Give the Box that upper"):
+        vector_width(spaces.Dict(x=exceeds), "obs")
+
+
 def test_bytes_are_those_from_0_to_255() -> None:
     assert is_byte_box(spaces.Box(0, 255, (2, 2), np.uint8))
     assert not is_byte_box(spaces.Box(0, 255, (2, 2), np.int32))

@@ -411,7 +411,7 @@ def test_modules_that_are_not_trained_act_and_have_no_rollout() -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"module_class": SeesPast, "use_lstm": True, "max_seq_len": 5}])
-def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[str, Any]) -> None:
+def test_modules_that_are_not_trained_act_the_same(kind: dict[str, Any]) -> None:
     """On random schedules of starts, pauses and ends, the envs get the same actions whether "q" is trained or not."""
 
     class OneTrained(Settings):
@@ -433,7 +433,6 @@ def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[
         runner.set_module(modules, PolicyMap(runner.agents, ["p", "q"], {"a": "p", "b": "q", "c": "q"}))
         sampled.append([runner.sample(num) for num in (3, 200, 129)])
         calls.append([env.calls for env in envs])
-        assert (len(runner._columns["q"]._rows[Columns.REWARDS]) < 100) == (settings is OneTrained)
     assert calls[0] == calls[1]
     for expected, got in zip(*sampled, strict=True):
         assert differences(got["p"].columns, expected["p"].columns) == []

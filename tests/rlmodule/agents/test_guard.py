@@ -49,20 +49,15 @@ STEP = [
     (
         changed(0, d=np.zeros(3)),
         ValueError,
-        r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Add",
+        r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Name all agents",
     ),
-    (changed(1, d=1.0), ValueError, r"rewards: expected one of the possible_agents .*, got 'd'\. Add it there"),
+    (changed(1, d=1.0), ValueError, r"rewards: expected one of the possible_agents .*, got 'd'\. Name all"),
     (changed(2, __all=True), ValueError, r"terminateds: expected one of the possible_agents .*, got '__all'"),
     (changed(4, __all__={}), ValueError, r"infos: expected one of the possible_agents .*, got '__all__'"),
     (changed(0, a=np.zeros(2, np.float32)), ValueError, rf"obs\['a'\]: expected {SPACE}, got shape \(2,\)"),
     (changed(0, b=np.full(3, -9, np.float32)), ValueError, r"obs\['b'\]: expected values in \[-1\.0, .*\], got -9\.0"),
     (changed(1, b=float("nan")), ValueError, r"rewards\['b'\]: expected finite numbers, got nan\. Look for"),
     (changed(1, b=np.float16("inf")), ValueError, r"rewards\['b'\]: expected finite numbers, got inf\. Floats"),
-    (
-        changed(1, b=10**400),
-        ValueError,
-        r"rewards\['b'\]: expected one real number, at most .*\. Scale the reward down",
-    ),
     (changed(1, b="1"), TypeError, r"rewards\['b'\]: expected one real number, got str '1'\. Return float\(reward\)"),
     (changed(2, b=1), TypeError, r"terminateds\['b'\]: expected a bool, got int 1\. Return bool\(terminateds\['b'\]\)"),
     (changed(3, __all__=None), TypeError, r"truncateds\['__all__'\]: expected a bool, got NoneType None"),
@@ -143,7 +138,7 @@ RESET = [
         ValueError,
         r"obs: expected that of at least one agent, got none\. Return the observations of the agents",
     ),
-    (({"d": 1}, {}), ValueError, r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Add it there"),
+    (({"d": 1}, {}), ValueError, r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Name all"),
     (({"a": np.zeros(3)}, None), TypeError, r"infos: expected a dict by agent, got NoneType None"),
     (({"a": np.zeros(3)}, {"a": 1}), TypeError, r"infos\['a'\]: expected a dict, got int 1"),
     (({"a": np.zeros(2)}, {}), ValueError, rf"obs\['a'\]: expected {SPACE}, got shape \(2,\)"),
@@ -180,11 +175,6 @@ INIT = [
         r", observation_spaces: expected a space for agent 'c', got the agents \['a', 'b'\]\. Add its space",
     ),
     ({"action_spaces": dict.fromkeys("abc")}, ValueError, r", action_spaces: expected a space for agent 'a', got None"),
-    (
-        {"action_spaces": dict.fromkeys("abcd", BOX)},
-        ValueError,
-        r", action_spaces: expected the possible_agents \['a', 'b', 'c'\], got one for 'd', too\. Add the agent",
-    ),
 ]
 
 
@@ -230,19 +220,6 @@ def test_an_agent_that_waits_may_not_act_nor_anybody_after_the_end() -> None:
     guard.step({"a": 0})
     with pytest.raises(ValueError, match=r"actions: expected reset\(\), got step\(\)"):
         guard.step({})
-
-
-@pytest.mark.parametrize("at", ["step 1", "reset after step 1"])
-def test_possible_agents_may_not_change(at: str) -> None:
-    env = ScriptedEnv([[ACTS, END]])
-    guard = AgentEnvGuard(env)
-    guard.reset()
-    text = rf"^env 0, {at}, possible_agents: expected the same as at the start, \['a', 'b', 'c'\], got \['a', 'b'\]"
-    if at != "step 1":
-        guard.step({"a": 0, "b": 0})
-    env.possible_agents = ["a", "b"]
-    with pytest.raises(ValueError, match=text):
-        guard.step({"a": 0, "b": 0}) if at == "step 1" else guard.reset()
 
 
 class WrongFrom(ScriptedEnv):

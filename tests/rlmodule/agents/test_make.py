@@ -146,7 +146,7 @@ REFUSED = [
     (LikeRLlib, TypeError, r"got an env of one agent \(LikeRLlib\)\. Derive its class from rlmodule\.agents"),
     (lambda _: None, TypeError, "expected an env of several agents, got None. Return a MultiAgentEnv, or a parallel"),
     (lambda _: {}, TypeError, "expected an env of several agents, got an object of builtins.dict. Return a Multi"),
-    ("classic/conect_four-v3", ValueError, "got an unknown one. Use an id .* Did you mean 'classic/connect_four-v3'?"),
+    ("classic/conect_four-v3", ValueError, "got an unknown one. Use an id of pettingzoo.make"),
     (
         "classic/rps-v9",
         ValueError,
@@ -186,11 +186,6 @@ def test_what_makes_no_env_of_several_agents(
     monkeypatch.setitem(sys.modules, "pymunk", None)  # as if it were not installed
     with pytest.raises(kind, match=text):
         make_agent_envs(source, {"unknown": 1} if source == "classic/rps-v2" else {}, 1)
-
-
-def test_the_number_of_envs_is_positive() -> None:
-    with pytest.raises(ValueError, match=r"^num_envs: expected a positive int, got 0"):
-        make_agent_envs(CartPoles, {}, 0)
 
 
 @pytest.mark.parametrize(

@@ -424,17 +424,6 @@ def test_an_aec_env_has_to_remove_the_dead() -> None:
         env.step({"b": 0})
 
 
-def test_an_env_given_to_the_other_adapter_is_refused() -> None:
-    with pytest.raises(
-        TypeError, match=r"^ParallelAdapter: expected a parallel env, got an AEC env \(Relay\).* AECAdapter"
-    ):
-        ParallelAdapter(Relay())
-    with pytest.raises(
-        TypeError, match=r"^AECAdapter: expected an AEC env, with agent_iter\(\), got Lives\. Use Paralle"
-    ):
-        AECAdapter(Lives())
-
-
 def test_an_env_has_to_name_its_agents_and_their_spaces() -> None:
     class Nameless(ParallelEnv[str, Any, Any]):
         pass
@@ -450,12 +439,3 @@ def test_an_env_has_to_name_its_agents_and_their_spaces() -> None:
     )
     with pytest.raises(ValueError, match=text):
         adapted(Spaceless())
-
-
-def test_changed_possible_agents_are_noticed() -> None:
-    env = Lives()
-    guard = AgentEnvGuard(adapted(env))
-    guard.reset()
-    env.possible_agents = ["a", "b"]
-    with pytest.raises(ValueError, match="possible_agents: expected the same as at the start"):
-        guard.reset()

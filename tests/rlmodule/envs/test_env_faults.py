@@ -1,5 +1,6 @@
 """Envs that raise, end and hang: what is lost is counted, what is reported names the place, and the rest goes on."""
 
+import functools
 import itertools
 import os
 import pickle
@@ -342,7 +343,7 @@ def test_an_env_that_raises_while_its_episode_is_continued_is_restarted_and_the_
     assert torch.equal(rollout[Columns.OBS][0, [0, 2, 3]], last[[0, 2, 3]])
     assert num_lives(folder) == N + 1 + (mode == "async")
     seed = int_seed(1, "env", 1, 0)
-    assert [int_seed(seed, "mended_env", 1)] in seeds_of_lives(folder)
+    assert [int_seed(seed, "mended_env")] in seeds_of_lives(folder)
     if mode == "sync":  # processes log on their own
         assert "env 1 raised" in caplog.text
         assert "It is restarted, and a new episode begins." in caplog.text
@@ -821,10 +822,10 @@ def test_an_env_of_a_script_is_made_anew_in_a_process_that_was_spawned(
     folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gym.register("OfAScript-v0", FaultEnv)
-    lives = []
+    lives, init = [], AsyncVectorEnv.__init__
     try:
         for context in ("fork", "spawn"):  # the latter as on macOS
-            monkeypatch.setitem(make._ASYNC_KWARGS, "context", context)
+            monkeypatch.setattr(AsyncVectorEnv, "__init__", functools.partialmethod(init, context=context))
             folder = next(folders)
             env = make.make_vector_env(
                 "OfAScript-v0", {"folder": str(folder), "steps": {ANY: {3: "plain"}}}, 1, "async", restart=True

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from catalog.copies import frozen_copy
 from rlmodule.envs import checks, vector_guard
-from rlmodule.envs.checks import EnvError, EnvGuard, check_finite, check_member, is_due
+from rlmodule.envs.checks import EnvGuard, check_finite, check_member, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.vector_guard import VectorGuard
 
@@ -223,12 +223,6 @@ class SpacelessVector(VectorEnv):
         self.num_envs = num_envs
 
 
-class Uncounted(SpacelessVector):
-    def __init__(self, num_envs: int) -> None:
-        self.single_observation_space = self.observation_space = BOX
-        self.single_action_space = spaces.Discrete(2)
-
-
 def wrapped(env: gym.Env) -> gym.Env:
     return gym.wrappers.TimeLimit(env, 5)
 
@@ -245,17 +239,6 @@ def second_without_spaces() -> Callable[..., gym.Env]:
         ("CartPole-v77", {}, 2, "sync", ValueError, ["registered id", "CartPole-v1"]),
         ("gymnasium:CartPol-v1", {}, 2, "sync", ValueError, ["Did you mean 'CartPole-v1'?"]),
         ("no_such_module_at_all:Env-v0", {}, 2, "sync", ImportError, ["no_such_module_at_all", "Install"]),
-        ("CartPole-v1", {}, 0, "sync", ValueError, ["num_envs: expected a positive int, got 0", "num_envs_per_env"]),
-        ("CartPole-v1", {}, -1, "sync", ValueError, ["num_envs: expected a positive int, got -1"]),
-        ("CartPole-v1", {}, True, "sync", ValueError, ["num_envs: expected a positive int, got True"]),
-        (
-            "CartPole-v1",
-            {},
-            2,
-            "asinc",
-            ValueError,
-            ["mode: expected one of the modes ['sync', ", " Did you mean 'async'?"],
-        ),
         ("CartPole-v1", {"num_envs": 4}, 2, "sync", RuntimeError, ["'num_envs'", "env_config"]),
         ("CartPole-v1", {"colour": 4}, 2, "sync", RuntimeError, ["TypeError", "colour", "env_config"]),
         ("RlmoduleSingle-v0", {}, 2, "vector_entry_point", RuntimeError, ["vector entry point"]),
@@ -280,7 +263,6 @@ def second_without_spaces() -> Callable[..., gym.Env]:
         ),
         (second_without_spaces(), {}, 2, "sync", ValueError, ["env 1, observation_space: expected a space"]),
         (SpacelessVector, {}, 2, "sync", ValueError, ["SpacelessVector, single_observation_space: expected a space"]),
-        (Uncounted, {}, 2, "sync", ValueError, ["Uncounted, num_envs: expected", "Set self.num_envs"]),
         (lambda config: ToyVector(3), {}, 2, "sync", ValueError, ["3", "Set num_envs_per_env_runner=3"]),
         (
             lambda config: ToyVector(2),
@@ -523,43 +505,6 @@ def test_an_error_in_reset_is_named_and_an_interrupt_let_through() -> None:
     Bad.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         guard.reset()
-
-
-class OldReset(Toy):
-    def reset(self) -> Any:  # type: ignore[override]
-        return super().reset()
-
-
-class SeedOnly(Toy):
-    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
-        return super().reset(seed=seed)
-
-
-@pytest.mark.parametrize(
-    ("make", "method"),
-    [
-        (OldReset, "OldReset.reset"),
-        (SeedOnly, "SeedOnly.reset"),
-        (lambda: wrapped(OldReset()), "OldReset.reset"),
-    ],
-)
-def test_a_reset_without_seed_or_options_is_named_with_the_arguments_it_needs(make: Any, method: str) -> None:
-    with pytest.raises(
-        EnvError, match=rf"env 3 raised TypeError in reset.*Define {method}\(self, \*, seed=None, options=None"
-    ):
-        EnvGuard(make(), 3).reset(seed=1)
-
-
-def test_another_wrong_argument_of_a_reset_is_the_env_s_own() -> None:
-    class Wrong(Toy):
-        def reset(self, **given: Any) -> Any:
-            return self.begin(level=1)  # type: ignore[call-arg]
-
-        def begin(self) -> None: ...
-
-    with pytest.raises(EnvError, match="unexpected keyword argument 'level'") as caught:
-        EnvGuard(Wrong(), 3).reset(seed=1)
-    assert "Define" not in str(caught.value)
 
 
 GOOD_REWARDS = [1, 1.5, True, np.float32(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1.0]), torch.ones(1)]

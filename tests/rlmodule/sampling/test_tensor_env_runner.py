@@ -285,14 +285,12 @@ def test_the_state_of_another_kind_of_runner_is_refused() -> None:
     runner = tensor_runner(cartpoles())
     state = runner.get_state()
     state["0"]["generator"]["draws"] = "cuda"
-    with pytest.raises(
-        ValueError, match="expected one for tensors of a cpu device, got one for tensors of a cuda device"
-    ):
+    with pytest.raises(ValueError, match=r"expected random numbers for 'cpu', got those for 'cuda'\. Resume with"):
         runner.set_state(state)
     arrays = EnvRunner(Settings(), run_seed=1)
-    with pytest.raises(ValueError, match="got one for arrays"):
+    with pytest.raises(ValueError, match=r"got those for .arrays.\."):
         runner.set_state(arrays.get_state())
-    with pytest.raises(ValueError, match="expected one for arrays, got one for tensors of a cpu device"):
+    with pytest.raises(ValueError, match=r"for .arrays., got those for .cpu.\."):
         arrays.set_state(runner.get_state())
 
 
@@ -474,13 +472,6 @@ def test_arrays_among_tensors_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"ArrayRewards\.step\(\): expected tensors on cpu alone, got a ndarray"):
         tensor_runner(lambda config: ArrayRewards(3)).sample(2)
-
-
-def test_a_module_elsewhere_is_refused() -> None:
-    runner = tensor_runner(cartpoles())
-    module = Small(observation_space=runner.observation_space, action_space=runner.action_space).to("meta")
-    with pytest.raises(ValueError, match=r"Small that acts: expected its tensors on cpu.*got \S+ on meta"):
-        runner.set_module(module)
 
 
 def test_final_observations_that_are_missing_are_missed() -> None:
