@@ -239,13 +239,16 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
     """Return the full path of ``metric``, which may be only its last parts; None chooses as :func:`plot_runs` says.
 
     Raises:
-        ValueError: If no metric, or more than one, matches.
+        ValueError: If no metric, or more than one, matches, or it is None and no episode has ended.
     """
     if metric is None:
         trained = all(TRAINING_RETURN in group.metrics for group in groups)
         # one evaluation per seed, as after every run from the shell, is a dot and not a curve
         evaluated = all(group.metrics[EVALUATION_RETURN] > len(group.rows) for group in groups)
         metric = EVALUATION_RETURN if evaluated or not trained else TRAINING_RETURN
+        if not any(metric in group.metrics for group in groups):
+            paths = ", ".join(str(group.path) for group in groups)
+            raise ValueError(f"{paths}: expected an episode that ended, got none. Train longer, or choose a metric.")
     known = {name: None for group in groups for name in group.metrics}
     matches = [metric] if metric in known else [name for name in known if name.endswith(f"/{metric}")]
     if len(matches) != 1:

@@ -408,6 +408,12 @@ def test_a_run_that_lacks_the_metric_is_named(tmp_path: Path, out: Path) -> None
         plot_runs([one, two], out, metric="kl")
 
 
+def test_runs_in_which_no_episode_has_ended_are_named(tmp_path: Path, out: Path) -> None:
+    runs = [write_run(tmp_path / name, [(100, 1)], "learners/default_policy/entropy") for name in ("one", "two")]
+    with pytest.raises(ValueError, match=r"one, \S*two: expected an episode that ended, got none\. Train longer, or"):
+        plot_runs(runs, out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
