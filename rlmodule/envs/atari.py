@@ -4,7 +4,6 @@ threads.
 Only functions that need a game import ale-py.
 """
 
-import importlib.util
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -38,13 +37,12 @@ def importing_id(env: Any) -> Any:
 def current_id(env_id: str) -> str | None:
     """Return the current id for an old id of an Atari game, such as ``"ALE/Breakout-v5"`` for
     ``"BreakoutNoFrameskip-v4"``. Return None for any other id."""
-    old = re.fullmatch(r"(?:ale_py:)?([A-Z][A-Za-z]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v[0-4]", env_id)
+    old = re.fullmatch(r"(?:ale_py:)?([A-Z][A-Za-z]+?)(-ram|NoFrameskip|Deterministic)*-v[0-4]", env_id)
     if old is None:
         return None
-    if importlib.util.find_spec("ale_py"):
-        importlib.import_module("ale_py")  # registers the games, also under their old ids
     spec = gym.registry.get(env_id.rpartition(":")[2])
-    is_game = spec is not None and str(spec.entry_point).startswith("ale_py")  # a user's own env may have such a name
+    # a user's own env may have such a name
+    is_game = old[2] if spec is None else str(spec.entry_point).startswith("ale_py")
     return f"{NAMESPACE}{old[1]}-v5" if is_game else None
 
 
