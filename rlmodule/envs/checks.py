@@ -196,6 +196,8 @@ class Guard:
         seed = self.episode_seed
         place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": seed}
         cause = f"last seed {seed}" + (f", action {place['action']}" if call == "step()" else "")
+        if "reset() got an unexpected keyword argument 'seed'" in message:
+            cause += ". Define reset(self, *, seed=None, options=None), as gymnasium.Env does"
         return EnvError(
             f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
             f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),

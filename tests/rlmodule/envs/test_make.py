@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from catalog.copies import frozen_copy
 from rlmodule.envs import checks, vector_guard
-from rlmodule.envs.checks import EnvGuard, check_finite, check_member, is_due
+from rlmodule.envs.checks import EnvError, EnvGuard, check_finite, check_member, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.vector_guard import VectorGuard
 
@@ -505,6 +505,17 @@ def test_an_error_in_reset_is_named_and_an_interrupt_let_through() -> None:
     Bad.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         guard.reset()
+
+
+def test_a_reset_of_the_old_gym_is_named_with_the_arguments_it_needs() -> None:
+    class OldReset(Toy):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    text = r"env 3 raised TypeError in reset.*last seed 1\. Define reset\(self, \*, seed=None, options=None\), as"
+    for env in (OldReset(), wrapped(OldReset())):
+        with pytest.raises(EnvError, match=text):
+            EnvGuard(env, 3).reset(seed=1)
 
 
 GOOD_REWARDS = [1, 1.5, True, np.float32(1), np.int64(1), np.bool_(True), np.array(1.0), np.array([1.0]), torch.ones(1)]
