@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -77,19 +76,9 @@ def test_channels_of_the_shapes_that_are_shown(row: list[str]) -> None:
     assert config.channels == ("last" if "[H, W, C]" in row[1] else "first")
 
 
-def test_the_picture_of_the_tree_shows_every_rule_distribution_and_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the names that its script draws from, and by what was written into the picture when it was drawn."""
-    script = DOCS / "pictures" / "tree.py"
-    monkeypatch.syspath_prepend(script.parent)
-    tree = runpy.run_path(str(script))
-    shown = {
-        encoder_rules: [rules for _, rules in tree["OBSERVATIONS"].values()] + [tree["ANY_SPACE"]],
-        action_distribution_rules: [rules for _, rules, *_ in tree["ACTIONS"].values()],
-        action_converter_rules: [rules for *_, rules in tree["ACTIONS"].values()],
-    }
-    for table, cells in shown.items():
-        assert sorted(name for names in cells for name in names) == sorted(rule.name for rule in table)
-    with Image.open(script.with_suffix(".png")) as picture:
+def test_the_picture_of_the_tree_shows_every_distribution_and_option() -> None:
+    """By what was written into the picture when it was drawn."""
+    with Image.open(DOCS / "pictures/tree.png") as picture:
         said = picture.info["Description"]
     classes = [item for name in catalog.__all__ if isinstance(item := getattr(catalog, name), type)]
     named = {cls.__name__ for cls in classes if issubclass(cls, Distribution)} - {"Distribution"}
@@ -97,5 +86,3 @@ def test_the_picture_of_the_tree_shows_every_rule_distribution_and_option(monkey
     named |= {name for name in settings if name.startswith("use_") or name in ("custom_model", "custom_action_dist")}
     named |= {str(getattr(DefaultModelConfig(), name)) for name in settings if name.endswith("_key")}
     assert [name for name in sorted({*named, "autoregressive_actions"}) if name not in said] == []
-    texts = [text for row in ("OBSERVATIONS", "ACTIONS") for key, value in tree[row].items() for text in (key, *value)]
-    assert [text for text in texts if isinstance(text, str) and text not in said] == []

@@ -11,59 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 OBSERVATIONS = {
-    "Box, rank 0, 1\nMultiBinary": ("MLP", ["Box of rank 0 or 1 → MLP", "MultiBinary → MLP"]),
-    "Discrete\nMultiDiscrete": (
-        "one-hot or embedding\n→ MLP",
-        ["Discrete → one-hot → MLP", "Discrete → embedding → MLP", "MultiDiscrete → one-hot per part → MLP"],
-    ),
-    "Box, rank 2": (
-        "flatten → MLP, image → CNN\nor sequence → GRU",
-        [
-            "Box of rank 2 → one vector → MLP",
-            "Box of rank 2 as a grey image → CNN",
-            "Box of rank 2 as a sequence of rows → GRU",
-        ],
-    ),
-    "Box, rank 3, 4": (
-        "CNN by size, listed,\nnature or impala",
-        ["Box of rank 3 → CNN", "Box of rank 4 → frames as channels → CNN"],
-    ),
-    "Dict, Tuple": (
-        "an encoder per part, fused\nor one vector → MLP",
-        [
-            "Dict → an encoder per part, fused",
-            "Tuple → an encoder per part, fused",
-            "Dict → one vector → MLP",
-            "Tuple → one vector → MLP",
-        ],
-    ),
+    "Box, rank 0, 1\nMultiBinary": "MLP",
+    "Discrete\nMultiDiscrete": "one-hot or embedding\n→ MLP",
+    "Box, rank 2": "flatten → MLP, image → CNN\nor sequence → GRU",
+    "Box, rank 3, 4": "CNN by size, listed,\nnature or impala",
+    "Dict, Tuple": "an encoder per part, fused\nor one vector → MLP",
 }
-"""Spaces → their net, and the names of the rules that choose it."""
-ANY_SPACE = ["custom_model"]
-"""Rules that the words above the first row stand for."""
+"""Spaces → their net."""
 ACTIONS = {
-    "Discrete": ("Categorical", ["Discrete → Categorical"], "add start", ["Discrete → add start"]),
-    "MultiDiscrete\nBox of integers": (
-        "MultiCategorical",
-        ["MultiDiscrete → MultiCategorical", "integer Box → MultiCategorical over its numbers"],
-        "add start, low",
-        ["MultiDiscrete → add start", "integer Box → add low"],
-    ),
-    "MultiBinary": ("Bernoulli", ["MultiBinary → Bernoulli"], "as it is", ["MultiBinary → as it is"]),
-    "Box of floats": (
-        "DiagGaussian, Beta,\nSquashedGaussian,\nDeterministicAction",
-        ["float Box → DiagGaussian"],
-        "stretch, clip",
-        ["float Box → stretch and clip to the bounds"],
-    ),
-    "Dict, Tuple": (
-        "MultiDistribution,\nof the parts",
-        ["Dict → MultiDistribution, one per key", "Tuple → MultiDistribution, one per part"],
-        "each part",
-        ["Dict → each part", "Tuple → each part"],
-    ),
+    "Discrete": ("Categorical", "add start"),
+    "MultiDiscrete\nBox of integers": ("MultiCategorical", "add start, low"),
+    "MultiBinary": ("Bernoulli", "as it is"),
+    "Box of floats": ("DiagGaussian, Beta,\nSquashedGaussian,\nDeterministicAction", "stretch, clip"),
+    "Dict, Tuple": ("MultiDistribution,\nof the parts", "each part"),
 }
-"""Spaces → their distribution and converter, each with the names of the rules that choose it."""
+"""Spaces → their distribution and converter."""
 COLUMNS = [1.05 + 1.98 * i for i in range(5)]
 WIDTH = 1.82
 
@@ -89,7 +51,7 @@ def draw(path: Path) -> None:
     middle, wide = 5.01, 9.74
 
     row_name(axes, 8.2, "observation space: every part of a Dict or Tuple goes through this row again; or custom_model")
-    for x, (space, (net, _)) in zip(COLUMNS, OBSERVATIONS.items(), strict=True):
+    for x, (space, net) in zip(COLUMNS, OBSERVATIONS.items(), strict=True):
         cell(axes, x, 7.78, SLATE, space)
         cell(axes, x, 6.92, CATALOG, net)
         arrow(axes, (x, 7.52), (x, 7.18))
@@ -112,7 +74,7 @@ def draw(path: Path) -> None:
         cell(axes, middle, y, MODULE, bar, wide, 0.44)
 
     row_name(axes, 3.04, "action space: the distribution, or custom_action_dist, and the way to the environment")
-    for x, (space, (distribution, _, converter, _)) in zip(COLUMNS, ACTIONS.items(), strict=True):
+    for x, (space, (distribution, converter)) in zip(COLUMNS, ACTIONS.items(), strict=True):
         cell(axes, x, 2.62, SLATE, space)
         cell(axes, x, 1.76, CATALOG, distribution)
         cell(axes, x, 0.96, RUNNER, converter, height=0.44)
