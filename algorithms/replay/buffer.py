@@ -68,8 +68,8 @@ class ReplayBuffer:
         next_actions: Whether samples have the columns ``next_actions`` and ``has_next_action``.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
-        whole_episodes: Whether all is added at once, and ends with the end of an episode. Then sequences at the end can
-            be drawn, too, since their windows end with the episode.
+        whole_episodes: Whether all is added at once, and ends with the end of an episode. Then the steps at the end are
+            in sequences, too: windows end with the episode, and the last sequence overlaps the one before.
         seed: Seed of the random stream of the draws, or the stream itself.
 
     Attributes:
@@ -115,7 +115,7 @@ class ReplayBuffer:
         self.ring = Ring(layout, observation_space, action_space, ends_with_finals)
         self._windows = Windows(least, most, gamma, next_actions)
         # without an open episode, no window waits for later steps
-        awaited = 1 if whole_episodes else most
+        self._is_whole, awaited = whole_episodes, 1 if whole_episodes else most
         self._anchors = None if sequences is None else Anchors(sequences, layout, awaited)
         self._hindsight = None
         if hindsight is not None:
@@ -197,6 +197,8 @@ class ReplayBuffer:
             numbers = ring.numbers(valid, columns)
             ring.add(rollout, columns)
             anchors.add(states, numbers, columns, ring.written)
+            if self._is_whole:
+                anchors.complete_last(ring.written)
         if self._reward_scale is not None:
             self._reward_scale.update(rollout, columns)
         self._is_behind = True

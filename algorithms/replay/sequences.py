@@ -149,6 +149,15 @@ class Anchors:
             begin = self._first_from(written - self._layout.kept_rows, self.draws.begin)
             self.draws.move(begin, self._first_from(written - self._reach + 1, self.draws.end))
 
+    def complete_last(self, written: np.ndarray) -> None:
+        """Let the last sequence of each column begin early enough to end with the ``written`` transitions, ``[N]``,
+        after which none follow. It overlaps the one before. All recorded states must be equal, as those of data are."""
+        end = self.draws.end
+        is_cut = end < self._num
+        columns = np.flatnonzero(is_cut)
+        self.rows[end[columns] % len(self.rows), columns] = (written - self._reach)[columns]
+        self.draws.move(self.draws.begin, end + is_cut)
+
     def _begin(self, columns: np.ndarray, rows: np.ndarray, states: Sequence[Tensor]) -> None:
         """Add an anchor to each of ``columns`` ``[k]``, at ``rows`` ``[k]`` and with ``states`` ``[k, ...]``."""
         if (self._num - self.draws.begin)[columns].max() >= len(self.rows):

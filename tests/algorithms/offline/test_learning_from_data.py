@@ -98,15 +98,18 @@ def test_memories_see_the_steps_before_as_in_an_env() -> None:
     np.testing.assert_array_equal(after["prev_action"], data.actions[data.offsets[1:] - 1])
 
 
-def test_long_windows_leave_no_step_out_of_the_sequences() -> None:
-    data = noise(60)
+@pytest.mark.parametrize(("num_steps", "burn_in_len"), [(60, 0), (61, 0), (63, 0), (62, 3), (63, 5)])
+def test_sequences_leave_no_step_out(num_steps: int, burn_in_len: int) -> None:
+    data, learned = noise(num_steps), np.arange(burn_in_len, num_steps)  # the first steps of all only warm up the state
     rows_of: dict[str, Any] = {}
     for name, nets in (("rows", SMALL["model_config"]), ("sequences", MEMORY)):
         config = MARWILConfig(data=data, **SMALL | {"model_config": nets}).training(n_step=50)
+        if name == "sequences":
+            config.training(burn_in_len=burn_in_len)
         with config.build() as algorithm:
             buffer = algorithm.data[ID]  # type: ignore[attr-defined]
-            batch = buffer.gather_rows(np.arange(60)) if name == "rows" else buffer.sample(1000).batch
-        rows = batch.get(Columns.VALID_ROWS, torch.arange(60))
+            batch = buffer.gather_rows(learned) if name == "rows" else buffer.sample(1000).batch
+        rows = batch.get(Columns.VALID_ROWS, torch.arange(len(learned)))
         obs = batch[Columns.OBS].reshape(-1, 2)
         terms = torch.stack([batch[Columns.REWARDS], batch[Columns.DISCOUNTS]], -1).view(-1, 2)
         following = batch[Columns.NEXT_OBS] if name == "rows" else obs[batch[Columns.NEXT_ROWS]]
@@ -114,7 +117,7 @@ def test_long_windows_leave_no_step_out_of_the_sequences() -> None:
             (*x.tolist(), *y.tolist(), *(z * y[1].sign()).tolist())
             for x, y, z in zip(obs[rows], terms[rows], following, strict=True)
         }
-    assert len(rows_of["rows"]) == 60
+    assert len(rows_of["rows"]) == len(learned)
     assert rows_of["sequences"] == rows_of["rows"]
 
 
