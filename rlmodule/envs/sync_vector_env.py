@@ -1,6 +1,5 @@
 """SyncEnvs: a vector env that steps single envs one after another in this process."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +8,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from rlmodule.data.rollout import write_row
+from catalog.base import Tree
+from rlmodule.data.rollout import map_leaves
 from rlmodule.envs.infos import own_value
 
 
@@ -28,8 +28,7 @@ class SyncEnvs(SyncVectorEnv):
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        rows: Any = self._observations
-        self._write_row = rows.__setitem__ if isinstance(rows, np.ndarray) else functools.partial(write_row, rows)
+        self._rows = [map_leaves(lambda x, i=i: x[i, ...], self._observations) for i in range(self.num_envs)]  # views
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset every env: with its own of several seeds, or env ``i`` with the seed ``seed + i``."""
@@ -38,7 +37,7 @@ class SyncEnvs(SyncVectorEnv):
             seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
         for i, env in enumerate(self.envs):
             obs, _ = env.reset(seed=seeds[i], options=options)
-            self._write_row(i, obs)
+            _write(self._rows[i], obs)
         return self._observations, {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -54,5 +53,16 @@ class SyncEnvs(SyncVectorEnv):
                     finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
                 finals["final_obs"][i], finals["final_info"][i] = obs, info and own_value(info)  # reset() may change it
                 obs, _ = env.reset()
-            self._write_row(i, obs)
+            _write(self._rows[i], obs)
         return self._observations, rewards, terminateds, truncateds, finals
+
+
+def _write(row: Tree, obs: Any) -> None:
+    """Copy ``obs`` into the arrays ``row``. Raise ValueError or TypeError where a shape or kind of numbers differs."""
+    if isinstance(row, np.ndarray):
+        if np.shape(obs) != row.shape:
+            raise ValueError(f"obs: expected shape {row.shape}, got {np.shape(obs)}")
+        np.copyto(row, obs)
+        return
+    for key in row if isinstance(row, dict) else range(len(row)):
+        _write(row[key], obs[key])

@@ -41,6 +41,7 @@ class VectorGuard:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: Any = None
+        self._dtypes: Any = None  # of the last rewards and flags
         self._steps = self._resets = self._fragments = 0
         env = vector_env.unwrapped
         self._env: Any = env.simulator if isinstance(env, BatchedEnv) else env
@@ -50,9 +51,9 @@ class VectorGuard:
         self._ages: np.ndarray | None = None  # of the open episodes, if the env shows them
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check the results of one vector step: `info` always, and the other results if a check is due. No check of
-        tensors is due after two fragments. The leaves of `obs` are ``[N, ...]``, rewards and flags ``[N]``, all of
-        NumPy or torch.
+        """Check the results of one vector step: `info` always, and the other results if a check is due or a dtype has
+        changed. No check of tensors is due after two fragments. The leaves of `obs` are ``[N, ...]``, rewards and flags
+        ``[N]``, all of NumPy or torch.
 
         Raises:
             TypeError, ValueError: If a value is wrong; names the step, the leaf and, for an observation outside the
@@ -62,8 +63,10 @@ class VectorGuard:
         self._last_step = obs, rewards, terminateds, truncateds
         check_info(f"vector env, step {self._steps}", info)
         is_new = self._fragments < 2 or self._steps <= _CHECKED_STEPS
-        if is_due(self._steps) and (is_new or not isinstance(rewards, Tensor)):
+        dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
+        if dtypes != self._dtypes or (is_due(self._steps) and (is_new or not isinstance(rewards, Tensor))):
             self.check_last()
+        self._dtypes = dtypes
         self._has_finals |= "final_obs" in info
         self.lacks_finals = not self._has_finals and (self.lacks_finals or "time_outs" in info)
         if isinstance(log := info.get("log"), Mapping):

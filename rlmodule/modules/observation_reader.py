@@ -17,6 +17,8 @@ from catalog.base import Tree
 from catalog.explain.explain import short_space
 from catalog.spaces import kept_dtype, space_parts
 
+_LARGEST = np.iinfo(np.int64).max  # in which uint64 is stored
+
 
 class ObservationReader:
     """Checks and converts the observations of a space, or one part of such observations.
@@ -109,6 +111,8 @@ class ObservationReader:
             raise self._misfit(value, rows) from None
         if not self._takes(array.dtype):
             raise self._misfit(value if array.dtype.kind == "O" else array, rows)
+        if array.dtype == np.uint64 and not self._is_float and (array > _LARGEST).any():
+            raise self._outside(f"numbers of at most {_LARGEST}", array[array > _LARGEST])
         with np.errstate(over="ignore"):  # what is beyond the range of the dtype is refused as infinite
             return array.astype(self._kept, copy=False)
 

@@ -238,10 +238,11 @@ class EnvRunner(BaseRunner):
         after_step = self._after_step_of(data)
         marks_each_row = data.state_in is not None or data.previous or self._mode is AutoresetMode.NEXT_STEP
         in_env = in_forward = 0.0
+        may_rest = self._counts_resets and not self._has_tensors  # whether a step may do no more than reset all envs
         for t in range(num_steps):
             before = perf_counter()
             with inference_mode:
-                if noisy is not None:
+                if noisy is not None and not (may_rest and data.ended[t].all()):
                     noisy.resample_noise(self._streams.generator)
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)

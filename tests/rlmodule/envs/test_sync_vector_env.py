@@ -120,6 +120,18 @@ def test_envs_may_share_the_array_that_they_return(is_nested: bool) -> None:
     assert (obs["x"] if is_nested else obs)[:, 0].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("wrong", [np.zeros(4, np.float32), np.zeros((1, 3), np.float32), np.float32(0.0)])
+def test_an_observation_of_another_shape_is_not_stored(wrong: Any) -> None:
+    class Wrong(Chance):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return wrong, 0.0, False, False, {}
+
+    env = SyncEnvs([lambda: Wrong(VECTOR, ACTIONS["Discrete"])] * 2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"dimension|shape"):
+        env.step(np.array([0, 0]))
+
+
 def test_one_action_too_few_is_an_error() -> None:
     env = SyncEnvs([lambda: Chance(VECTOR, ACTIONS["Discrete"])] * 2)
     env.reset(seed=0)

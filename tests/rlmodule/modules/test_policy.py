@@ -332,6 +332,13 @@ def test_numbers_are_finite_if_they_fit_into_float32() -> None:
         policy.act(np.full(4, np.inf))
 
 
+def test_a_uint64_that_int64_cannot_hold_is_refused() -> None:
+    policy = policy_for(spaces.Discrete(2), spaces.Box(0, 2**63 - 1, (3,), np.uint64))
+    policy.act(np.array([0, 7, 2**63 - 1], np.uint64))
+    with pytest.raises(ValueError, match=r"expected numbers of at most 9223372036854775807, got 9223372036854775813\."):
+        policy.act(np.array([0, 2**63 + 5, 7], np.uint64))
+
+
 def test_a_mask_that_leaves_nothing_is_named() -> None:
     masked = spaces.Dict({"x": OBS, "action_mask": spaces.Box(0, 1, (2,), np.int8)})
     policy, obs = policy_for(spaces.Discrete(2), masked), {"x": np.zeros(4), "action_mask": np.zeros(2, np.int8)}

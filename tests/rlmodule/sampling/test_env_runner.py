@@ -664,7 +664,7 @@ def replaced(position: int, value: Any) -> Callable[[Any], Any]:
 
 LATE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "shape": (replaced(0, np.zeros(4, np.float32)), ValueError, r", obs: expected shape \(3,\)"),
-    "obs None": (replaced(0, None), ValueError, ", obs: expected finite numbers, got nan"),
+    "obs None": (replaced(0, None), ValueError, ", obs: .* got NoneType"),
     "a long number in obs": (replaced(0, [10**400] * 3), ValueError, ", obs: .* got list"),
     "of the old gym": (lambda good: (good[0], *good[2:]), ValueError, r", step\(\): .* got a tuple of 4"),
     "nothing": (lambda good: None, ValueError, r", step\(\): .* got NoneType"),
@@ -706,13 +706,13 @@ def test_what_a_vector_env_returns_wrongly_after_the_first_hundred_steps_is_name
         def step(self, actions: Any) -> Any:
             self.steps += 1
             good = super().step(actions)
-            return replaced(position, wrong)(good) if self.steps == 200 else good
+            return replaced(position, wrong)(good) if self.steps == 150 else good
 
     one = functools.partial(Counter, lengths=(999,))
     runner = runner_for(env=lambda config: Late([one] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
     runner.sample(140, explore=False)
-    with pytest.raises(TypeError, match=f"vector env, step 200, {text}"):
-        runner.sample(80, explore=False)
+    with pytest.raises(TypeError, match=f"vector env, step 150, {text}"):
+        runner.sample(20, explore=False)
 
 
 @pytest.mark.parametrize("when", ["when it is made", "in reset", "in step"])

@@ -257,6 +257,18 @@ def test_noisy_nets_are_resampled_before_each_vector_step(length: int) -> None:
     torch.testing.assert_close(noise, drawn[:, None].expand(14, 3), rtol=1e-4, atol=1e-5)
 
 
+def test_a_row_that_only_resets_a_single_env_draws_no_noise() -> None:
+    actions = []
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+        env = SyncVectorEnv([lambda: gym.make("CartPole-v1")], autoreset_mode=mode)
+        runner = test_env_runner.runner_for(Noisy, env=lambda config, env=env: env, num_envs_per_env_runner=1)
+        rollouts = [runner.sample(length) for length in (1, 1, 1, 1, 200)]
+        actions.append(torch.cat([rollout[Columns.ACTIONS][rollout.valid] for rollout in rollouts]))
+        assert len(rollouts[-1].stats["episode_returns"]) > 2
+    same, following = actions
+    assert torch.equal(following, same[: len(following)])
+
+
 def test_noisy_nets_of_several_envs_act_alike_in_both_modes_until_one_only_resets() -> None:
     rollouts = []
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
