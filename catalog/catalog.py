@@ -30,6 +30,7 @@ from catalog.functions import Functions, check_critic_only, check_critic_only_ke
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PastView, input_space
+from catalog.spaces import check_storable
 
 T = TypeVar("T")
 
@@ -101,6 +102,7 @@ class Catalog(DecisionTree):
                     f"{type(self).__name__}({name}=): expected a gymnasium.Space, got {space!r}. "
                     "Pass env.observation_space, env.action_space and then the model settings."
                 )
+        check_storable(observation_space)
         self.observation_space = observation_space
         self.action_space = action_space
         self._whole_config = self.model_config = self.model_config_class.from_any(model_config)

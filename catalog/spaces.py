@@ -42,8 +42,7 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
     """Yield the leaves of ``space``, in the order of the space. A space that is not nested is its only leaf.
 
     Raises:
-        ValueError: If a part of ``space`` has no array form or no entries, or allows integers that int64 cannot hold;
-            names the path to it.
+        ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not space.spaces:
@@ -55,13 +54,21 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
         raise _no_array(space, path)
     elif 0 in (shape := space.shape or ()):
         raise _empty(space, path)
-    elif space.dtype == np.uint64 and isinstance(space, spaces.Box) and (space.high > _LARGEST_KEPT).any():
+    else:
+        yield Leaf((), space, shape)
+
+
+def check_storable(space: Space, path: str = "observation_space") -> None:
+    """Raise ValueError if a part of ``space`` allows integers that int64, in which uint64 is stored, cannot hold. The
+    text names the path to it."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, child in space_parts(space).items():
+            check_storable(child, f"{path}[{key!r}]")
+    elif isinstance(space, spaces.Box) and space.dtype == np.uint64 and (space.high > _LARGEST_KEPT).any():
         raise ValueError(
             f"{path}: expected uint64 below 2**63, since it is stored as int64, got {space}. Give the Box that upper "
             "bound, or return such numbers as float64 or as two of uint32."
         )
-    else:
-        yield Leaf((), space, shape)
 
 
 def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:

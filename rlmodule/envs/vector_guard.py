@@ -63,7 +63,10 @@ class VectorGuard:
         self._last_step = obs, rewards, terminateds, truncateds
         check_info(f"vector env, step {self._steps}", info)
         is_new = self._fragments < 2 or self._steps <= _CHECKED_STEPS
-        dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
+        try:
+            dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
+        except AttributeError:  # a list, say: the check below raises and names it
+            dtypes = None
         if dtypes != self._dtypes or (is_due(self._steps) and (is_new or not isinstance(rewards, Tensor))):
             self.check_last()
         self._dtypes = dtypes
