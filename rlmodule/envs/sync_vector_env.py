@@ -1,5 +1,6 @@
 """SyncEnvs: a vector env that steps single envs one after another in this process."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,12 @@ class SyncEnvs(SyncVectorEnv):
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        self._rows = [map_leaves(lambda x, i=i: x[i, ...], self._observations) for i in range(self.num_envs)]  # views
+
+    # made late: until then, the catalog has refused spaces that are no arrays
+    @functools.cached_property
+    def _rows(self) -> list[Tree]:
+        """Views of the observation of each env."""
+        return [map_leaves(lambda x, i=i: x[i, ...], self._observations) for i in range(self.num_envs)]
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset every env: with its own of several seeds, or env ``i`` with the seed ``seed + i``."""
