@@ -18,7 +18,6 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import (
@@ -32,7 +31,7 @@ from rlmodule.data.rollout import (
 )
 from rlmodule.envs.checks import not_finite, wrong_numbers
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.past_rows import PastRows
+from rlmodule.modules.past_rows import PastRows, past_column
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sampling.open_episodes import fill, leaves_of
@@ -177,7 +176,8 @@ class AgentColumns:
         for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at)):
             raise not_finite(self._where(int(who[i]), step) + path, number, inner)
         for name, part in self._past.items() if len(waiting) else ():
-            part.write(self._at(waiting), entry_of(self._column(name), before), before)
+            column = past_column(name, self._rows[Columns.ACTIONS], self._env_obs, self._rows[Columns.REWARDS])
+            part.write(self._at(waiting), entry_of(column, before), before)
         if len(waiting) < len(who):
             self._start(who[~acted])
         if self.ended:
@@ -197,12 +197,6 @@ class AgentColumns:
         columns and all are at the same row, so that indexing returns a view. Otherwise it is a pair of row and column
         arrays."""
         return int(self.cursor[0]) if self._is_aligned and who is self._all else (self.cursor[who], who)
-
-    def _column(self, name: str) -> Tree:
-        """Return the column whose earlier rows the observation field ``name`` repeats, such as actions for
-        ``prev_action``."""
-        rows = self._rows
-        return {PREV_ACTION: rows[Columns.ACTIONS], PREV_OBS: self._env_obs}.get(name, rows[Columns.REWARDS])
 
     def _start(self, who: np.ndarray) -> None:
         """Start episodes in the columns ``who`` at their current rows, and set the fields for earlier steps to zero
@@ -419,8 +413,6 @@ def _replaced(states: Tree, index: Tensor, changed: Tree) -> Tree:
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
     """Stack ``k`` observations of ``space`` into a tree of arrays ``[k, ...]``."""
-    if space.shape:
-        return np.concatenate(values).reshape(-1, *space.shape)
     if isinstance(space, spaces.Dict):
         return {key: _stacked(child, [value[key] for value in values]) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

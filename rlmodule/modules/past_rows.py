@@ -9,6 +9,7 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.rollout import write_row
 from rlmodule.modules.rl_module import RLModule
 
@@ -72,6 +73,12 @@ class PastRows:
             return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)
 
         return with_newest(take(self.whole), take(column), self._steps)
+
+
+def past_column(name: str, actions: Tree, obs: Tree, rewards: Tree) -> Tree:
+    """Return the column whose earlier rows the observation field ``name`` repeats: the actions for ``prev_action``, the
+    env's observations for ``prev_obs``, and the rewards for ``prev_reward``."""
+    return {PREV_ACTION: actions, PREV_OBS: obs}.get(name, rewards)
 
 
 def with_newest(past: Tree, newest: Tree, steps: int) -> Tree:

@@ -12,13 +12,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import as_tensors, entry_of, map_leaves, unbind_rows, write_row
 from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
-from rlmodule.modules.past_rows import PastRows
+from rlmodule.modules.past_rows import PastRows, past_column
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sampling.devices import check_device
 from rlmodule.settings import FinalObs
@@ -189,13 +188,8 @@ class RolloutStorage:
         """Add the observation, action and reward of row ``t`` to the earlier steps that the module sees in the next
         row. Set the earlier steps to zero where an episode starts."""
         for name, part in self.previous.items():
-            part.write(t + 1, entry_of(self._column(name), t))
+            part.write(t + 1, entry_of(past_column(name, self.actions, self.env_obs, self.rewards), t))
             part.clear((t + 1, self.starts[t + 1]))
-
-    def _column(self, name: str) -> Tree:
-        """Return the column from which the observation field ``name`` gets the values of earlier rows: the actions for
-        ``prev_action``, the env's observations for ``prev_obs``, and the rewards for ``prev_reward``."""
-        return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
         """Set ``ended`` and ``starts`` of rows ``begin + 1`` to ``end`` (inclusive) from ``terminateds`` and
@@ -277,7 +271,10 @@ class RolloutStorage:
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not self.module.sees_more_than_the_env:
             return final_obs
-        past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
+        past = {
+            name: part.after(rows, slots, past_column(name, self.actions, self.env_obs, self.rewards))
+            for name, part in self.previous.items()
+        }
         return {Columns.OBS: final_obs, **past}
 
     def cut_at_faults(self) -> None:
