@@ -112,8 +112,9 @@ class AgentRunner(BaseRunner):
         )
         restarts = settings.restart_failed_sub_environments
         self.envs = self._make(num_envs, first_env_index=first_env_index, tries=TRIES if restarts else 1)
-        each = enumerate(self.envs if restarts else ())
-        self._restarts = [Restarts(guard, functools.partial(self._replace, e)) for e, guard in each]
+        self._restarts = [
+            Restarts(guard, functools.partial(self._replace, e)) for e, guard in enumerate(self.envs) if restarts
+        ]
         self._guards: Sequence[Any] = self._restarts or self.envs  # they reset the envs
         self._on_env = on_env
         try:
@@ -187,8 +188,12 @@ class AgentRunner(BaseRunner):
     def _begin(self, num_steps: int) -> None:
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        self._stats: dict[str, Any] = {"agent_episodes": [], "multi_agent_episodes": []}
-        self._stats |= {"module_steps": Counter(), "rewards_before_acting": Counter()}
+        self._stats: dict[str, Any] = {
+            "agent_episodes": [],
+            "multi_agent_episodes": [],
+            "module_steps": Counter(),
+            "rewards_before_acting": Counter(),
+        }
         self._faults = []
         self._agent_steps = np.zeros(len(self.agents), np.int64)
         for module_id in [*self._columns.keys() - set(self.module)]:
@@ -237,22 +242,18 @@ class AgentRunner(BaseRunner):
     def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
         """Step env ``e``. If it raises and restarts are enabled, end its episode, drop the actions of this step, and
         return empty results. The next reset replaces the env."""
-        try:
-            result = self.envs[e].step(actions)
-        except EnvError as error:
-            if not self._restarts:
-                raise
-            self._restarts[e].note_failure(error)
-            logger.warning("%s. It is restarted.", str(error).partition("\n\n")[0])
-            self._faults.append((t, e))
-            self._ended[t, e] = True
-            for columns, column in self._routes[e].values():
-                columns.cut(column)
-            self._earned[self._slots_of_env[e]] = 0.0
-            return _NOTHING
-        if self._restarts:
-            self._restarts[e].has_stepped = True
-        return result
+        if not self._restarts:
+            return self.envs[e].step(actions)
+        result = self._restarts[e].step_or_error(actions)
+        if not isinstance(result, EnvError):
+            return result
+        logger.warning("%s. It is restarted.", str(result).partition("\n\n")[0])
+        self._faults.append((t, e))
+        self._ended[t, e] = True
+        for columns, column in self._routes[e].values():
+            columns.cut(column)
+        self._earned[self._slots_of_env[e]] = 0.0
+        return _NOTHING
 
     def _store(self, t: int, results: Sequence[Step]) -> None:
         """Store the results of step ``t`` of every env in the columns and the statistics."""
@@ -329,7 +330,7 @@ class AgentRunner(BaseRunner):
         for e, obs in observations.items():
             self._set_aside(self._slots_of_env[e])
             self._num_episodes[e] += 1
-            if (ended := self._episode_of.get(e)) is not None:
+            if ended := self._episode_of.get(e):
                 ended.close()
             self._begin_episode(e)
             self._observe(e, obs)
@@ -360,8 +361,11 @@ class AgentRunner(BaseRunner):
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
         modules: dict[str, Rollout] = {}
         slots: dict[str, np.ndarray] = {}
-        for module_id in self._columns:
-            columns = self._close(module_id)
+        for module_id, columns in self._columns.items():
+            if num_rows := int(columns.cursor.sum()):
+                np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
+                self._stats["module_steps"][module_id] += num_rows
+            columns.carry()
             # modules that are not trained only act: their rows are counted, and nobody reads them
             finished = columns.finish(explore) if module_id in self._columns.trained else None
             if finished is not None:
@@ -387,16 +391,6 @@ class AgentRunner(BaseRunner):
             first_env_index=self._first,
             stats=stats,
         )
-
-    def _close(self, module_id: str) -> AgentColumns:
-        """Count the complete rows of the module ``module_id``, and keep its open rows for the next fragment. Return its
-        :class:`AgentColumns`."""
-        columns = self._columns[module_id]
-        if num := int(columns.cursor.sum()):
-            np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
-            self._stats["module_steps"][module_id] += num
-        columns.carry()
-        return columns
 
     # --- errors -------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ class Restarts:
 
     Attributes:
         env: The current env, in its guard.
-        has_stepped: Whether the current env has completed a step. The caller sets it.
     """
 
     env: Any
@@ -58,7 +57,7 @@ class Restarts:
     def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
         self.env, self._make = guard, make
         self._failures = 0  # in a row
-        self.has_stepped = self._failed = False
+        self._has_stepped = self._failed = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the env. If it has failed, replace it with a new env first. Return the results of its ``reset``.
@@ -73,8 +72,23 @@ class Restarts:
                     seed = new_seed if seed is None else seed
                 return self.env.reset(seed=seed, options=options)
             except RuntimeError as error:  # from the env, or from making one; both texts name the cause
-                self.note_failure(error)
+                self._note_failure(error)
                 seed = None
+
+    def step_or_error(self, action: Any) -> Any:
+        """Return the results of the ``step`` of the env. If it raises :class:`EnvError`, return the error, and replace
+        the env at the next reset.
+
+        Raises:
+            EnvError: If :data:`TRIES` envs in a row fail before their first step.
+        """
+        try:
+            result = self.env.step(action)
+        except EnvError as error:
+            self._note_failure(error)
+            return error
+        self._has_stepped = True
+        return result
 
     def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
         """Return the result of the guard's :meth:`Guard.continue_episode`. If the env raises, log a warning, and begin
@@ -89,17 +103,17 @@ class Restarts:
             return self.env.continue_episode(episodes, restarts=True)
         except RuntimeError as error:
             logger.warning("%s. It is restarted, and a new episode begins.", str(error).partition("\n\n")[0])
-            self.note_failure(error)
+            self._note_failure(error)
         return self.reset()[0], False
 
-    def note_failure(self, error: RuntimeError) -> None:
+    def _note_failure(self, error: RuntimeError) -> None:
         """Record that the env failed with ``error``.
 
         Raises:
             EnvError: If :data:`TRIES` envs in a row have failed before their first step.
         """
-        self._failures = 0 if self.has_stepped else self._failures + 1
-        self._failed, self.has_stepped = True, False
+        self._failures = 0 if self._has_stepped else self._failures + 1
+        self._failed, self._has_stepped = True, False
         if self._failures >= TRIES:
             index = self.env.env_index
             place = error.place if isinstance(error, EnvError) else {"env": index}
@@ -137,10 +151,5 @@ class RestartingEnv(Restarts, gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env. If the env raises, end its episode, as the class describes."""
-        try:
-            result = self.env.step(action)
-        except EnvError as error:
-            self.note_failure(error)
-            return None, 0.0, False, True, {FAULT: str(error)}
-        self.has_stepped = True
-        return result
+        result = self.step_or_error(action)
+        return (None, 0.0, False, True, {FAULT: str(result)}) if isinstance(result, EnvError) else result
