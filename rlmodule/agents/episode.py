@@ -98,9 +98,13 @@ class MultiAgentEpisode:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for :meth:`set_state`, as JSON values."""
-        policies, finished = map(list, self._policies.items()), map(list, self.finished)
-        state = {"length": self.length, "in_play": self.agents, "policies": [*policies], "finished": [*finished]}
-        return {**state, "returns": self._returns.tolist()}
+        return {
+            "length": self.length,
+            "in_play": self.agents,
+            "policies": [*map(list, self._policies.items())],
+            "finished": [*map(list, self.finished)],
+            "returns": self._returns.tolist(),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`."""

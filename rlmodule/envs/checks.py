@@ -473,8 +473,8 @@ def _check_rounded(space: ArraySpace, array: np.ndarray, where: Where, path: str
 def check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
     """Raise unless the reward, the flags and the info of a step have the right types. Return the reward as a number."""
     number = real_number(reward, f"{where}, reward")
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        check_flag(flag, where, name)
+    check_flag(terminated, where, "terminated")
+    check_flag(truncated, where, "truncated")
     check_info(where, info)
     return number
 

@@ -75,9 +75,10 @@ def make_vector_env(
         mode = "vector_entry_point" if is_atari(env) else "sync"
     if isinstance(env, str) and current_id(env):
         raise _unknown_id(env)
-    if mode == "vector_entry_point" and is_atari(env):
+    vectorize = mode == "vector_entry_point"
+    if vectorize and is_atari(env):
         env_config = {**ATARI_DEFAULTS, **env_config}
-    where, vectorize = f"env {name_of(env)}", mode == "vector_entry_point"
+    where = f"env {name_of(env)}"
     # pass the id, not its spec: then Gymnasium warns of old versions
     make_first = functools.partial(_make, importing_id(env), env_config, num_envs, where, vectorize)
     tries = TRIES if restart else 1

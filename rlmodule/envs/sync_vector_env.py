@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from catalog.base import Tree
-from rlmodule.data.rollout import map_leaves
+from rlmodule.data.rollout import entry_of
 from rlmodule.envs.infos import own_value
 
 
@@ -34,15 +34,14 @@ class SyncEnvs(SyncVectorEnv):
     @functools.cached_property
     def _rows(self) -> list[Tree]:
         """Views of the observation of each env."""
-        return [map_leaves(lambda x, i=i: x[i, ...], self._observations) for i in range(self.num_envs)]
+        return [entry_of(self._observations, (i, ...)) for i in range(self.num_envs)]
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset every env: with its own of several seeds, or env ``i`` with the seed ``seed + i``."""
-        seeds = seed
         if not isinstance(seed, Sequence):
-            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+            seed = [None if seed is None else seed + i for i in range(self.num_envs)]
         for i, env in enumerate(self.envs):
-            obs, _ = env.reset(seed=seeds[i], options=options)
+            obs, _ = env.reset(seed=seed[i], options=options)
             _write(self._rows[i], obs)
         return self._observations, {}
 

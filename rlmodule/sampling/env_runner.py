@@ -130,14 +130,13 @@ class EnvRunner(BaseRunner):
         self.action_space = self.env.single_action_space
         tensors_on = self._tensors_on
         self._has_tensors = tensors_on is not None
-        self._counts_resets = self._mode is AutoresetMode.NEXT_STEP
         self.device = tensors_on or torch.device("cpu")
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
         self._row: dict[str, Any] = {}  # first row of the next rollout
         self._seeds: list[int] = []  # seeds of the last reset
-        self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
+        self._totals = EpisodeStats(self.num_envs, self._resets_in_a_step)
         if self._guard is not None:  # the envs within a ready vector env cannot be reached
             self._keeps_episodes = False
 
@@ -157,6 +156,7 @@ class EnvRunner(BaseRunner):
             if self._on_env is not None:
                 self._on_env(self.env)
             self._mode = autoreset_mode(self.env)
+            self._resets_in_a_step = self._mode is AutoresetMode.NEXT_STEP  # in one that does nothing else
             self._tensors_on = tensors_on(self.env, self._mode, self._first_seed)
         except BaseException:
             close_vector_env(self.env)
@@ -236,9 +236,9 @@ class EnvRunner(BaseRunner):
         choose = self._chooser(data, num_steps, explore)
         counter = self.step_counter.cell if self._counts_steps else None
         after_step = self._after_step_of(data)
-        marks_each_row = data.state_in is not None or data.previous or self._mode is AutoresetMode.NEXT_STEP
+        marks_each_row = data.state_in is not None or data.previous or self._resets_in_a_step
         in_env = in_forward = 0.0
-        may_rest = self._counts_resets and not self._has_tensors  # whether a step may do no more than reset all envs
+        may_rest = self._resets_in_a_step and not self._has_tensors  # whether a step may do no more than reset all envs
         for t in range(num_steps):
             before = perf_counter()
             with inference_mode:
@@ -276,10 +276,10 @@ class EnvRunner(BaseRunner):
         it once for each of the ``num_steps`` rows of ``data``, in order. Without ``explore``, it takes the most likely
         actions."""
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
-        from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
+        from_logits = module.action_dist_cls.from_logits
         if not explore:
             return lambda logits, t: from_logits(logits).to_deterministic().sample()
-        if noise.is_drawn and not resets_in_a_step:
+        if noise.is_drawn and not self._resets_in_a_step:
             rows = iter(noise.take(num_steps))
             return lambda logits, t: from_logits(logits).sample_from(next(rows))
         if noise.is_drawn:  # an env that only resets uses up no noise
@@ -306,7 +306,7 @@ class EnvRunner(BaseRunner):
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """Return functions of ``(t, info)`` to call after row ``t``: they store infos and final obs, or reset envs."""
         notes = [data.note_infos] if self._records_infos else []
-        if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
+        if self._resets_in_a_step:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:
             return [*notes, lambda t, info: self._reset_ended(data, t)]
@@ -327,7 +327,7 @@ class EnvRunner(BaseRunner):
 
     def _rollout_of(self, num_steps: int, explore: bool, policy_version: int) -> Rollout:
         data: RolloutStorage = self._data
-        module, columns = self.module, dict(data.columns)
+        columns = dict(data.columns)
         rewards, terminateds, truncateds = data.settle(self._steps, self._first)
         ended = terminateds | truncateds
         stats = self._totals.finished(rewards, ended, self._steps, data.faults)
@@ -342,7 +342,7 @@ class EnvRunner(BaseRunner):
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
             if explore:
                 with torch.no_grad():
-                    dist = module.action_dist_cls.from_logits(dist_inputs)
+                    dist = self.module.action_dist_cls.from_logits(dist_inputs)
                     columns[Columns.ACTION_LOGP] = dist.logp(columns[Columns.ACTIONS])
         rollout = Rollout(
             columns=columns,
@@ -362,7 +362,7 @@ class EnvRunner(BaseRunner):
     def _of_ready_env(self, rollout: Rollout, guard: VectorGuard, num_steps: int) -> Rollout:
         """Complete the rollout of a ready vector env: with what the env logged, and for an env that returns no true
         final observations."""
-        if self._counts_resets:
+        if self._resets_in_a_step:
             self._uncount_resets(num_steps)
         if log := guard.end_fragment():
             rollout.stats["env_log"] = log
@@ -386,7 +386,7 @@ class EnvRunner(BaseRunner):
         if self._lacks_finals():
             return entry_of(data.columns[Columns.OBS], final_index.unbind(1))
         final_obs = data.finals(found, final_index)
-        if self._mode is not AutoresetMode.NEXT_STEP:  # in that mode they are rows, which were checked
+        if not self._resets_in_a_step:  # otherwise they are rows, which were checked
             check_finite(self.module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         return final_obs
 
@@ -398,7 +398,7 @@ class EnvRunner(BaseRunner):
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _lose(self, error: BaseException, calls_before: int) -> Never:
-        if self._counts_resets:
+        if self._resets_in_a_step:
             self._data.mark(0, len(self._data.rewards))
             self._uncount_resets((self.step_counter.count - calls_before) // self.num_envs)
         super()._lose(error, calls_before)

@@ -46,7 +46,7 @@ class RandomStreams:
         self._own = envs if device is None else envs[:1]  # envs with their own seeds: all, or the first for all
         self._incarnation, self._resets = incarnation, 0
         self.noise = ActionNoise([self.new_stream(index) for index in envs] if device is None else [])
-        self.generator = torch.Generator("cpu" if device is None else device)
+        self.generator = torch.Generator(device or "cpu")
         self._begin_generator()
 
     def _key(self, *index: int) -> tuple[int, ...]:
