@@ -314,7 +314,7 @@ MATRIX: dict[str, tuple[Callable[..., AlgorithmConfig], tuple[Any, ...]]] = {
     "impala": (functools.partial(streaming, IMPALAConfig), (*CONTINUOUS, *DISCRETE, Keeper)),
     "appo, lstm": (functools.partial(streaming, APPOConfig, model_config=LSTM), (*DISCRETE, *CONTINUOUS, Keeper)),
 }
-IN_TURN = ("impala", "appo, lstm")
+IN_ONE_PROCESS = ("impala", "appo, lstm")
 """Runs that repeat only in one process."""
 REMOTE: dict[str, dict[str, Any]] = {
     "here": {},
@@ -325,13 +325,22 @@ REMOTE: dict[str, dict[str, Any]] = {
 }
 
 
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "here": (),
+    "async": ("agents",),
+    "1 runner": IN_ONE_PROCESS,
+    "2 runners": IN_ONE_PROCESS,
+    "2 runners, ahead": (*IN_ONE_PROCESS, "a2c"),  # which samples ahead with 2 runners, too
+}
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("where", REMOTE)
 def test_every_algorithm_in_every_env_wherever_it_is(where: str, tmp_path: Path) -> None:
     runs = {}
     for number, (name, (config, envs)) in enumerate(MATRIX.items()):
         for env in envs if where in ("here", "async") else (envs[number % len(envs)], envs[-1]):
-            if not (where == "async" and name == "agents") and not (name in IN_TURN and "runner" in where):
+            if name not in LEFT_OUT[where]:
                 runs[f"{name}, {env}"] = functools.partial(config, env, **REMOTE[where])
     check_resumed(runs, tmp_path)
 
