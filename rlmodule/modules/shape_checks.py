@@ -9,6 +9,8 @@ import torch
 import tree
 from torch import Tensor, nn
 
+from catalog.actions.converters import ActionConverter
+from catalog.actions.masks import ActionMask
 from catalog.base import Tree
 from catalog.distributions.categorical import choice_counts
 from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
@@ -52,12 +54,16 @@ def check_module(module: RLModule) -> None:
     a train batch has is not checked.
 
     Raises:
+        TypeError: If a hook of the catalog returned an action converter or mask of another class.
         ValueError: If one row of a batch changes the outputs of another in a net that is not of this library, or the
-            training pass of such a net has no gradient. If a pass raises an error, changes its observations in place,
-            lacks an output column or returns a column of the wrong shape; if the initial state contains anything but
-            tensors, dicts and tuples; or if the action distribution raises an error or returns a wrong shape. The
-            message names the pass or the method.
+            training pass of such a net has no gradient, or it keeps nets in a plain list or dict. If a pass raises an
+            error, changes its observations in place, lacks an output column or returns a column of the wrong shape; if
+            the initial state contains anything but tensors, dicts and tuples; or if the action distribution raises an
+            error or returns a wrong shape. The message names the pass or the method.
     """
+    _check_parts_of_catalog(module)
+    custom = [part for part in module.modules() if type(part).__module__.partition(".")[0] not in _KNOWN]
+    _check_registered(module, custom)
     stateful = module.is_stateful()
     if stateful:
         check_state(module.get_initial_state(), type(module).__name__)
@@ -70,13 +76,12 @@ def check_module(module: RLModule) -> None:
             _check_distribution(module, out[Columns.ACTION_DIST_INPUTS])
             if stateful:
                 check_next_state(batch[Columns.STATE_IN], state_out_of(module, out), f"{where}[{Columns.STATE_OUT!r}]")
-        is_custom = any(type(part).__module__.partition(".")[0] not in _KNOWN for part in module.modules())
-        if is_custom:
+        if custom:
             _check_rows_apart(module)
         try:
             batch = probe_batch(module, min(3, module.max_seq_len))
             _try_training(module, batch)
-            if is_custom:
+            if custom:
                 _check_gradient(module, batch)
         except ValueError as error:
             if not isinstance(error.__cause__, KeyError):  # the pass reads a column that only a train batch has
@@ -97,6 +102,34 @@ def probe_batch(module: RLModule, steps: int) -> Batch:
         starts = torch.zeros(leading, dtype=torch.bool, device=device)
         batch |= {Columns.STARTS: starts, Columns.STATE_IN: initial_states(module, ROWS)}
     return batch
+
+
+def _check_parts_of_catalog(module: RLModule) -> None:
+    """Raise TypeError if the action converter or the mask of ``module`` lacks the methods that env runners call."""
+    for hook, part, kind in (
+        ("build_action_converter", module.action_converter, ActionConverter),
+        ("build_action_mask", module.action_mask, ActionMask | None),
+    ):
+        if not isinstance(part, kind):
+            where = f"{type(module.catalog).__name__}.{hook}()"
+            raise TypeError(f"{where}: expected an instance of {kind}, got {part!r}. Derive yours from that class.")
+
+
+def _check_registered(module: RLModule, custom: Sequence[nn.Module]) -> None:
+    """Raise ValueError if a part of ``module`` among ``custom`` keeps nets to train only in a list, tuple or dict, in
+    which torch does not find their parameters."""
+    known = {id(parameter) for parameter in module.parameters()}
+    for part in custom:
+        for name, value in vars(part).items():
+            if name.startswith("_") or not isinstance(value, list | tuple | dict):
+                continue
+            nets = [net for net in (value.values() if isinstance(value, dict) else value) if isinstance(net, nn.Module)]
+            if any(p.requires_grad and id(p) not in known for net in nets for p in net.parameters()):
+                raise ValueError(
+                    f"{type(part).__name__}.{name}: expected nets that are trained and saved, got a plain "
+                    f"{type(value).__name__} of them, in which torch finds none. Make it an nn.ModuleList or an "
+                    "nn.ModuleDict."
+                )
 
 
 def _check_rows_apart(module: RLModule) -> None:

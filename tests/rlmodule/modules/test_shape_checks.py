@@ -331,6 +331,35 @@ def test_frozen_nets_and_running_statistics_are_fine(module_class: type[RLModule
     check_module(own(module_class))
 
 
+@pytest.mark.parametrize(("hook", "returned"), [("build_action_converter", None), ("build_action_mask", nn.Identity())])
+def test_a_hook_that_returns_a_part_of_another_class_is_named(hook: str, returned: Any) -> None:
+    catalog_class = type("Mine", (PPOCatalog,), {hook: lambda self: returned})
+    with pytest.raises(TypeError, match=rf"Mine\.{hook}\(\): expected an instance of .*Action(Converter|Mask)"):
+        check_module(RLModuleSpec(PPOModule, VECTOR, TWO, catalog_class=catalog_class).build())
+
+
+class Listed(Own):
+    """Keeps its net where torch does not look for it."""
+
+    def setup(self) -> None:
+        self.nets = [nn.Linear(4, self.width)]
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self.nets[0](batch[Columns.OBS])}
+
+
+class Named(Own):
+    def setup(self) -> None:
+        super().setup()
+        self.nets = {"same": self.net, "fixed": nn.Linear(4, 4).requires_grad_(False)}
+
+
+def test_nets_in_a_plain_list_are_refused_as_they_would_be_neither_trained_nor_saved() -> None:
+    with pytest.raises(ValueError, match=r"Listed\.nets: expected nets that are .* got a plain list.* nn\.ModuleList"):
+        check_module(own(Listed))
+    check_module(own(Named))
+
+
 def test_a_state_that_ignores_starts_is_warned_of() -> None:
     class Endless(Recurrent):
         def _forward(self, batch: Mapping[str, Tree]) -> Any:
