@@ -214,6 +214,11 @@ class DecisionTree(Hooks, ABC):
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
         """Return the class of the action distribution; ``from_logits(head_output)`` makes an instance."""
+        if "action_dist_cls" not in vars(self):
+            raise TypeError(
+                f"{type(self).__name__}._determine_components_hook(): expected one that sets self.action_dist_cls, got "
+                "none. Call super()._determine_components_hook() first, or set it."
+            )
         return self.action_dist_cls
 
     @property

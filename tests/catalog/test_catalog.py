@@ -278,6 +278,15 @@ def test_a_catalog_may_decide_on_an_encoder_only() -> None:
     assert catalog.bound_dist_cls is Categorical
 
 
+def test_a_hook_that_decides_nothing_is_named() -> None:
+    class Forgetful(PPOCatalog):
+        def _determine_components_hook(self) -> None:
+            self.width = 64
+
+    with pytest.raises(TypeError, match=r"Forgetful\._determine_components_hook\(\): .* Call super\(\)\._determine"):
+        Forgetful(VECTOR, TWO).get_action_dist_cls()
+
+
 def test_a_distribution_without_its_methods_is_refused_and_these_are_named() -> None:
     class Half(Distribution):
         def logp(self, actions: Any) -> Tensor:
