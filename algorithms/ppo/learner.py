@@ -183,12 +183,22 @@ class PPOLearner(ActorCriticLearner):
         return rollout, {"intrinsic_reward_mean": mean}
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        beyond = metrics["log_ratio"].expm1().abs() > self.settings.clip_param
+        beyond = self._log_ratio(metrics).expm1().abs() > self.settings.clip_param
         return super().summarize(module_id, {**metrics, "clip_fraction": beyond.float()})
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         target = self.settings.target_kl
-        return target is not None and float(k3_divergence(metrics["log_ratio"]).mean()) > target
+        return target is not None and float(k3_divergence(self._log_ratio(metrics)).mean()) > target
+
+    def _log_ratio(self, metrics: Mapping[str, Tensor]) -> Tensor:
+        """Return the metric ``log_ratio``. Raise ValueError if a loss that replaces PPO's does not report it."""
+        if "log_ratio" not in metrics:
+            raise ValueError(
+                f"{type(self).__name__}.compute_loss_for_module(): expected the metric 'log_ratio', which counts "
+                f"clipped rows, got {', '.join(metrics) or 'none'}. Add to the metrics of super(), or report the new "
+                "minus the old log-probability of each row's action."
+            )
+        return metrics["log_ratio"]
 
     def may_stop(self) -> bool:
         return type(self).should_stop is not PPOLearner.should_stop or self.settings.target_kl is not None

@@ -103,7 +103,7 @@ class EpisodeLearner(Learner):
     def all_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         """Return whether ``should_stop`` returns True on any learner. All learners get the same answer."""
         stop = self.should_stop(module_id, metrics)
-        return bool(self.collective.all_reduce(torch.tensor(float(stop))))
+        return bool(self.collective.all_reduce(torch.tensor(float(bool(stop)))))
 
     def may_stop(self) -> bool:
         """Return whether ``should_stop`` must be called at all. The answer must be the same on all learners. The

@@ -173,6 +173,11 @@ class Learner(Hooks, ABC):
             ) from error
         finally:
             self.settings = before
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"{type(self).__name__}.configure_optimizer_for_module(): expected a torch.optim.Optimizer, got "
+                f"{optimizer!r}. Return the one you made."
+            )
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
         return TrainedPart(part, flat, optimizer, settings.grad_clip_by)
@@ -376,7 +381,7 @@ class Learner(Hooks, ABC):
             metrics |= extra
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise loss_without_gradient(type(self).__name__)
-        if not all(isinstance(value, Tensor) for value in metrics.values()):
+        if not all(isinstance(value, Tensor) and value.is_floating_point() for value in metrics.values()):
             metrics = metric_tensors(metrics, loss, type(self).__name__)
         return loss, metrics
 

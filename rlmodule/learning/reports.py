@@ -129,7 +129,8 @@ def loss_without_gradient(learner: str) -> ValueError:
 
 
 def metric_tensors(metrics: Mapping[str, Any], loss: Tensor, learner: str) -> Metrics:
-    """Return ``metrics`` with tensors in place of numbers, each of the shape and device of ``loss``.
+    """Return ``metrics`` as tensors of floats: numbers in the shape and on the device of ``loss``, and tensors of
+    integers and of bools converted, as they have no mean.
 
     Raises:
         TypeError: If a metric is neither a tensor nor a number; names the metric and the class ``learner``.
@@ -143,7 +144,7 @@ def metric_tensors(metrics: Mapping[str, Any], loss: Tensor, learner: str) -> Me
                     f"{type(value).__name__}. Report a scalar, or one entry per row."
                 )
             value = loss.detach().new_full(loss.shape, float(value))
-        tensors[name] = value
+        tensors[name] = value if value.is_floating_point() else value.float()
     return tensors
 
 

@@ -540,6 +540,37 @@ def test_a_metric_may_be_a_number(policies: int) -> None:
         assert {key: results[name][key] for key in Numbers.reported} == {"whole": 3.0, "half": 0.5, "yes": 1.0}
 
 
+def test_a_metric_may_be_a_tensor_of_integers_or_bools() -> None:
+    class Counts(Reporting):
+        reported: ClassVar[Mapping[str, Any]] = {"count": torch.tensor(3), "share": torch.tensor([True, False])}
+
+    learner = learner_of(Counts)
+    results = learner.update_from_episodes(random_rollout(learner.module["default_policy"], 32, 2))["default_policy"]
+    assert (results["count"], results["share"]) == (3.0, 0.5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"target_kl": 0.01}])
+def test_a_loss_in_the_place_of_ppo_s_is_told_what_to_report(settings: dict[str, Any]) -> None:
+    class Whole(PPOLearner):
+        def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+            loss, _ = super().compute_loss_for_module(module_id, batch, fwd_out)
+            return loss, {}
+
+    learner = learner_of(Whole, **settings)
+    with pytest.raises(ValueError, match=r"Whole\.compute_loss_for_module\(\): expected the metric 'log_ratio'"):
+        learner.update_from_episodes(random_rollout(learner.module["default_policy"], 32, 2))
+
+
+def test_a_stop_that_returns_nothing_goes_on() -> None:
+    class Silent(PPOLearner):
+        def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> Any:
+            return None
+
+    learner = learner_of(Silent)
+    learner.update_from_episodes(random_rollout(learner.module["default_policy"], 32, 2))
+    assert learner.num_gradient_steps == {"default_policy": 2}
+
+
 def test_a_metric_that_is_no_number_is_named() -> None:
     class Text(Reporting):
         reported: ClassVar[Mapping[str, Any]] = {"phase": "late"}
@@ -567,6 +598,16 @@ def test_an_optimizer_of_the_tensor_itself_gets_the_remedy() -> None:
 
     with pytest.raises(TypeError, match=r"Write it in brackets, as in torch\.optim\.RMSprop\(\[parameters\]\)"):
         learner_of(Plain)
+
+
+def test_an_optimizer_that_is_not_returned_is_missed_at_build() -> None:
+    class Forgotten(PPOLearner):
+        def configure_optimizer_for_module(self, module_id: str, parameters: Any) -> Any:
+            torch.optim.RMSprop([parameters], lr=1e-3)
+
+    message = r"Forgotten\.configure_optimizer_for_module\(\): expected a torch\.optim\.Optimizer, got None"
+    with pytest.raises(TypeError, match=message):
+        learner_of(Forgotten)
 
 
 # --- schedules of an update -------------------------------------------------------------------------------------------
