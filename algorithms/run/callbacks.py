@@ -224,6 +224,8 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
         try:
             returned = listener(**arguments)
         except Exception as error:
+            if str(error).startswith("callback "):  # the error of another callback, to which this one led
+                raise
             where = f"callback {name} ({_described(listener)})"
             got = f"{type(error).__name__}: {error}".rstrip(".")
             raise RuntimeError(

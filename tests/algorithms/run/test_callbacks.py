@@ -443,6 +443,16 @@ def test_a_class_that_raises_is_left_out_as_a_class() -> None:
         algorithm.train()
 
 
+def test_a_callback_that_calls_itself_gets_one_error() -> None:
+    def again(algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
+        algorithm.evaluate(num_episodes=1)
+
+    with config_for(on_evaluate_end=again).build() as algorithm, pytest.raises(RuntimeError) as caught:
+        algorithm.evaluate(num_episodes=1)
+    assert str(caught.value).count("expected no error, got RecursionError") == 1
+    assert str(caught.value).count("on_evaluate_end (") == 1
+
+
 def test_a_partial_or_an_object_is_named_as_it_is() -> None:
     class Loud:
         def __call__(self, **message: Any) -> None:
