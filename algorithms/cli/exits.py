@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -96,7 +97,8 @@ def on_flags(text: str) -> str:
     text = _SETTING.sub(lambda name: f"--{kebab(name[1])}:", text)
     for python, shell in _IN_A_SHELL.items():
         text = text.replace(python, shell)
-    text = re.sub(r"Algorithm\.from_checkpoint\('([^']+)'\)", r"rlmodule train --load \1", text)
+    load = re.compile(r"Algorithm\.from_checkpoint\('([^']+)'\)")
+    text = load.sub(lambda call: f"rlmodule train --load {shlex.quote(call[1])}", text)
     return re.sub(r"(?<!\w)(?:learn|\.\w+)\(((?:\w+=[^()]*)+)\)", flags, text)
 
 

@@ -133,6 +133,12 @@ def test_a_folder_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], 
     assert line.startswith("error: run_dir 'file/run': expected a folder to write to")
 
 
+def test_a_path_with_a_space_is_quoted_in_the_command_to_type(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "my run/checkpoint").mkdir(parents=True)
+    assert main([*PPO, "--run-dir", "my run"]) == 1
+    assert capsys.readouterr().err.endswith("continue it with rlmodule train --load 'my run/checkpoint'.\n")
+
+
 @pytest.mark.parametrize("seeds", [["--seed", "1"], ["--seed", "1,2"]])
 def test_a_folder_with_a_run_is_told_before_anything_else(
     seeds: list[str], capsys: pytest.CaptureFixture[str], here: Path
