@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
+from catalog.hooks import Hooks
 from catalog_rl import unknown
 
 LOGGERS = {
@@ -79,7 +80,7 @@ class LoggedRun:
         )
 
 
-class Logger(ABC):
+class Logger(Hooks, ABC):
     """Writes or sends the results of a run. It is built in the run's first iteration and closed at its end.
 
     Override points:

@@ -234,6 +234,11 @@ def test_numbers_are_picked_out_and_truth_is_one() -> None:
     assert type(picked["f"]) is int
 
 
+def test_a_method_of_other_arguments_is_named_where_its_class_is_defined() -> None:
+    with pytest.raises(TypeError, match=r"Short\.log\(\): .* Write def log\(self, values, env_steps\)"):
+        type("Short", (Logger,), {"log": lambda self, values: None})
+
+
 def test_what_is_no_logger_is_refused(begin: Begin) -> None:
     nothing: Any = lambda run: None  # noqa: E731
     with pytest.raises(TypeError, match=r"expected a Logger, got NoneType\. Return an instance of a class derived"):
