@@ -128,8 +128,14 @@ def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping
         ValueError: If an entry is missing or of another kind; names the first.
     """
     state = content["state"]
-    for module_id, module in algorithm.learner_group.module.items():
-        module.check_state(state["learners"]["module"][module_id])
+    saved, modules = state["learners"]["module"], dict(algorithm.learner_group.module.items())
+    if saved.keys() != modules.keys():
+        raise ValueError(
+            f"expected its policies {', '.join(saved)}, got {', '.join(modules)}. Other policies come and go by "
+            "add_policy() and remove_policy() after the load"
+        )
+    for module_id, module in modules.items():
+        module.check_state(saved[module_id])
     built = algorithm.get_state()
     started: frozenset[str] = frozenset()
     if "policies_to_train" in given:

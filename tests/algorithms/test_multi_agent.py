@@ -523,6 +523,15 @@ def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path, ca
     assert all("expected agents with the policies of the saved episode" in one for one in caplog.messages)
 
 
+@pytest.mark.parametrize("num_agents", [1, 3])
+def test_a_checkpoint_with_other_policies_is_refused_by_their_names(tmp_path: Path, num_agents: int) -> None:
+    with config(env_config={"num_agents": 2}, policies="own").build() as algo:
+        path = algo.save(tmp_path / "ck")
+    message = rf"expected its policies {', '.join(CART[:2])}, got {', '.join(CART[:num_agents])}\. .*add_policy\(\)"
+    with pytest.raises(ValueError, match=message):
+        Algorithm.from_checkpoint(path, env=CartPoles, env_config={"num_agents": num_agents})
+
+
 @pytest.mark.end_to_end
 @pytest.mark.usefixtures("ray_started")
 @pytest.mark.parametrize(
