@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from catalog.base import Tree
+from catalog.hooks import Hooks
 from catalog.return_heads import Number, ReturnHead
 
 
-class ValueFunctionAPI(ABC):
+class ValueFunctionAPI(Hooks, ABC):
     """Interface of modules that predict state values."""
 
     @abstractmethod
@@ -55,7 +56,7 @@ class StateValueAPI(ValueFunctionAPI):
         """Return the dotted names of the submodules that only the loss of state values trains."""
 
 
-class QNetAPI(ABC):
+class QNetAPI(Hooks, ABC):
     """Interface of modules that predict the value of every action of a Discrete space."""
 
     @abstractmethod
@@ -77,7 +78,7 @@ class QNetAPI(ABC):
         return self.compute_q_values(batch, embeddings)
 
 
-class ActionValueAPI(ABC):
+class ActionValueAPI(Hooks, ABC):
     """Interface of modules with critics, which are an ensemble of nets that predict the value of an action for an
     observation."""
 
@@ -125,7 +126,7 @@ class ActionValueAPI(ABC):
         return self.compute_action_values(batch, actions, embeddings)
 
 
-class TemperatureAPI(ABC):
+class TemperatureAPI(Hooks, ABC):
     """Interface of modules that learn a temperature, the weight of the policy's entropy in the loss."""
 
     @abstractmethod
@@ -133,7 +134,7 @@ class TemperatureAPI(ABC):
         """Return the logarithm of the temperature, a scalar parameter that no other part of the module reads."""
 
 
-class ExplorationAPI(ABC):
+class ExplorationAPI(Hooks, ABC):
     """Interface of modules that explore as much as a number says, which the algorithm sets before it samples.
 
     The algorithm says what the number is. For DQN it is epsilon, the probability that an action is drawn uniformly from
@@ -151,7 +152,7 @@ class ExplorationAPI(ABC):
         """Set how much the module explores. Fill a buffer in place, since the copy that acts shares its memory."""
 
 
-class NoisyNetAPI(ABC):
+class NoisyNetAPI(Hooks, ABC):
     """Interface of modules that explore with noise in their weights (Fortunato et al. 2018, section 3)."""
 
     @abstractmethod
@@ -174,7 +175,7 @@ class ExtraLoss(NamedTuple):
     metrics: Mapping[str, Tensor] = MappingProxyType({})
 
 
-class ExtraLossAPI(ABC):
+class ExtraLossAPI(Hooks, ABC):
     """Interface of modules that add losses, such as a prediction error, to the loss of any algorithm."""
 
     @abstractmethod
@@ -188,7 +189,7 @@ class ExtraLossAPI(ABC):
         """
 
 
-class InferenceOnlyAPI(ABC):
+class InferenceOnlyAPI(Hooks, ABC):
     """Interface of modules with parts that only learning needs. Inference-only copies of the module drop these
     parts."""
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog.base import Tree
-from rlmodule import Columns, RLModule, RLModuleSpec
+from rlmodule import Columns, ExtraLossAPI, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
 
 BOX, TWO = spaces.Box(-1, 1, (1, 2, 2, 2, 3), np.float32), spaces.Discrete(2)
 
@@ -90,3 +90,12 @@ def test_options_go_to_a_custom_model_if_there_is_one() -> None:
     settings = {"custom_model": Mine, "custom_model_config": {"depth": 3}, "vf_share_layers": True}
     RLModuleSpec(PPOModule, spaces.Box(-1, 1, (4,), np.float32), TWO, settings, PPOCatalog).build()
     assert set(seen) == {3}
+
+
+@pytest.mark.parametrize(
+    ("ability", "method"),
+    [(ValueFunctionAPI, "compute_values"), (QNetAPI, "compute_q_values"), (ExtraLossAPI, "compute_extra_losses")],
+)
+def test_a_method_of_an_ability_with_other_arguments_is_named_where_it_is_defined(ability: Any, method: str) -> None:
+    with pytest.raises(TypeError, match=rf"Mine\.{method}\(\): expected the arguments \(self, batch, "):
+        type("Mine", (Flat, ability), {method: lambda self, batch: batch})

@@ -78,8 +78,10 @@ def test_a_class_of_another_kind_is_refused_at_once(name: str, wrong: object) ->
 
 
 def test_a_class_without_a_method_of_its_bases_is_refused_at_once() -> None:
-    class Misspelt(Small, QNetAPI):
-        def compute_q_value(self) -> None: ...
+    with pytest.warns(UserWarning, match=r"Did you mean compute_q_values\(\)\?"):
+
+        class Misspelt(Small, QNetAPI):
+            def compute_q_value(self) -> None: ...
 
     message = "RLModuleSpec.module_class: expected a class with every method .*Misspelt without compute_q_values. Write"
     with pytest.raises(TypeError, match=message):
