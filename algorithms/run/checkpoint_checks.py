@@ -131,8 +131,8 @@ def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping
     saved, modules = state["learners"]["module"], dict(algorithm.learner_group.module.items())
     if saved.keys() != modules.keys():
         raise ValueError(
-            f"expected its policies {', '.join(saved)}, got {', '.join(modules)}. Other policies come and go by "
-            "add_policy() and remove_policy() after the load"
+            f"expected its policies {', '.join(saved)}, got {', '.join(modules)}. Call add_policy() and "
+            "remove_policy() after the load"
         )
     for module_id, module in modules.items():
         module.check_state(saved[module_id])
