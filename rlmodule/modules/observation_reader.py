@@ -90,6 +90,8 @@ class ObservationReader:
     def _leaf(self, value: Any, rows: int | None) -> Tensor:
         array = value
         if type(value) is not np.ndarray or value.dtype != self._kept:
+            if isinstance(value, Tensor):  # on a GPU, or with a gradient, as an env may return them
+                value = value.detach().cpu()
             array = self._converted(value, rows)
         if array.shape != (self._shape if rows is None else (rows, *self._shape)) or rows == 0:
             raise self._misfit(array, rows)

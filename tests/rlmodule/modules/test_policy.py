@@ -63,6 +63,15 @@ def test_one_observation_alone_acts_as_in_a_batch() -> None:
         np.testing.assert_allclose(policy.act(obs[row])[0], means[row], rtol=1e-5, atol=1e-6)
 
 
+def test_an_observation_may_be_a_tensor_with_a_gradient() -> None:
+    policy = policy_for(spaces.Discrete(5))
+    obs = torch.arange(4.0, requires_grad=True)
+    assert policy.act(obs)[0] == policy.act(obs.detach().numpy())[0]
+    assert policy.act_batch(obs[None])[0].tolist() == [policy.act(obs)[0]]
+    with pytest.raises(ValueError, match="expected finite numbers, got nan"):
+        policy.act(obs * float("nan"))
+
+
 def test_nested_and_discrete_observations() -> None:
     env = NestedCounter(2)
     env.reset()
