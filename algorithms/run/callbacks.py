@@ -219,16 +219,20 @@ class CallbackCaller:
         return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
 
 
+class CallbackError(RuntimeError):
+    """Raised if a callback raises. The text names the callback."""
+
+
 def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], arguments: Mapping[str, Any]) -> None:
     for setting, listener in listeners:
         try:
             returned = listener(**arguments)
         except Exception as error:
-            if str(error).startswith("callback "):  # the error of another callback, to which this one led
+            if isinstance(error, CallbackError):  # this callback led to another one, which raised
                 raise
             where = f"callback {name} ({_described(listener)})"
             got = f"{type(error).__name__}: {error}".rstrip(".")
-            raise RuntimeError(
+            raise CallbackError(
                 f"{where}: expected no error, got {got}. Correct it, or leave it out: .callbacks({setting}=None)."
             ) from error
         if returned is not None:  # in other libraries, False ends the training

@@ -196,6 +196,24 @@ def sac(path: Path) -> None:
     save(axes, path)
 
 
+def read_pong() -> Curve:
+    """The evaluations of the one run of PPO on Pong; its last line counts."""
+    points = np.empty((0, 2))
+    for text in (ROOT / "benchmarks" / "learning.jsonl").read_text(encoding="utf-8").splitlines():
+        result = json.loads(text)
+        if result["job"]["env_id"] == "ALE/Pong-v5":
+            points = np.array(result["run"]["evaluations"])
+    return points[:, 0], points[:, 1][None]
+
+
+def pong(path: Path) -> None:
+    """PPO on Pong, while it trains."""
+    axes = canvas(9, 3.0)
+    title = "PPO's preset on Pong, sticky actions: mean return of ten greedy games, one run"
+    plot(inset(axes, 0.75, 0.6, 7.85, 2.0), {"PPO": read_pong()}, title, (-22, 22), "agent steps")
+    save(axes, path)
+
+
 def td3(path: Path) -> None:
     """What TD3 adds to DDPG, and the returns of both."""
     axes = canvas(9, 4.9)
@@ -259,6 +277,7 @@ PICTURES = {
     "dqn": dqn,
     "recurrent": recurrent,
     "sac": sac,
+    "pong": pong,
     "td3": td3,
     "offline": offline,
     "learning": learning,
