@@ -739,7 +739,8 @@ def markdown(rows: list[Row], name: str) -> str:
         day, _, host = run.machine.partition(", ")
         where.setdefault(host, set()).add(day)
     machines = "; ".join(f"{' to '.join(sorted({min(days), max(days)}))}, {host}" for host, days in where.items())
-    return f"{table}{stated}\n\nMedians of {most}{seeds} seeds, `{command}`. {machines}."
+    runs = f"Medians of {most}{seeds} seeds" if seeds > 1 else "One seed"
+    return f"{table}{stated}\n\n{runs}, `{command}`. {machines}."
 
 
 def _settings(goal: Goal) -> str:
