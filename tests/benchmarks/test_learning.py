@@ -94,7 +94,7 @@ def test_where_the_last_evaluation_counts_the_others_stand_below_the_table() -> 
 def test_settings_that_are_no_defaults_are_stated() -> None:
     assert "Settings" not in markdown([row(500)], "PPO")
     text = markdown([row(500), row(500, settings={"lr": 1e-3, "n_step": 3})], "DQN")
-    assert "\n\nSettings other than the defaults:\n\n- CartPole-v1: `lr=0.001`, `n_step=3`\n\nMedians" in text
+    assert "\n\nSettings other than the defaults:\n\n- CartPole-v1: `lr=0.001`, `n_step=3`\n\nOne seed, " in text
 
 
 def test_floors_below_zero() -> None:
