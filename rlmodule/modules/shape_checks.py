@@ -106,13 +106,13 @@ def probe_batch(module: RLModule, steps: int) -> Batch:
 
 def _check_parts_of_catalog(module: RLModule) -> None:
     """Raise TypeError if the action converter or the mask of ``module`` lacks the methods that env runners call."""
-    for hook, part, kind in (
-        ("build_action_converter", module.action_converter, ActionConverter),
-        ("build_action_mask", module.action_mask, ActionMask | None),
+    for hook, part, kind, expected in (
+        ("build_action_converter", module.action_converter, ActionConverter, "an ActionConverter"),
+        ("build_action_mask", module.action_mask, ActionMask | None, "an ActionMask or None"),
     ):
         if not isinstance(part, kind):
             where = f"{type(module.catalog).__name__}.{hook}()"
-            raise TypeError(f"{where}: expected an instance of {kind}, got {part!r}. Derive yours from that class.")
+            raise TypeError(f"{where}: expected {expected}, got {part!r}. Derive yours from that class.")
 
 
 def _check_registered(module: RLModule, custom: Sequence[nn.Module]) -> None:

@@ -156,7 +156,8 @@ class EnvRunner(BaseRunner):
             if self._on_env is not None:
                 self._on_env(self.env)
             self._mode = autoreset_mode(self.env)
-            self._resets_in_a_step = self._mode is AutoresetMode.NEXT_STEP  # in one that does nothing else
+            # the step after the last of an episode does nothing but reset the env
+            self._resets_in_a_step = self._mode is AutoresetMode.NEXT_STEP
             self._tensors_on = tensors_on(self.env, self._mode, self._first_seed)
         except BaseException:
             close_vector_env(self.env)

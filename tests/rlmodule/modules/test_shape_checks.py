@@ -334,7 +334,7 @@ def test_frozen_nets_and_running_statistics_are_fine(module_class: type[RLModule
 @pytest.mark.parametrize(("hook", "returned"), [("build_action_converter", None), ("build_action_mask", nn.Identity())])
 def test_a_hook_that_returns_a_part_of_another_class_is_named(hook: str, returned: Any) -> None:
     catalog_class = type("Mine", (PPOCatalog,), {hook: lambda self: returned})
-    with pytest.raises(TypeError, match=rf"Mine\.{hook}\(\): expected an instance of .*Action(Converter|Mask)"):
+    with pytest.raises(TypeError, match=rf"Mine\.{hook}\(\): expected an Action(Converter|Mask or None), got "):
         check_module(RLModuleSpec(PPOModule, VECTOR, TWO, catalog_class=catalog_class).build())
 
 
