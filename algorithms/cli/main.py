@@ -81,13 +81,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see :mod:`algorithms.cli.exits`.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
+    args = [_with_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if os.getcwd() not in sys.path:  # an installed script has only its own folder there; last, to hide no package
         sys.path.append(os.getcwd())  # for user modules, as in my_envs:MyEnv-v0
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the locale lacks is printed as a question mark
     return exit_code_of(lambda: _run(args), debug="--debug" in args)
+
+
+def _with_home(word: str) -> str:
+    """Replace the ``~`` in ``--flag=~/path``, as shells only do at the beginning of a word."""
+    flag, equals, value = word.partition("=")
+    return flag + equals + os.path.expanduser(value) if flag.startswith("--") else word
 
 
 def _run(args: Sequence[str]) -> int:

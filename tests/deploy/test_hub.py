@@ -124,6 +124,9 @@ def test_what_goes_wrong_is_explained(hub: HubDouble, monkeypatch: pytest.Monkey
         policy_of().push_to_hub(REPO, token="of-another")
     with pytest.raises(ValueError, match=r"the result of algo\.evaluate\(\), got one without episode_return_mean, "):
         policy_of().push_to_hub(REPO, evaluation={"env_runners": {"num_episodes": 1}})
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
+    with pytest.raises(OSError, match=r"a repository that can be written to, got ConnectError.*the network"):
+        policy_of().push_to_hub(REPO)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"expected the package huggingface_hub, got none\. Run: pip install 'cata"):
         Policy.from_pretrained(REPO)

@@ -78,6 +78,13 @@ def snippet_of(printed: str) -> str:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_tilde_stands_for_the_home_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here / "home"))
+    assert main([*PPO, "--num-env-steps", "64", "--run-dir=~/mine"]) == 0
+    assert (here / "home" / "mine" / "checkpoint").exists()
+    assert not (here / "~").exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [["a2c"], ["impala", "--num-env-steps-per-iteration", "128"], ["appo", "--num-env-steps-per-iteration", "128"]],

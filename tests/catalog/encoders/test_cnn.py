@@ -267,6 +267,10 @@ def test_only_bytes_from_0_to_255_are_scaled(space: spaces.Box, scale: float) ->
     obs = torch.as_tensor(np.stack([space.sample() for _ in range(3)]))
     expected = by_hand(config, net, obs.permute(0, 3, 1, 2).double().div(scale).float())
     torch.testing.assert_close(net(obs).latent, expected, atol=1e-4, rtol=1e-4)
+    images = obs.float()
+    kept = images.clone()
+    assert torch.equal(net(images).latent, net(obs).latent)
+    assert torch.equal(images, kept)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (0,), (2, 0)])
