@@ -39,7 +39,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
 from algorithms.run.aggregates import Floats, bootstrap_interval, compare, iqm
 from algorithms.run.jobs import Job, Jobs
-from algorithms.sac.sac import PLAIN
+from algorithms.sac.sac import FLASH, PLAIN
 from algorithms.tuning.trials import raise_if_stopped
 from benchmarks.run import machine, write
 from benchmarks.tables import AGENTS, COMPUTING, FEWEST_FOR_INTERVAL, ROOT, SAMPLING, digest, typed
@@ -424,6 +424,10 @@ GOALS = {
         part: Goal("SAC", "Hopper-v5", 100_000, floor, settings, part=part)
         for part, settings, floor in (("defaults", {}, 798), ("TQC", _TQC, 1000))
     },
+    "SAC-flash": {
+        part: Goal("SAC", "HalfCheetah-v5", 100_000, floor, settings, part=part, most_seeds=3)
+        for part, settings, floor in (("defaults", {}, 4520), ("flash", FLASH, 6647))  # 1.15 times the defaults'
+    },
     "tensors": {
         part: Goal(
             algo, f"benchmarks.tensor_envs:{env}", budget, floor, settings, None, True, part, "return in training", 1, 3
@@ -465,7 +469,7 @@ GOALS = {
     },
 }
 """Table → what it is about → goal."""
-COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "PPO-novelty", "SAC-Hopper")
+COMPARED = ("central-critic", "PPO-images", "PPO-ahead", "PPO-novelty", "SAC-Hopper", "SAC-flash")
 """Tables whose second row is compared with the first, the fourth with the third, and so on."""
 ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 

@@ -116,11 +116,16 @@ def _check_parts_of_catalog(module: RLModule) -> None:
 
 
 def _check_registered(module: RLModule, custom: Sequence[nn.Module]) -> None:
-    """Raise ValueError if a part of ``module`` among ``custom`` keeps nets to train only in a list, tuple or dict, in
-    which torch does not find their parameters."""
+    """Raise ValueError if a part of ``module`` among ``custom`` keeps something to train where torch does not find it:
+    nets in a list, tuple or dict, or a tensor that is no parameter."""
     known = {id(parameter) for parameter in module.parameters()}
     for part in custom:
         for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+                raise ValueError(
+                    f"{type(part).__name__}.{name}: expected a parameter that is trained and saved, got a plain tensor "
+                    "with requires_grad. Make it an nn.Parameter."
+                )
             if name.startswith("_") or not isinstance(value, list | tuple | dict):
                 continue
             nets = [net for net in (value.values() if isinstance(value, dict) else value) if isinstance(net, nn.Module)]

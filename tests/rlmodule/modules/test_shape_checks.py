@@ -360,6 +360,33 @@ def test_nets_in_a_plain_list_are_refused_as_they_would_be_neither_trained_nor_s
     check_module(own(Named))
 
 
+class Scaled(Own):
+    """Keeps what it trains as a plain tensor."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.scale = torch.ones(4, requires_grad=True)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        self.seen = self.net(batch[Columns.OBS]) * self.scale  # kept for a loss of its own, which is fine
+        return {INPUTS: self.seen}
+
+
+class ScaledByParameter(Scaled):
+    def setup(self) -> None:
+        super().setup()
+        del self.scale
+        self.scale = nn.Parameter(torch.ones(4))
+
+
+def test_a_plain_tensor_to_train_is_refused_as_it_would_be_neither_trained_nor_saved() -> None:
+    with pytest.raises(ValueError, match=r"Scaled\.scale: expected a parameter .* plain tensor .* nn\.Parameter\."):
+        check_module(own(Scaled))
+    module = own(ScaledByParameter)
+    for _ in range(2):
+        check_module(module)
+
+
 def test_a_state_that_ignores_starts_is_warned_of() -> None:
     class Endless(Recurrent):
         def _forward(self, batch: Mapping[str, Tree]) -> Any:
