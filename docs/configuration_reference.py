@@ -37,7 +37,7 @@ SECTIONS = {
     "env_runners": "[from a laptop to a cluster](../laptop-to-cluster.md)",
     "learners": "[from a laptop to a cluster](../laptop-to-cluster.md) and [GPUs](../gpu.md)",
     "rl_module": "[the catalog](../catalog.md), and [the settings of the nets](../model-settings.md)",
-    "evaluation": "[evaluate and deploy](../evaluate-and-deploy.md)",
+    "evaluation": "[evaluate and resume](../evaluate-and-deploy.md)",
     "callbacks": "[callbacks](../callbacks.md)",
     "reporting": "[loggers](../loggers.md) and [metrics](../metrics.md)",
     "fault_tolerance": "[the guide](../laptop-to-cluster.md#when-something-fails) and [reliability](../reliability.md)",
