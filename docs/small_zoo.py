@@ -12,7 +12,7 @@ INTRODUCTION = """\
 
 <!-- Written by `python docs/generated.py` from the cards in zoo/; do not edit. -->
 
-Trained policies to try, to measure against, and to go on from. In the root of the repository:
+Trained policies to try, to compare with, and to train further. In the root of the repository:
 
 ```sh
 rlmodule evaluate zoo/ppo-cartpole
@@ -24,22 +24,22 @@ rlmodule evaluate zoo/ppo-cartpole --seed 1000 --episodes 100
 ![Frames from the films of eight policies: CartPole, Acrobot, Pendulum, MountainCar, LunarLander, simple_spread, Taxi
 and the continuous MountainCar.](pictures/zoo.png)
 
-The last line repeats the score of its card. Each folder of [`zoo/`](../zoo/policies.py) has a checkpoint, a film or its
-learning curve, and such a card with command, versions and score: mean and standard deviation of 100 episodes with the
-most likely actions. All are small, were trained on one core, and have seed 1 of their command, the only seed that was
-tried. TQC on InvertedDoublePendulum and QR-DQN on Acrobot were left out for their scores. They are no records: [how
-well the defaults learn](learning.md) has several seeds.
+Each folder of [`zoo/`](../zoo/policies.py) has a checkpoint, a film or a learning curve, and a card with command,
+versions and score: mean and standard deviation of 100 episodes with the most likely actions. The last line repeats the
+score of such a card. All are small, were trained on one core, and have seed 1 of their command, the only seed that was
+tried. TQC on InvertedDoublePendulum and QR-DQN on Acrobot were left out because of their scores. These scores are no
+records: [how well the defaults learn](learning.md) has several seeds.
 
 """
 
 REST = """
-Taxi and the cart without velocities have an env of [`zoo/envs.py`](../zoo/envs.py),
-which a checkpoint may import [only if you allow it](command-line.md#your-code-in-a-checkpoint). On another processor
+Taxi and the cart without velocities use envs of [`zoo/envs.py`](../zoo/envs.py),
+which a checkpoint may import [only if you allow it](command-line.md#your-code-in-a-checkpoint). On another processor,
 sums differ in their last bits, and so may episodes.
 
-## Go on
+## Train them further
 
-The checkpoints have the optimizer, and no replay buffer. So PPO and A2C go on as the run would, and DQN, SAC and TD3
+The checkpoints have the optimizer, but no replay buffer. So PPO and A2C continue as the run would, and DQN, SAC and TD3
 fill a new buffer first. Nothing is written to the zoo:
 
 ```sh
@@ -54,7 +54,7 @@ with Algorithm.from_checkpoint("zoo/ppo-halfcheetah/checkpoint", run_dir="runs/c
     algo.learn(num_env_steps=500_000)
 ```
 
-`algo.learner_group.load_modules("zoo/ppo-cartpole/checkpoint")` takes the weights alone, into a run with other settings
+`algo.learner_group.load_modules("zoo/ppo-cartpole/checkpoint")` loads only the weights, into a run with other settings
 and the same nets.
 
 ## Push
@@ -63,12 +63,12 @@ and the same nets.
 rlmodule push zoo/ppo-cartpole user/cartpole --evaluation zoo/ppo-cartpole/evaluation.json --env CartPole-v1
 ```
 
-writes the policy [to the Hugging Face Hub](deploy.md#hub), with a card of the same kind.
+This writes the policy [to the Hugging Face Hub](deploy.md#hub), with a card of the same kind.
 
-## Make them again
+## Train them again
 
-`python -m zoo.make` trains all of them and writes their folders, in half an hour of CPU time, and goes on where it was
-interrupted. The commands are in [`zoo/policies.py`](../zoo/policies.py).
+`python -m zoo.make` trains all of them and writes their folders, in half an hour of CPU time. After an interruption, it
+continues where it was. The commands are in [`zoo/policies.py`](../zoo/policies.py).
 """
 
 
