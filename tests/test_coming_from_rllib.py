@@ -152,7 +152,7 @@ def test_columns_that_rllib_records_are_read_as_the_page_shows(tmp_path: Path, m
 
 def test_the_page_ends_with_what_helps() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert re.findall(r"^## (.+)$", page, re.M)[-1] == "Where to go on"
+    assert re.findall(r"^## (.+)$", page, re.M)[-1] == "Where to go next"
     assert not re.search(r"\bS\d-\d\d\b", page)
 
 
