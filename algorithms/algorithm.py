@@ -386,8 +386,8 @@ class Algorithm(ABC):
         self._changes_or_raise("add_policy").add(policy_id, copy_of, spec, train)
 
     def remove_policy(self, policy_id: str) -> None:
-        """Remove a policy everywhere that :meth:`add_policy` adds it. Open episodes that use the policy are still
-        played to their end with it.
+        """Remove a policy from all parts of the run to which :meth:`add_policy` adds one. Open episodes that use the
+        policy are still played to their end with it.
 
         Raises:
             ValueError: If no policy has that id, agents are mapped to it in a way that does not depend on the episode,

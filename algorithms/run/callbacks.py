@@ -117,7 +117,7 @@ class Callbacks:
         """Handle the end of an iteration. Entries that you add to ``result`` are logged, and ``train()`` returns it."""
 
     def on_checkpoint(self, *, algorithm: Algorithm, path: Path) -> None:
-        """Handle a new checkpoint, which is complete at ``path``."""
+        """Handle a checkpoint that ``save()``, ``learn()`` or a new best evaluation has written to ``path``."""
 
 
 CALLBACKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))

@@ -135,8 +135,8 @@ class Dataset:
             timeouts: Where a time limit or another cause outside the task ended episodes, bools ``[S]``, or None if
                 every end is terminal.
             next_observations: What followed each step, ``[S, ...]``. Without it, the last step of each truncated
-                episode is dropped, because what followed it has a value that counts. A log line says how many. What
-                followed the last step of a terminated episode has none: its last observation is repeated.
+                episode is dropped, because the value of what followed it counts. A log line says how many. For a
+                terminated episode this value is 0, so its last observation is repeated instead.
             observation_space: None for the unbounded Box of observations that are floats.
             action_space: None for the unbounded Box of actions that are floats.
             env: See :class:`Dataset`.

@@ -47,11 +47,13 @@ def current_id(env_id: str) -> str | None:
 
 
 class AtariGame(gym.Env):
-    """Plays one game through ale-py's vector env, for rendering. Pictures show the newest frame, enlarged.
+    """One game as a single env that returns prepared frames, to act by hand and to render.
+
+    Pictures show the newest frame, enlarged.
 
     Args:
         env_id: The id of the game.
-        env_config: Settings of the vector env, and ``render_mode``.
+        env_config: Options of ale-py's vector env, which plays the game, and ``render_mode``.
     """
 
     def __init__(self, env_id: str, env_config: Mapping[str, Any]) -> None:

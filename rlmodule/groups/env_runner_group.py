@@ -214,8 +214,8 @@ class EnvRunnerGroup(ABC):
 
     @abstractmethod
     def post_weights(self, policy_version: int) -> None:
-        """Let the runners act with the current weights from the next rollout on that they begin, even if it was asked
-        for before. The weights get the version ``policy_version``."""
+        """Send the current weights, as version ``policy_version``, to the runners. Each acts with them from the next
+        rollout that it begins, even if :meth:`ask` already asked for that rollout."""
 
     @abstractmethod
     def finish(self) -> None:

@@ -135,7 +135,7 @@ class TemperatureAPI(Hooks, ABC):
 
 
 class ExplorationAPI(Hooks, ABC):
-    """Interface of modules that explore as much as a number says, which the algorithm sets before it samples.
+    """Interface of modules whose amount of exploration is one number, which the algorithm sets before it samples.
 
     The algorithm says what the number is. For DQN it is epsilon, the probability that an action is drawn uniformly from
     all allowed actions. For TD3 it is the standard deviation of the noise that is added to actions in [-1, 1].
