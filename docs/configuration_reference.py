@@ -28,8 +28,9 @@ config.lr = 1e-3  # does the same
 A value of another type, or out of range, is refused where it is set. How configs are used:
 [configuration](../configuration.md).
 
-A *schedule* is a number, or points `[[0, value], [env_step, value], ...]`: straight lines between them, the last value
-ever after. The flag is that of [`rlmodule train`](../command-line.md); classes and functions are `my_module:Name`.
+A *schedule* is a number, or points `[[0, value], [env_step, value], ...]`: straight lines between them,
+and the last value afterwards. The flag is that of [`rlmodule train`](../command-line.md); classes and functions are
+`my_module:Name`.
 """
 
 SECTIONS = {
@@ -70,7 +71,7 @@ def page() -> str:
     for section, items in _by_section(shared.values()):
         lines += [f"### {section}", "", *_section(AlgorithmConfig, section, items, algorithms)]
     for name, config in algorithms.items():
-        lines += [f"## {name}", "", f"Besides those above. What they mean: [{name}](../{GUIDES[name]}).", ""]
+        lines += [f"## {name}", "", f"In addition to the settings above. Guide: [{name}](../{GUIDES[name]}).", ""]
         own = [item for item in settings_of(config).values() if item.name not in shared]
         for section, items in _by_section(own):
             lines += [f"### {name}: {section}", "", *_section(config, section, items, {name: config})]

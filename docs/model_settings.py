@@ -36,9 +36,9 @@ INTRODUCTION = """\
 <!-- Written by `python docs/generated.py` from catalog/model_config.py and the rules; do not edit. -->
 
 The fields of [`DefaultModelConfig`](../catalog/model_config.py). Give them as a dict of those that differ from the
-default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]})`. From a shell each is a flag:
-`--fcnet-hiddens 256 256`. An unknown name or a value that does not fit raises and says what would. Both forms mean the
-same: what was given, and for the rest the algorithm's defaults.
+default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]})`. In a shell each is a flag:
+`--fcnet-hiddens 256 256`. An unknown name or a wrong value raises an error that says what fits. Both forms mean the
+same: settings that are not given have the algorithm's defaults.
 
 ```python
 from algorithms.ppo import PPOConfig
@@ -51,8 +51,8 @@ it.](pictures/model-settings.png)
 
 A setting that differs from its default and has **no effect** with these spaces and the other settings, such as
 `lstm_cell_size` without a memory or `conv_dense_dim` without an image, is named in one warning when the nets are built,
-and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module
-of your own decides may read any setting: no warning names those, but `explain()` lists the settings of encoders that
+and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. A hook or a
+custom module may read any setting: no warning names those, but `explain()` lists the settings of encoders that
 are *left to* your `build_encoder()`.
 
 *Shapes* says what a setting is about. Settings of an **encoder** may differ by part of the observation
