@@ -297,6 +297,12 @@ def test_a_stale_page_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert main(["--check"]) == 0
 
 
+def test_the_index_of_the_reference_names_every_page() -> None:
+    pages = {path.name for path in (DOCS / "reference").glob("*.md")} - {"index.md"}
+    index = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+\.md)\)", index)) == pages
+
+
 def test_every_setting_is_in_the_table_of_settings() -> None:
     page = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)`<br>", page, re.M)

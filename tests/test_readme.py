@@ -39,6 +39,7 @@ from algorithms.cli.evaluate import EvaluateFlags
 from algorithms.cli.export import ExportFlags
 from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
+from algorithms.cli.main import COMMANDS as SUBCOMMANDS
 from algorithms.cli.plot import PlotFlags
 from algorithms.cli.push import PushFlags
 from algorithms.cli.train import train_plan
@@ -342,6 +343,11 @@ def test_commands_exist(page: Path) -> None:
     for command in commands_of(page):
         check_command(command)
     assert set(re.findall(r"`make ([a-z-]+)`", prose_of(page))) <= make_targets()
+
+
+def test_every_command_of_the_shell_is_listed() -> None:
+    page = prose_of(ROOT / "docs" / "command-line.md")
+    assert set(re.findall(r"^- \[?`([a-z]+)", page, re.M)) == SUBCOMMANDS.keys()
 
 
 def anchors_of(page: Path) -> set[str]:
