@@ -80,7 +80,7 @@ class DefaultModelConfig(Settings):
     fcnet_activation: Activation = _encoder(
         "tanh", "Activation of the MLP encoder: a torch.nn class name, relu, silu, linear …, or a class."
     )
-    fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm stands before each activation of the MLP encoder.")
+    fcnet_use_layernorm: bool = _encoder(False, "Whether a LayerNorm precedes each activation of the MLP encoder.")
     fcnet_norm: Norm | None = _encoder(
         None,
         "Norm before each activation of the MLP encoder, 'layer' (LayerNorm), 'rms' (RMSNorm) or 'batch' (batch norm, "
@@ -132,7 +132,7 @@ class DefaultModelConfig(Settings):
     )
     conv_activation: Activation = _encoder("relu", "Activation of the CNN and of its dense layer.")
     conv_use_layernorm: bool = _encoder(
-        False, "Whether a LayerNorm over channels, height and width stands before each activation of the CNN."
+        False, "Whether a LayerNorm over channels, height and width precedes each activation of the CNN."
     )
     conv_dense_dim: int | None = _encoder(512, "Width of a dense layer after the convolutions; None adds none.", ge=1)
     conv_kernel_initializer: Initializer = _start("the CNN's weights")
@@ -190,7 +190,7 @@ class DefaultModelConfig(Settings):
     )
     head_fcnet_activation: Activation = _head("tanh", "Activation of the heads' hidden layers.")
     head_fcnet_use_layernorm: bool = _head(
-        False, "Whether a LayerNorm stands before each activation of the heads' hidden layers."
+        False, "Whether a LayerNorm precedes each activation of the heads' hidden layers."
     )
     head_fcnet_kernel_initializer: Initializer = _start("the heads' hidden weights", part=HEAD)
     head_fcnet_kernel_initializer_kwargs: Keywords = _keywords("head_fcnet_kernel", _GAIN, HEAD)

@@ -22,7 +22,7 @@ SECTIONS = {
         "What joins the encoders of a Dict or Tuple: [observations](observations.md#nested-observations).",
     ),
     "use_lstm": ("Memory", "LSTM and GRU: [recurrent nets](recurrent.md). Attention: [attention](attention.md)."),
-    "head_fcnet_hiddens": ("Heads", "What stands between a latent and an output: [functions](functions.md)."),
+    "head_fcnet_hiddens": ("Heads", "The layers between a latent and an output: [functions](functions.md)."),
     "vf_share_layers": ("Functions", "Who shares an encoder, and further outputs: [functions](functions.md)."),
     "free_log_std": ("Actions", "Distributions, masks, the way to the environment: [actions](actions.md)."),
     "normalize_observations": ("Running statistics", "Buffers of the module: [the loop](the-loop.md#normalisers)."),

@@ -202,7 +202,7 @@ class CNNEncoderConfig(ImageEncoderConfig):
             :func:`default_filters`. Stored as a tuple of :data:`Filter`.
         padding: Padding of filters that name none. "same" adds zeros so that the size becomes ``ceil(size / stride)``.
             If their number is odd, the extra zero is at the right or the bottom. "valid" adds no zeros.
-        use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
+        use_layernorm: Whether a LayerNorm over channels, height and width precedes each activation.
 
     Raises:
         ValueError: If an unpadded filter is larger than its input, or if ``input_dims`` is not the shape of an image.

@@ -30,7 +30,7 @@ class CNNTransposeHeadConfig(ModelConfig):
         image_dims: Shape of one image, with the forms of :attr:`CNNEncoderConfig.input_dims`.
         channels, filters, padding: As in :class:`CNNEncoderConfig`.
         activation: Activation of the dense layer and of every transposed convolution but the last.
-        use_layernorm: Whether a LayerNorm stands before each of these activations.
+        use_layernorm: Whether a LayerNorm precedes each of these activations.
         output_activation: Activation of the image; "sigmoid" keeps it in (0, 1), the range of bytes divided by 255.
         init: Initialisers of all layers but the last.
         output_init: Initialisers of the last layer.

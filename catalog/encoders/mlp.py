@@ -34,7 +34,7 @@ class MLPEncoderConfig(ModelConfig):
             in training.
         hidden_layer_norm: Norm before each activation; None for none, unless ``hidden_layer_use_layernorm`` is set or
             there are residual blocks.
-        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        hidden_layer_use_layernorm: Whether a LayerNorm precedes each activation.
         hidden_layer_blocks: Kind of the residual blocks; None stacks plain layers.
         init: Initialisers of the layers.
         input_space: Space of one observation; None for inputs that are vectors.
@@ -128,7 +128,7 @@ class MLPHeadConfig(ModelConfig):
         output_layer_dim: Number of outputs.
         hidden_layer_dims: Widths of the hidden layers.
         hidden_layer_activation: Activation of the hidden layers.
-        hidden_layer_use_layernorm: Whether a LayerNorm stands before each activation.
+        hidden_layer_use_layernorm: Whether a LayerNorm precedes each activation.
         init, output_init: Initialisers of the hidden layers, and of the output layer.
         clip_log_std: Whether to clamp the log standard deviations.
         log_std_clip_param: Bound on the magnitude of the log standard deviations.
