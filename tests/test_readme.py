@@ -371,6 +371,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_all_rows_of_a_table_have_as_many_cells(page: Path) -> None:
+    """A bar in code splits a cell too, as GitHub reads tables."""
+    for table in re.findall(r"(?:^\|.*\n)+", prose_of(page), re.M):
+        cells = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(cells) == 1, f"{page.name}: {table[:80]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_tests_that_are_named_exist(page: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
         assert re.search(rf"^(def|class) {name}\b", (ROOT / file).read_text(), re.M), f"{page.name}: {file}::{name}"
