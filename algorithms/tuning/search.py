@@ -30,6 +30,7 @@ MOST_CORNERS = 1024
 """Corners of a search that are checked before it begins; of a search with more, none are."""
 NUM_CHECKED = 20
 """Random points that are checked, too."""
+_PYTHON_WORDS = {"None": None, "True": True, "False": False}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Range:
         value = self.low * (high / self.low) ** share if self.log else self.low + share * (high - self.low)
         if self.is_whole:
             return min(math.floor(value), int(self.high))
-        rounded = float(f"{value:.4g}")
+        rounded = min(max(float(f"{value:.4g}"), self.low), self.high)  # rounding may go beyond an end
         return round(1 - rounded, 10) if self.from_one else rounded
 
 
@@ -111,19 +112,22 @@ def _range(text: str, values: str) -> Range:
     try:
         low, high = float(low_text), float(high_text)
     except ValueError:
-        raise _malformed(text, "ends that are no numbers") from None
+        low = high = math.nan
+    if not math.isfinite(high - low):
+        raise _malformed(text, "ends that are no numbers")
     if colon and scale not in ("log", "1-log"):
         raise _malformed(text, f"the scale {scale}")
     if low >= high or (colon and low <= 0):
         raise _malformed(text, "ends in this order" if low >= high else "an end <= 0 on a logarithmic scale")
-    is_whole = scale != "1-log" and low_text.lstrip("-").isdigit() and high_text.lstrip("-").isdigit()
+    digits = [end.removeprefix("-").replace("_", "") for end in (low_text, high_text)]
+    is_whole = scale != "1-log" and all(map(str.isdigit, digits))
     return Range(low, high, log=bool(colon), from_one=scale == "1-log", is_whole=is_whole)
 
 
 def _choices(values: str) -> Choices:
     def value_of(word: str) -> Any:
-        if word == "None":
-            return None
+        if word in _PYTHON_WORDS:
+            return _PYTHON_WORDS[word]
         try:
             return json.loads(word)
         except ValueError:
@@ -168,7 +172,7 @@ def check_search(config: AlgorithmConfig, search: Search) -> None:
 
 def _samples(search: Search) -> Iterator[dict[str, float]]:
     ends = [_shares_of(dimension) for dimension in search.values()]
-    if np.prod([len(shares) for shares in ends]) <= MOST_CORNERS:
+    if math.prod(map(len, ends)) <= MOST_CORNERS:
         for corner in itertools.product(*ends):
             yield dict(zip(search, corner, strict=True))
     rng = np.random.default_rng(0)

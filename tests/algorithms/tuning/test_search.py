@@ -24,10 +24,14 @@ from algorithms.tuning.search import Choices, Range, check_search, parse_search,
         ("num_epochs=1..20", (1, 20), 11),
         ("minibatch_size=log:32..512", (32, 512), 128),
         ("x=-3..-1", (-3, -1), -2),
+        ("x=1_000..3_000", (1000, 3000), 2000),
         ("model_config.fcnet_hiddens=[64,64]|[256]|[8]", ([64, 64], [8]), [256]),
         ("model_config.fcnet_activation=relu|tanh", ("relu", "tanh"), "tanh"),
         ("grad_clip=0.5|None", (0.5, None), None),
         ("prioritized_replay=true|false", (True, False), False),
+        ("env_config.wind=True|False", (True, False), False),
+        ("gamma=0.9995..0.99995", (0.9995, 0.99995), 0.9997),
+        ("env_config.mass=1000.5..1001.5", (1000.5, 1001.5), 1001.0),
     ],
 )
 def test_a_text_has_two_ends_and_a_middle(text: str, ends: tuple[Any, Any], middle: Any) -> None:
@@ -60,6 +64,8 @@ def test_the_index_of_a_choice_and_its_share_are_inverse(count: int, data: st.Da
         (["lr"], "no name and values"),
         (["=1..2"], "no name and values"),
         (["lr=a..b"], "ends that are no numbers"),
+        (["lr=nan..1"], "ends that are no numbers"),
+        (["env_config.mass=1..inf"], "ends that are no numbers"),
         (["lr=exp:1..2"], "the scale exp"),
         (["lr=2..1"], "ends in this order"),
         (["lr=log:0..1"], "an end <= 0 on a logarithmic scale"),
@@ -87,6 +93,11 @@ def test_a_wrong_name_or_value_is_refused_at_a_corner(text: str, error: type[Exc
     config = PPOConfig(train_batch_size_per_learner=1024).environment("CartPole-v1")
     with pytest.raises(error, match=message):
         check_search(config, parse_search([text]))
+
+
+def test_a_search_of_many_settings_is_checked_at_random_points() -> None:
+    # 2**64 corners, more than a machine word counts
+    check_search(PPOConfig().environment("CartPole-v1"), parse_search([f"env_config.x{n}=0|1" for n in range(64)]))
 
 
 def test_values_that_only_some_points_have_are_found_without_corners() -> None:
