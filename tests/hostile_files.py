@@ -623,7 +623,7 @@ def read_studies(trials: Trials) -> None:
         with closing(Study(Path("study"), about, STUDY)) as study:
             for shown in (study_table(study), winning_command(study)):
                 assert shown
-            importance(study.trials)
+            importance(study.trials, study.search)
             assert all(trial.point == POINT for trial in study.trials)
 
     def read_population() -> None:

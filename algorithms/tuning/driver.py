@@ -95,6 +95,8 @@ class Driver:
         if self.jobs.stopped_by is None:
             for trial in {trial.number: trial for trial, _ in runs}.values():
                 self.study.tell(trial, "finished", trial.error)
+                if trial.error:
+                    print(f"Trial {trial.number}: a test failed. {trial.error}", file=sys.stderr, flush=True)
 
     def _next_trial(self, seeds: range, most: int, propose: Callable[[], Trial]) -> Trial | None:
         """Return the trial whose next seed is to be trained: one that has begun, else a new one. None if all seeds of

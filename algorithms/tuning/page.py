@@ -12,12 +12,13 @@ from algorithms.loggers.base import replace_file
 from algorithms.run.aggregates import bootstrap_interval, iqm
 from algorithms.run.plotting import COLOURS, plot_runs
 from algorithms.run.text import path_text, return_text, table_text
+from algorithms.tuning.search import Choices, Search
 from algorithms.tuning.study import FIRST_TEST_SEED, Study, Trial
 
 NUM_SHOWN = 5
 """Number of trials in the table and among the curves."""
-NUM_GROUPS = 4
-"""Number of equal parts of a range. How much a setting matters follows from the trials in each of them."""
+QUARTERS = Choices((0, 1, 2, 3))
+"""Parts of a range. How much a setting matters follows from the trials in each of them."""
 
 
 def winning_command(study: Study) -> str:
@@ -39,13 +40,14 @@ def study_table(study: Study) -> str:
             low, high = bootstrap_interval(iqm, tests)
             centre = return_text(float(iqm(tests)))
             interval = f"{return_text(float(low))} to {return_text(float(high))}"
-        settings = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in trial.point.items())
+        settings = ", ".join(f"{name} {value}" for name, value in trial.point.items())
         lines.append((str(trial.number), return_text(trial.value or 0.0), centre, interval, settings))
     return table_text(lines, ">>>><", indent="")
 
 
 def write_page(study: Study) -> None:
     """Write study.md, with the pictures study.png and curves.png, to the study's folder."""
+    command = winning_command(study)  # raises if there is no best trial to show
     _draw(study, study.folder / "study.png")
     best = study.finished()[:NUM_SHOWN]
     labels = [f"trial {trial.number}" for trial in best]
@@ -55,12 +57,12 @@ def write_page(study: Study) -> None:
     replace_file(
         study.folder / "study.md",
         f"# {study.about['algorithm']}: {counts}\n\n```\n{study_table(study)}\n```\n\nThe best trial again:\n\n"
-        f"```\n{winning_command(study)}\n```\n\n![trials, and how much each setting matters](study.png)\n\n"
+        f"```\n{command}\n```\n\n![trials, and how much each setting matters](study.png)\n\n"
         "![learning curves of the best trials](curves.png)\n",
     )
 
 
-def importance(trials: Sequence[Trial]) -> dict[str, float]:
+def importance(trials: Sequence[Trial], search: Search) -> dict[str, float]:
     """Return for each setting which share of the variance of the trials' ranks the value of that setting explains:
     between the means of the trials in each quarter of its range, or of each choice. Trials that were stopped rank below
     those that finished."""
@@ -68,8 +70,9 @@ def importance(trials: Sequence[Trial]) -> dict[str, float]:
     ended.sort(key=lambda trial: (trial.state == "finished", trial.last_value or 0.0))
     ranks = np.arange(len(ended), dtype=np.float64)
     found: dict[str, float] = {}
-    for name in ended[0].shares if ended else ():
-        groups = np.array([min(int(trial.shares[name] * NUM_GROUPS), NUM_GROUPS - 1) for trial in ended])
+    for name, dimension in search.items() if ended else ():
+        parts = dimension if isinstance(dimension, Choices) else QUARTERS
+        groups = np.array([parts.index_at(trial.shares[name]) for trial in ended])
         means = np.array([ranks[groups == group].mean() for group in groups])
         found[name] = float(means.var() / max(ranks.var(), 1e-12))
     return dict(sorted(found.items(), key=lambda item: item[1]))
@@ -92,7 +95,7 @@ def _draw(study: Study, out: Path) -> None:
     values.step([trial.number for trial in finished], best, where="post", color=COLOURS[1], label="best so far")
     values.set(title="trials", xlabel="trial", ylabel="mean episode return")
     values.legend(frameon=False)
-    shares = importance(study.trials)
-    bars.barh([name.rpartition(".")[2] for name in shares], [*shares.values()], color=COLOURS[0])
+    shares = importance(study.trials, study.search)
+    bars.barh([*shares], [*shares.values()], color=COLOURS[0])
     bars.set(title="how much each setting matters", xlabel="share of the variance of ranks")
     figure.savefig(out, dpi=120)

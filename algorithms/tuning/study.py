@@ -154,14 +154,16 @@ class SearchFolder(ABC):
     def _check(self, found: Any, about: Mapping[str, Any]) -> None:
         where = f"study {path_text(self.folder)!r}"
         if found is None:
-            if others := [path.name for path in self.folder.iterdir() if path.name != ".lock"]:
+            # the lock, and what a process left that was killed before it had begun the study
+            if others := [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]:
                 raise FileExistsError(
                     f"{where}: expected a new folder or that of a study, got one with {others[0]}. Choose another."
                 )
             return
-        was, now = ({**content, **content["config"]} for content in (found, about))
+        # The config has a seed, too: that of the study counts. A folder may have been moved.
+        was, now = ({**content["config"], **content} for content in (found, about))
         for name, value in now.items():
-            if name != "config" and was.get(name) != value:
+            if name not in ("config", "run_dir") and was.get(name) != value:
                 raise FileExistsError(
                     f"{where}: expected a study with the same {name}, got {printable(str(was.get(name)))[:200]} there "
                     f"and {value!s:.200} here. Repeat the command that began it, or choose another folder."
@@ -235,7 +237,10 @@ class Study(SearchFolder):
             ValueError: If none has finished.
         """
         if not (finished := self.finished()):
-            raise ValueError(f"study {path_text(self.folder)!r}: expected a trial that has finished, got none.")
+            raise ValueError(
+                f"study {path_text(self.folder)!r}: expected a trial that has finished, got none. Allow more trials, "
+                "or correct what made them fail and choose another folder."
+            )
         return finished[0]
 
     def finished(self) -> list[Trial]:

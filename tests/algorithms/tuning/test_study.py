@@ -17,14 +17,15 @@ import pytest
 from algorithms.run.jobs import Jobs
 from algorithms.run.run_folder import lock_folder
 from algorithms.tuning.driver import Driver
-from algorithms.tuning.page import importance
+from algorithms.tuning.page import importance, study_table, write_page
 from algorithms.tuning.population import Population
 from algorithms.tuning.samplers import sampler_named
-from algorithms.tuning.search import parse_search
+from algorithms.tuning.search import Choices, parse_search
 from algorithms.tuning.study import SeedResult, Study, Trial
 from algorithms.tuning.trials import wait_until_free
 
-ABOUT: dict[str, Any] = {"algorithm": "PPO", "config": {"lr": 0.1}, "search": ["lr=1..2"], "seeds": 2}
+CONFIG = {"lr": 0.1, "seed": None, "run_dir": "study"}
+ABOUT: dict[str, Any] = {"algorithm": "PPO", "config": CONFIG, "search": ["lr=1..2"], "seeds": 2, "seed": 0}
 SEARCH = parse_search(ABOUT["search"])
 
 
@@ -125,6 +126,7 @@ def test_a_run_that_still_saves_is_waited_for(tmp_path: Path) -> None:
     [
         ({"search": ["lr=1..3"]}, r"the same search, got \['lr=1..2'\] there"),
         ({"config": {"lr": 0.2}}, "the same lr, got 0.1 there and 0.2 here"),
+        ({"seed": 1}, "the same seed, got 0 there and 1 here"),
         ({"seeds": 3}, "the same seeds, got 2 there and 3 here"),
     ],
 )
@@ -132,6 +134,20 @@ def test_the_folder_of_another_search_is_refused(study: Study, change: dict[str,
     study.close()
     with pytest.raises(FileExistsError, match=message):
         Study(study.folder, ABOUT | change, SEARCH)
+
+
+def test_a_study_that_was_moved_goes_on(study: Study) -> None:
+    ended(study, [1.0])
+    study.close()
+    moved = study.folder.rename(study.folder.with_name("moved"))
+    with closing(Study(moved, ABOUT | {"config": CONFIG | {"run_dir": "moved"}}, SEARCH)) as again:
+        assert again.trials == study.trials
+
+
+def test_a_study_begins_where_one_was_killed_before_it_had_begun(tmp_path: Path) -> None:
+    (tmp_path / ".study.json-new").write_text("{")
+    Study(tmp_path, ABOUT, SEARCH).close()
+    assert json.loads((tmp_path / "study.json").read_text()) == ABOUT
 
 
 def test_a_folder_with_something_else_or_that_another_process_uses_is_refused(study: Study) -> None:
@@ -148,6 +164,25 @@ def test_a_study_without_a_finished_trial_has_no_best(study: Study) -> None:
     ended(study, [1.0], state="pruned")
     with pytest.raises(ValueError, match="expected a trial that has finished, got none"):
         _ = study.best
+    with pytest.raises(ValueError, match=r"expected a trial that has finished, got none\. Allow more trials"):
+        write_page(study)
+
+
+def test_a_test_that_fails_is_reported(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(study, [1.0])
+    with Jobs(1, lambda name, line: None) as jobs:
+        driver = Driver(study, jobs, lambda trial, seed: ["nonsense"], 100, "", False, lambda done, facts: None)
+        driver.test(range(1001, 1002))
+    assert capsys.readouterr().err.startswith("Trial 0: a test failed. seed 1001: error: rlmodule: expected one of")
+
+
+def test_the_table_names_settings_as_the_search_does(tmp_path: Path) -> None:
+    search = parse_search(["model_config.fcnet_hiddens=[8]|[9]", "model_config.functions.value.fcnet_hiddens=[8]|[9]"])
+    with closing(Study(tmp_path, ABOUT, search)) as study:
+        trial = study.ask(dict(zip(search, (0.25, 0.75), strict=True)))
+        trial.results[1] = SeedResult([], 1.0)
+        study.tell(trial, "finished")
+        assert "model_config.fcnet_hiddens [8], model_config.functions.value.fcnet_hiddens [9]" in study_table(study)
 
 
 # --- pruning ----------------------------------------------------------------------------------------------------------
@@ -214,7 +249,17 @@ def test_importance_is_the_share_that_groups_explain_of_the_ranks() -> None:
     for number in range(40):
         shares = {"matters": (number % 4 + 0.5) / 4, "does not": (number // 10 + 0.5) / 4}
         trials.append(Trial(number, shares, {}, "finished", 100.0 * (number % 4) + number // 4))
-    found = importance(trials)
+    found = importance(trials, parse_search(["matters=0.1..0.2", "does not=0.1..0.2"]))
     # ranks: ten of each group of "matters" in a row, so means 4.5, 14.5, 24.5, 34.5
     assert found["matters"] == pytest.approx(125 / (40**2 - 1) * 12)
     assert found["does not"] < 0.15
+
+
+def test_importance_of_choices_groups_the_trials_of_each_choice() -> None:
+    shares = [(number + 0.5) / 60 for number in range(60)]  # as drawn at random
+    for count in (2, 3, 5):
+        values = Choices(tuple(range(count)))
+        trials = [Trial(0, {"x": share}, {}, "finished", 100.0 * values.at(share) + share) for share in shares]
+        # ranks 0 to 59 in equal parts: the variance of their means, by that of the ranks
+        expected = (60 / count) ** 2 * (count**2 - 1) / (60**2 - 1)
+        assert importance(trials, {"x": values})["x"] == pytest.approx(expected)
