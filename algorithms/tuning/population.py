@@ -27,6 +27,7 @@ import numpy as np
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import name_of
+from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.jobs import Job, Jobs, allow_flag
 from algorithms.run.progress import Show, display
 from algorithms.run.results import read_result
@@ -74,7 +75,7 @@ def check_perturbable(config: AlgorithmConfig, search: Search) -> None:
     Raises:
         ValueError: If a setting cannot change; names it.
     """
-    local = config.copy().update({"run_dir": None, "loggers": None, "num_env_runners": 0, "num_learners": 0})
+    local = config.copy().update({"num_env_runners": 0, "num_learners": 0})
     known = settings_of(type(config))
     allow = [*config.modules_to_allow()]
     with TemporaryDirectory() as folder, local.build() as algorithm:
@@ -118,7 +119,7 @@ def train_population(
         search: What to change while members train: texts such as ``"lr=log:1e-5..1e-2"``, see
             :mod:`algorithms.tuning.search`.
         size: Number of members, at least 4.
-        num_env_steps: Env steps of each member.
+        num_env_steps: Env steps of each member, rounded up to whole intervals.
         interval: Env steps between two times at which members take over.
         jobs: Number of members that train at the same time.
         seed: Seed of the choices. Member 0 trains with seed 1, and so on.
@@ -239,13 +240,16 @@ class Population(SearchFolder):
         return self.folder / f"member-{number}" / f"generation-{generation:03d}"
 
     def _has_ended(self, number: int, interval: int, jobs: Jobs) -> bool:
-        """Return whether a member has ended in the next generation. A run that has not is removed: its parent's
+        """Return whether a member has ended in the next generation: its steps, and the evaluation after them, which a
+        run leaves out that is stopped in its last iteration. A run that has not ended is removed: its parent's
         checkpoint is there, and it would repeat the same steps."""
         run = self._run(number, len(self.generations))
         wait_until_free(run, jobs)
         try:
-            has_ended = read_result(run).env_steps >= interval * (len(self.generations) + 1)
-        except ValueError:
+            metrics = read_checkpoint(run / "checkpoint", replay=False)["state"]["metrics"]
+            has_steps = metrics["env_steps"] >= interval * (len(self.generations) + 1)
+            has_ended = has_steps and metrics["evaluated_at"] == metrics["iterations"]
+        except (FileNotFoundError, ValueError):
             has_ended = False
         if not has_ended and run.exists():
             shutil.rmtree(run)
@@ -262,8 +266,16 @@ class Population(SearchFolder):
         # Up to the next multiple of the interval: iterations may have gone beyond the last.
         parent = self._run(member.parent, generation - 1)
         left = interval * (generation + 1) - read_result(parent).env_steps
-        settings = [f"--{name.replace('_', '-')}={value}" for name, value in member.point.items()]
+        settings = [_flag(name, value) for name, value in member.point.items()]
         return [*train, f"--load={parent / 'checkpoint'}", f"--num-env-steps={max(1, left)}", *settings]
+
+
+def _flag(name: str, value: Any) -> str:
+    """Return the flag that sets a setting to ``value``."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag}={value}"
 
 
 def _perturbed(share: float, rng: np.random.Generator) -> float:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm, tune
 from algorithms.cli import main
+from algorithms.cli.train import train_plan
 from algorithms.ppo import PPOConfig
+from algorithms.run.jobs import Jobs
 from algorithms.run.results import read_result
 from algorithms.tuning.page import winning_command
-from algorithms.tuning.population import ADAPTED, SECTIONS, Population, check_perturbable, train_population
+from algorithms.tuning.population import ADAPTED, SECTIONS, Population, _flag, check_perturbable, train_population
 from algorithms.tuning.search import Choices, parse_search
 from algorithms.tuning.study import Study
 from catalog.settings import settings_of
@@ -266,6 +269,40 @@ def test_settings_that_act_on_a_run_that_goes_on_may_change_in_a_population(run:
     search = numbers_in(run, ACTS)
     assert search
     check_perturbable(RUNS[run], search)
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_member_has_ended_once_it_has_evaluated(here: Path, evaluates: bool) -> None:
+    """A signal in its last iteration leaves the steps without the evaluation, whose return is the member's value."""
+    with closing(Population(here / "population", {"config": {}}, {})) as population:
+        run = here / "population" / "member-0" / "generation-000"
+        settings = config().evaluation(evaluation_interval=1 if evaluates else None).reporting(run_dir=str(run))
+        with settings.build() as algorithm:
+            algorithm.learn(num_env_steps=64)
+        assert population._has_ended(0, 64, Jobs(1)) is evaluates
+        assert run.exists() is evaluates
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("use_kl_loss", True),
+        ("use_kl_loss", False),
+        ("grad_clip", None),
+        ("lr", 1e-5),
+        ("lr", [[0, 0.1], [9, 0.2]]),
+        ("clip_rewards", "sign"),
+    ],
+)
+def test_the_flag_of_a_member_sets_its_value(name: str, value: Any) -> None:
+    assert vars(train_plan(["ppo", "CartPole-v1", _flag(name, value)]).config)[name] == value
+
+
+def test_members_may_write_checkpoints_and_videos(here: Path) -> None:
+    settings = config().checkpointing(checkpoint_interval=1).reporting(run_dir="population")
+    settings.evaluation(evaluation_interval=1, evaluation_num_videos=1)
+    check_perturbable(settings, parse_search(["lr=1e-4..1e-3"]))
+    assert not [*here.iterdir()]
 
 
 @pytest.mark.parametrize(
