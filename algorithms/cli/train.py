@@ -130,7 +130,13 @@ def budget_of(
     num_env_steps: int | None, num_updates: int | None, config: AlgorithmConfig, preset: Preset
 ) -> tuple[Budget, int]:
     """Return what a run counts, and how much of it is to be done from now on. The numbers are those that were typed,
-    or None."""
+    or None.
+
+    Raises:
+        UsageError: If both were typed.
+    """
+    if num_updates is not None and num_env_steps is not None:
+        raise UsageError("--num-updates: expected no --num-env-steps with it, got both. Leave one of them out.")
     if num_updates is not None:
         return "num_updates", num_updates
     if num_env_steps is None and not (config.can_sample and config.env is not None):
@@ -142,8 +148,6 @@ def _refuse_contradictions(flags: TrainFlags, seeds: Sequence[int]) -> None:
     """Raise ``UsageError`` for a flag that has no effect with the others. ``seeds`` are those of ``--seed``."""
     if flags.load is not None and (flags.preset not in ("auto", "none") or len(seeds) > 1):
         raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
-    if flags.num_updates is not None and flags.num_env_steps is not None:
-        raise UsageError("--num-updates: expected no --num-env-steps with it, got both. Leave one of them out.")
     if flags.jobs > 1 and len(seeds) < 2:
         raise UsageError(
             "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."

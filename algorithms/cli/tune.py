@@ -107,6 +107,8 @@ def tune(args: Sequence[str]) -> int:
     flags = plan.flags
     if flags.pbt is not None:
         return _train_population(plan)
+    if flags.pbt_interval != settings_of(TuneFlags)["pbt_interval"].default:
+        raise UsageError("--pbt-interval: expected --pbt with it, got none. Add --pbt 8, or leave it out.")
     study = tune_settings(
         plan.config,
         plan.search,

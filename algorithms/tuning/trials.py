@@ -76,9 +76,3 @@ def check_jobs(jobs: int) -> None:
     num_cores = os.cpu_count() or 1
     if not 1 <= jobs <= num_cores:
         raise ValueError(f"jobs: expected at most the {num_cores} cores of this machine, and 1 at least, got {jobs}.")
-
-
-def check_count(name: str, number: int, *, least: int = 1) -> None:
-    """Raise ValueError if the argument ``name`` of ``tune()`` is less than ``least``."""
-    if number < least:
-        raise ValueError(f"tune({name}=): expected at least {least}, got {number}. Pass more.")

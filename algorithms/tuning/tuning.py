@@ -19,7 +19,8 @@ from algorithms.tuning.point import applied
 from algorithms.tuning.samplers import SamplerName, sampler_named
 from algorithms.tuning.search import check_search, parse_search
 from algorithms.tuning.study import FIRST_TEST_SEED, Study, Trial
-from algorithms.tuning.trials import check_count, check_jobs, raise_if_stopped, settings_of_trials, write_config
+from algorithms.tuning.trials import check_jobs, raise_if_stopped, settings_of_trials, write_config
+from catalog.checks import Bounds, check_value
 
 Pruning = Literal["median", "none"]
 
@@ -77,14 +78,18 @@ def tune(
     if amount is None or (num_env_steps is not None and num_updates is not None):
         raise TypeError("tune(): expected num_env_steps or num_updates, got neither or both. Pass one of them.")
     budget: Budget = "num_env_steps" if num_updates is None else "num_updates"
-    check_count("trials", trials)
-    check_count("seeds", seeds)
-    check_count("test_seeds", test_seeds, least=0)
-    check_count(budget, amount)
+    for name, number in (("trials", trials), ("seeds", seeds), (budget, amount)):
+        check_value(f"tune({name}=)", number, int, Bounds(ge=1), "")
+    check_value("tune(test_seeds=)", test_seeds, int, Bounds(ge=0), "")
+    check_value("tune(sampler=)", sampler, SamplerName, Bounds(), "")
+    check_value("tune(prune=)", prune, Pruning, Bounds(), "")
     check_jobs(jobs)
     texts = [f"{name}={values}" for name, values in search.items()] if isinstance(search, Mapping) else [*search]
     config = settings_of_trials(config, run_dir)
     dimensions = parse_search(texts)
+    if own := {"seed", "run_dir"} & {*dimensions}:
+        names = ", ".join(sorted(own))
+        raise ValueError(f"search: expected settings that all runs of a trial share, got {names}. Leave it out.")
     check_search(config, dimensions)
     config.spaces_of()  # an error of the env is raised once, not by every trial
     about: dict[str, Any] = {

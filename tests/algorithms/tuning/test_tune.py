@@ -108,6 +108,7 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
         (["ppo", "CartPole-v1"], "search: expected NAME=LOW..HIGH"),
         (["ppo", "CartPole-v1", "--search", "learning_rate=1..2"], "learning_rate"),
         (["ppo", "CartPole-v1", "--search", "num_epochs=0..2"], "num_epochs"),
+        (["ppo", "CartPole-v1", "--search", "seed=1..5"], "settings that all runs of a trial share, got seed"),
         (["ppo", "NoSuchEnv-v0", "--search", "lr=1e-4..1e-3"], "NoSuchEnv"),
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--jobs", "1000"], "jobs: expected at most the"),
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--trials", "0"], "--trials"),
@@ -115,6 +116,8 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--pbt", "3"], "--pbt"),
         (["ppo", "CartPole-v1", "--search", "num_envs_per_env_runner=1|2", "--pbt", "4"], "num_envs_per_env_runner"),
         (["bc", "--data", "data", "--search", "lr=1e-4..1e-3", "--num-updates", "9"], "whose returns are the values"),
+        (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--num-updates", "9", "--num-env-steps", "9"], "got both"),
+        (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--pbt-interval", "9"], "expected --pbt with it"),
         ([], "expected ALGO first"),
     ],
 )
@@ -142,6 +145,21 @@ def test_tpe_without_optuna_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r'pip install "catalog-rl\[tune\]".*random'):
         tune(config(), ["lr=1e-4..1e-3"], num_env_steps=64)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sampler": "cmaes"}, r"tune\(sampler=\): expected 'tpe' \| 'random', got 'cmaes'"),
+        ({"prune": "hyperband"}, r"tune\(prune=\): expected 'median' \| 'none', got 'hyperband'"),
+        ({"seeds": "3"}, r"tune\(seeds=\): expected int, >= 1, got '3'"),
+        ({"trials": 0}, r"tune\(trials=\): expected finite int, >= 1, got 0"),
+        ({"test_seeds": -1}, r"tune\(test_seeds=\): expected finite int, >= 0, got -1"),
+    ],
+)
+def test_a_wrong_argument_is_refused(given: dict[str, Any], message: str, here: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        tune(config("NoSuchEnv-v0"), ["lr=1e-4..1e-3"], num_env_steps=64, **given)  # before the env is made
 
 
 @pytest.mark.parametrize("given", [{}, {"num_env_steps": 1, "num_updates": 1}])
@@ -253,24 +271,6 @@ def test_a_member_goes_on_from_its_donor_bit_for_bit_with_settings_that_act(here
         assert differences(member.learner_group.get_state(), weights) == []
 
 
-def numbers_in(run: str, table: dict[str, Any]) -> dict[str, Choices]:
-    """The numbers in the row of ``run``, of the sections that are about learning."""
-    known = settings_of(type(RUNS[run]))
-    return {
-        name: Choices((value,))
-        for name, value in table[run].items()
-        if type(value) in (int, float) and known[name].section in SECTIONS and name not in ADAPTED
-    }
-
-
-@pytest.mark.parametrize("run", [name for name in ACTS if name not in FROM_DATA])
-def test_settings_that_act_on_a_run_that_goes_on_may_change_in_a_population(run: str) -> None:
-    """That they act is tested for each of them where the table is."""
-    search = numbers_in(run, ACTS)
-    assert search
-    check_perturbable(RUNS[run], search)
-
-
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_a_member_has_ended_once_it_has_evaluated(here: Path, evaluates: bool) -> None:
     """A signal in its last iteration leaves the steps without the evaluation, whose return is the member's value."""
@@ -303,6 +303,24 @@ def test_members_may_write_checkpoints_and_videos(here: Path) -> None:
     settings.evaluation(evaluation_interval=1, evaluation_num_videos=1)
     check_perturbable(settings, parse_search(["lr=1e-4..1e-3"]))
     assert not [*here.iterdir()]
+
+
+def numbers_in(run: str, table: dict[str, Any]) -> dict[str, Choices]:
+    """The numbers in the row of ``run``, of the sections that are about learning."""
+    known = settings_of(type(RUNS[run]))
+    return {
+        name: Choices((value,))
+        for name, value in table[run].items()
+        if type(value) in (int, float) and known[name].section in SECTIONS and name not in ADAPTED
+    }
+
+
+@pytest.mark.parametrize("run", [name for name in ACTS if name not in FROM_DATA])
+def test_settings_that_act_on_a_run_that_goes_on_may_change_in_a_population(run: str) -> None:
+    """That they act is tested for each of them where the table is."""
+    search = numbers_in(run, ACTS)
+    assert search
+    check_perturbable(RUNS[run], search)
 
 
 @pytest.mark.parametrize(
