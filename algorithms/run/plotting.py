@@ -400,7 +400,8 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str, aggrega
     centre = {"mean": "mean", "iqm": "interquartile mean"}[aggregate]
     bands = f"{centre} of seeds; band: 95 % confidence interval, below {FEWEST_SEEDS} seeds their range"
     figure.legend(title=bands if axes.collections else None, loc="outside lower center", frameon=False)
-    figure.savefig(out, dpi=120)
+    # With a format, the file has the name that was asked for, also without an ending.
+    figure.savefig(out, dpi=120, format=Path(out).suffix[1:] or "png")
 
 
 def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:

@@ -55,6 +55,13 @@ def test_every_flag_arrives(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"<!-- {text} -->" in drawn
 
 
+@pytest.mark.parametrize(("out", "begin"), [("curves", b"\x89PNG"), ("v1.5.SVG", b"<?xml"), ("c,d.pdf", b"%PDF")])
+def test_the_picture_has_the_name_that_it_prints(out: str, begin: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "fast", "--out", out]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Wrote {out}"
+    assert Path(out).read_bytes().startswith(begin)
+
+
 def test_without_evaluations_of_all_it_says_what_is_drawn_instead(capsys: pytest.CaptureFixture[str]) -> None:
     row = {STEPS: 10, SECONDS: 1, TRAINING_RETURN: 3, EVALUATION_RETURN: 4}
     Path("once").mkdir()
