@@ -579,7 +579,7 @@ def read_runs(trials: Trials) -> None:
     trials.run(Source("runs/lake", "checkpoint/tensors.safetensors", "tensors"), from_run)
     plot = Entry("plot", lambda: command("plot", "runs/lake", "--out", "curves.png"))
     runs = Entry("inspect", lambda: command("inspect", "runs"))
-    compare = Entry("compare", lambda: command("compare", "runs/lake", "runs/lake"))
+    compare = Entry("compare", lambda: command("compare", "runs/lake", os.path.abspath("runs/lake")))
     again, number = ("train", "--config", "runs/lake/run.json", "--num-env-steps", "4", "--run-dir"), itertools.count()
     trials.run(
         Source("runs/lake", "run.json", "run.json"),

@@ -13,7 +13,7 @@ class CompareFlags(CommandFlags):
     """Compare the final scores of each further RUN with those of the first. RUN is a folder with a run folder for each
     seed, of one env or of several."""
 
-    metric: str | None = setting(None, "A path in progress.jsonl; None takes the returns.")
+    metric: str | None = setting(None, "A path in progress.jsonl or its end, such as entropy; None takes the returns.")
     normalize: list[str] | None = setting(
         None, "For each env the scores that count as 0 and 1, as Pendulum-v1=-1400..-150; needed for several envs."
     )

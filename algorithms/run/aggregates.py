@@ -24,7 +24,7 @@ MOST_SPLITS = 20_000
 """Number of ways to split runs into two sets up to which a permutation test tries all of them, else that many at
 random."""
 FEWEST_RUNS = 4
-"""With fewer runs of each, a permutation test finds no difference at 5 %."""
+"""With fewer runs of each, a permutation test of a single task finds no difference at 5 %."""
 LEVEL = 0.95
 """Share of intervals that contain the true value, if there are many runs."""
 _CHUNK = 2_000_000  # resampled scores that are in memory at once

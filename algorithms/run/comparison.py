@@ -5,15 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from algorithms.loggers.base import numbers_of
+from algorithms.loggers.base import clock_of, numbers_of
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.aggregates import Comparison, Floats, bootstrap_interval, compare, iqm
-from algorithms.run.plotting import EVALUATION_RETURN, METRIC_TEXTS, TRAINING_RETURN, Rows, run_folders
+from algorithms.run.plotting import (
+    EVALUATION_RETURN,
+    METRIC_TEXTS,
+    TRAINING_RETURN,
+    Rows,
+    clock_name,
+    metric_named,
+    run_folders,
+    shared_settings,
+)
 from algorithms.run.saved_settings import read_about
 from algorithms.run.text import return_text, table_text
+from catalog_rl import closest
 
 Ranges = Mapping[str, tuple[float, float]]
 """Env → the scores that count as 0 and as 1."""
@@ -49,24 +60,27 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
     Args:
         runs: Two folders or more, each with run folders of several seeds, at most two levels down, of one env or of
             several, the same in each.
-        metric: Path in progress.jsonl. None takes the last evaluation return if all runs have one, else the last
-            training return.
+        metric: Path in progress.jsonl, or its last parts. None takes the last evaluation return if all runs have one,
+            else the last training return.
         normalize: Ranges of the scores of the envs; needed if there are several envs.
 
     Raises:
         FileNotFoundError: If one of ``runs`` does not exist.
-        ValueError: If a folder has no runs, the runs have no values, their envs differ, or there are several envs and
-            no ranges.
+        ValueError: If a folder has no runs, the runs have no values, those of an env differ in more than their seed,
+            their envs differ, or there are several envs and no ranges.
     """
-    if len(runs) < 2:
-        raise ValueError(f"compare: expected two folders of runs or more, got {len(runs)}. Name them: runs/a runs/b.")
+    if len({*runs}) < max(2, len(runs)):
+        raise ValueError(
+            f"compare: expected two folders of runs or more, each once, got {', '.join(map(str, runs))}. Name them: "
+            "runs/a runs/b."
+        )
     rows = {path: {run: read_rows(run / "progress.jsonl") for run in run_folders(path)} for path in runs}
     every = [run_rows for of_path in rows.values() for run_rows in of_path.values()]
     if metric is None:
         # Returns in training would differ from evaluations by exploration, so all runs are read alike.
-        metric = (
-            EVALUATION_RETURN if all(_last(run, EVALUATION_RETURN) is not None for run in every) else TRAINING_RETURN
-        )
+        metric = EVALUATION_RETURN if all(_last(run, EVALUATION_RETURN) for run in every) else TRAINING_RETURN
+    else:
+        metric = metric_named(metric, {name: None for run in every for row in run for name in numbers_of(row)})
     ranges = normalize or {}
     scores = {path: _scores_by_env(path, of_path, metric, ranges) for path, of_path in rows.items()}
     first, *others = scores
@@ -76,6 +90,11 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
                 f"{str(path)!r}: expected runs of {', '.join(scores[first])}, as in {str(first)!r}, got those of "
                 f"{', '.join(scores[path])}. Compare runs of the same envs."
             )
+    if unknown := [env for env in ranges if env not in scores[first]]:
+        raise ValueError(
+            f"normalize: expected ranges of {', '.join(scores[first])}, got one of {unknown[0]}. Leave it out."
+            f"{closest(unknown[0], scores[first])}"
+        )
     missing = [env for env in scores[first] if env not in ranges]
     if len(scores[first]) > 1 and missing:
         raise ValueError(
@@ -83,6 +102,10 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
             f"for {', '.join(missing)}. Write --normalize {missing[0]}=-1400..-150, say."
         )
     lines = [_table(scores, metric)]
+    ends = sorted({clock_of(_last(run, metric)) for run in every})
+    if len(ends) > 1:  # runs that are not finished, say
+        clock = clock_name([row for run in every for row in run])
+        lines.append(f"\nThe runs are compared where they ended, after {ends[0]:,} to {ends[-1]:,} {clock}.")
     base = [*scores[first].values()]
     for path in others:
         found = compare([scores[path][env] for env in scores[first]], base)
@@ -93,8 +116,9 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
 def _scores_by_env(path: Path, runs: Mapping[Path, Rows], metric: str, ranges: Ranges) -> dict[str, Floats]:
     """Return the last value of ``metric`` of each run, by env."""
     found: dict[str, list[float]] = {}
+    abouts: dict[str, list[Mapping[str, Any]]] = {}
     for run, rows in runs.items():
-        value = _last(rows, metric)
+        value = _last(rows, metric).get(metric)
         if value is None or not np.isfinite(value):
             raise ValueError(
                 f"{str(run)!r}: expected a value of {metric}, got {'none' if value is None else value}. Wait until "
@@ -102,16 +126,19 @@ def _scores_by_env(path: Path, runs: Mapping[Path, Rows], metric: str, ranges: R
             )
         about = read_about(run)
         env = str(about["name"]).partition(" on ")[2] if about else ""
+        abouts.setdefault(env, []).extend([about] if about else [])
         low, high = ranges.get(env, (0.0, 1.0))
         found.setdefault(env, []).append((value - low) / (high - low))
     if not found:
         raise ValueError(f"{str(path)!r}: expected a folder with runs, got none. Name the folder of several seeds.")
+    for of_env in abouts.values():
+        shared_settings(path, of_env)  # raises if runs differ in more than their seed
     return {env: np.array(found[env]) for env in sorted(found)}
 
 
-def _last(rows: Rows, metric: str) -> float | None:
-    """Return the last value of ``metric``; None if there is none."""
-    return next((numbers[metric] for row in reversed(rows) if metric in (numbers := numbers_of(row))), None)
+def _last(rows: Rows, metric: str) -> Mapping[str, Any]:
+    """Return the last row with a value of ``metric``; an empty one if there is none."""
+    return next((row for row in reversed(rows) if metric in numbers_of(row)), {})
 
 
 def _table(scores: Mapping[Path, Mapping[str, Floats]], metric: str) -> str:

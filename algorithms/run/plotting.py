@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -179,15 +179,8 @@ class _Group:
         self.path = path
         self.rows = {run: read_rows(run / "progress.jsonl") for run in run_folders(path)}
         abouts = [about for run in self.rows if (about := read_about(run))]
-        names = dict.fromkeys(str(about["name"]) for about in abouts)
-        self.algorithm, _, self.env = next(iter(names), "").partition(" on ")
-        settings = [learning_settings(self.algorithm, about["config"]) for about in abouts]
-        if different := names if len(names) > 1 else _differing(settings):
-            raise ValueError(
-                f"{str(path)!r}: expected runs that differ in their seed alone, to average, got runs that differ: "
-                f"{', '.join(different)}. Name the folders one by one: {path}/*."
-            )
-        self.settings = settings[0] if settings else {}
+        self.algorithm, _, self.env = str(abouts[0]["name"] if abouts else "").partition(" on ")
+        self.settings = shared_settings(path, abouts)
         self.metrics = Counter(name for rows in self.rows.values() for row in rows for name in numbers_of(row))
 
 
@@ -204,6 +197,23 @@ def run_folders(path: Path) -> list[Path]:
             f"Pass the run_dir of a run.{closest(path.name, siblings)}"
         )
     return [path] if (path / "progress.jsonl").is_file() else folders_below(path, "progress.jsonl")
+
+
+def shared_settings(path: Path, abouts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the settings that affect learning of the runs in ``path`` that ``abouts`` describe; empty if there are
+    none.
+
+    Raises:
+        ValueError: If they differ in more than their seed.
+    """
+    names = dict.fromkeys(str(about["name"]) for about in abouts)
+    settings = [learning_settings(str(about["name"]).partition(" on ")[0], about["config"]) for about in abouts]
+    if different := names if len(names) > 1 else _differing(settings):
+        raise ValueError(
+            f"{str(path)!r}: expected runs that differ in their seed alone, to average, got runs that differ: "
+            f"{', '.join(different)}. Name the folders one by one: {path}/*."
+        )
+    return settings[0] if settings else {}
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -236,7 +246,7 @@ def _common_title(groups: Sequence[_Group]) -> str:
 
 
 def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
-    """Return the full path of ``metric``, which may be only its last parts; None chooses as :func:`plot_runs` says.
+    """Return the full path of ``metric``, as :func:`metric_named` does; None chooses as :func:`plot_runs` says.
 
     Raises:
         ValueError: If no metric, or more than one, matches, or it is None and no episode has ended.
@@ -249,7 +259,15 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
         if not any(metric in group.metrics for group in groups):
             paths = ", ".join(str(group.path) for group in groups)
             raise ValueError(f"{paths}: expected an episode that ended, got none. Train longer, or choose a metric.")
-    known = {name: None for group in groups for name in group.metrics}
+    return metric_named(metric, {name: None for group in groups for name in group.metrics})
+
+
+def metric_named(metric: str, known: Collection[str]) -> str:
+    """Return the path in ``known`` that is ``metric``, or the only one that ends with it.
+
+    Raises:
+        ValueError: If no path, or more than one, matches.
+    """
     matches = [metric] if metric in known else [name for name in known if name.endswith(f"/{metric}")]
     if len(matches) != 1:
         near = "" if matches else closest(metric, [*known, *(name.rpartition("/")[2] for name in known)])
@@ -358,7 +376,7 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         title: Title.
         target_return: A return to mark; None marks none.
     """
-    figure, axes = _picture(title, _clock_name(rows), "mean episode return")
+    figure, axes = _picture(title, clock_name(rows), "mean episode return")
     for key, style, label in (
         (TRAINING_RETURN, "-", "training, recent episodes"),
         (EVALUATION_RETURN, "o--", "evaluation"),
@@ -373,10 +391,10 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
 
 
 def _clock_of_all(curves: Sequence[Curve]) -> str:
-    return _clock_name([seed.last for curve in curves for seed in curve.seeds])
+    return clock_name([seed.last for curve in curves for seed in curve.seeds])
 
 
-def _clock_name(rows: Sequence[Mapping[str, Any]]) -> str:
+def clock_name(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what the clock of ``rows`` counts, as text."""
     if not any(CLOCK in row for row in rows):
         return "env steps"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from algorithms.cli.main import main
+from algorithms.loggers.base import STEPS
 from algorithms.run.comparison import ranges_of
 from algorithms.run.plotting import EVALUATION_RETURN, TRAINING_RETURN
 
@@ -23,7 +24,7 @@ def write_runs(folder: Path, returns: Sequence[float], env: str = "CartPole-v1",
         )
         rows = []
         for steps, score in ((100, 0.0), (200, value)):
-            row: dict[str, float] = {"num_env_steps_sampled_lifetime": steps, "time_total_s": 1.0}
+            row: dict[str, float] = {STEPS: steps, "time_total_s": 1.0}
             row[TRAINING_RETURN] = score + 1
             if evaluated:
                 row[EVALUATION_RETURN] = score
@@ -53,6 +54,7 @@ def test_better_worse_and_too_few(tmp_path: Path, says: Says) -> None:
     assert f"{high} is better than {low}: the IQM differs by 10.0 (95 % interval" in text
     assert "IQM of the mean episode return, evaluation" in text
     assert f"{low} 5 3.00" in text
+    assert "where they ended" not in text
     assert f"cannot tell whether {few} is better than {low}" in text
     assert "of each would decide" in text
     assert f"{low} is worse than {high}" in says(high, low)
@@ -83,8 +85,47 @@ def test_mistakes_are_told(tmp_path: Path, says: Says) -> None:
     assert "expected runs of CartPole-v1" in says(first, other, code=1)
     assert "expected a folder with runs, got none" in says(first, tmp_path / "empty", code=1)
     assert "no such folder" in says(first, tmp_path / "nowhere", code=1)
-    assert "expected a value of loss, got none" in says(first, first, "--metric", "loss", code=1)
+    assert "metric: expected one of" in says(first, other, "--metric", "loss", code=1)
     assert "expected ENV=LOW..HIGH" in says(first, first, "--normalize", "CartPole-v1", code=1)
+    assert "expected two folders of runs or more, each once" in says(first, first, code=1)
+    near = write_runs(tmp_path / "near", [1, 2, 3])
+    assert "Did you mean 'CartPole-v1'?" in says(first, near, "--normalize", "Cartpole-v1=0..1", code=1)
+    evaluated = write_runs(tmp_path / "evaluated", [1, 2, 3], evaluated=False)
+    got = says(first, evaluated, "--metric", EVALUATION_RETURN, code=1)
+    assert f"expected a value of {EVALUATION_RETURN}, got none" in got
+
+
+def test_a_metric_is_named_by_its_end_as_in_plot(tmp_path: Path, says: Says) -> None:
+    first, second = (write_runs(tmp_path / name, [1, 2, 3]) for name in "ab")
+    for run in tmp_path.glob("*/*"):
+        row = {STEPS: 300, "time_total_s": 1.0, "learners/default_policy/entropy": 0.5}
+        with (run / "progress.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    text = says(first, second, "--metric", "entropy")
+    assert "IQM of the learners/default_policy/entropy" in text
+    assert f"{first} 3 0.500" in text
+
+
+def test_runs_that_ended_at_other_steps_are_seen(tmp_path: Path, says: Says) -> None:
+    first, second = (write_runs(tmp_path / name, [1, 2, 3]) for name in "ab")
+    log = second / "CartPole-v1-seed-1" / "progress.jsonl"
+    log.write_text(log.read_text().splitlines()[0] + "\n")  # the run is not finished
+    text = says(first, second)
+    assert f"{second} 3 1.33" in text
+    assert "The runs are compared where they ended, after 100 to 200 env steps." in text
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_no_sample(tmp_path: Path, says: Says) -> None:
+    first, second = (write_runs(tmp_path / name, [1, 2, 3, 4]) for name in "ab")
+    write_runs(first, [1, 2, 3, 4], "Pendulum-v1")
+    write_runs(second, [1, 2, 3, 4], "Pendulum-v1")
+    ranges = ["--normalize", "CartPole-v1=0..1", "Pendulum-v1=0..1"]
+    assert "cannot tell" in says(first, second, *ranges)
+    file = second / "CartPole-v1-seed-1" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": {"lr": 0.1}}))
+    got = says(first, second, *ranges, code=1)
+    assert f"'{second}': expected runs that differ in their seed alone" in got
+    assert "got runs that differ: lr." in got
 
 
 @pytest.mark.parametrize("text", ["CartPole-v1=1..1", "=0..1", "CartPole-v1=a..b", "CartPole-v1=1e..2"])
