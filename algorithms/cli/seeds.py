@@ -65,7 +65,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
             if jobs == 1:
                 say(f"\nSeed {seed}")
             flags = [f"--seed={seed}", f"--run-dir={folder / f'seed-{seed}'}", "--no-hints"]
-            return running.start(f"seed {seed}", ["train", *_of_every_seed(args), *flags])
+            return running.start(f"seed {seed}", ["train", *_of_a_seed(args, flags)])
 
         with Jobs(jobs, None if jobs == 1 else _print_line) as running:
             ended = dict(running.run_all(plan.seeds, start))
@@ -132,8 +132,8 @@ def _print_line(name: str, line: str) -> None:
     print(f"[{name}] {line}", file=sys.stderr, flush=True)
 
 
-def _of_every_seed(args: Sequence[str]) -> list[str]:
-    """Return ``args`` without the flags of which the process of a seed gets others."""
+def _of_a_seed(args: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Return ``args`` with ``flags``, and without the flags that these replace."""
     kept: list[str] = []
     words = iter(args)
     for word in words:
@@ -142,7 +142,8 @@ def _of_every_seed(args: Sequence[str]) -> list[str]:
             kept.append(word)
         elif not equals:
             next(words)
-    return kept
+    begin = 0 if kept[0].startswith("-") else 1  # ALGO is first, and no flag comes after a --
+    return [*kept[:begin], *flags, *kept[begin:]]
 
 
 def _how_it_ended(job: Job) -> str:

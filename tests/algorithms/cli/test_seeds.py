@@ -23,7 +23,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
-from algorithms.cli.seeds import seeds_of, table
+from algorithms.cli.seeds import _of_a_seed, seeds_of, table
 from algorithms.cli.train import train_plan
 from algorithms.run.jobs import Job
 from algorithms.run.results import RunResult
@@ -55,6 +55,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -> None:
     assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ppo", "CartPole-v1", "--seed", "1..2", "--loggers", "csv"],
+        ["ppo", "--run_dir=all", "--loggers", "csv", "--", "CartPole-v1"],
+        ["--config", "mine.json", "--jobs", "2", "--loggers", "csv", "--"],
+    ],
+)
+def test_the_process_of_a_seed_gets_its_flags_before_the_end_of_flags(words: list[str], here: Path) -> None:
+    (here / "mine.json").write_text('{"algorithm": "PPO", "config": {"env": "CartPole-v1"}}')
+    plan = train_plan(_of_a_seed(words, ["--seed=2", "--run-dir=all/seed-2", "--no-hints"]))
+    config = plan.config
+    assert (config.env, config.seed, config.run_dir, config.loggers) == ("CartPole-v1", 2, "all/seed-2", ["csv"])
+    assert (plan.flags.hints, plan.flags.jobs) == (False, 1)
 
 
 @pytest.mark.end_to_end
