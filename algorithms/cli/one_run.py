@@ -95,7 +95,7 @@ class TrainPlan:
         flags: The command's own flags.
         budget: What to count: env steps, or updates from data.
         amount: How many to take: from now on, or with ``--resume`` in all.
-        kept: The goal in the folder of the resumed run, unless the command line has another.
+        kept: The goal of the run that resumes or is repeated, unless the command line has another.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
         overrides: Names of the settings in ``config`` that replace those of the checkpoint. The checkpoint chose all

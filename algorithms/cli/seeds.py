@@ -124,7 +124,8 @@ def _result(plan: TrainPlan, run: Path, job: Job) -> RunResult | None:
     except ValueError:
         return None
     done = result.updates if plan.budget == "num_updates" else result.env_steps
-    missed_target = job.exit_code == FAILED and plan.flags.target_return is not None
+    target = plan.flags.target_return if plan.kept is None else plan.kept.target_return
+    missed_target = job.exit_code == FAILED and target is not None
     return result if job.exit_code == OK or (missed_target and done >= plan.amount) else None
 
 

@@ -109,15 +109,22 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     if len(seeds) == 1:
         overrides["seed"] = seeds[0]
     config = config.copy().update(overrides)
-    if folder is not None and checkpoint is None and not seeds:  # the run begins again, with the seed it drew
-        config.seed = _drawn_seed(folder)
+    # The run there begins again, or that of --config is repeated: with the seed it drew, and its goal.
+    repeated = Path(flags.config).parent if flags.config is not None and Path(flags.config).name == "run.json" else None
+    kept = None
+    for run in filter(None, (folder, repeated)):
+        if checkpoint is None and config.seed is None and not seeds:
+            config.seed = _drawn_seed(run)
+        kept = kept or _kept_goal(flags, run)
     budget, amount = budget_of(flags.num_env_steps, flags.num_updates, config, preset)
+    if kept is not None and checkpoint is None:
+        budget, amount = kept.budget, kept.amount
     return TrainPlan(
         config=config,
         flags=flags,
         budget=budget,
         amount=amount,
-        kept=None if folder is None else _kept_goal(flags, folder),
+        kept=kept,
         begun_with=begun_with,
         checkpoint=checkpoint,
         overrides=frozenset(overrides),

@@ -189,6 +189,17 @@ def test_the_table_of_runs_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+def test_a_repeated_run_may_miss_the_target_of_its_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"algorithm": "PPO", "name": "PPO on CartPole-v1", "seed": 7, "config": {"env": "CartPole-v1"}}
+    goal = {"num_env_steps": 100, "target_return": 485.0}
+    (here / "run.json").write_text(json.dumps(about | {"goal": goal}))
+    monkeypatch.setattr("algorithms.cli.seeds.read_result", lambda run: RunResult(480.0, 128, 0, ""))
+    plan = train_plan(["--config", "run.json", "--seed", "1,2"])
+    process: Any = SimpleNamespace(returncode=1)
+    _, line, _ = table(plan, Path(), {1: Job("", process)})
+    assert line == "     1         480           128      0:00  target missed"
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 SCRIPT = """

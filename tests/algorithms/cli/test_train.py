@@ -22,8 +22,9 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
+from algorithms.cli.train import train_plan
 from algorithms.presets import Preset
-from algorithms.run.goal import read_goal
+from algorithms.run.goal import Goal, read_goal
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 SMALL = [
@@ -537,6 +538,27 @@ def test_a_run_is_repeated_to_the_bit_from_its_settings() -> None:
     assert main(["train", "--config", "first/run.json", *steps, "--run-dir", "other", "--lr", "1e-3"]) == 0
     other = weights("other")
     assert not all(first[name].equal(other[name]) for name in first)
+
+
+def test_a_run_is_repeated_with_the_seed_it_drew_and_its_goal(here: Path) -> None:
+    goal = {"num_env_steps": 320, "target_return": 400.0}
+    about = {"algorithm": "PPO", "name": "PPO on CartPole-v1", "seed": 7, "config": {"env": "CartPole-v1"}}
+    (here / "run.json").write_text(json.dumps(about | {"goal": goal}))
+    plan = train_plan(["--config", "run.json"])
+    assert (plan.config.seed, plan.budget, plan.amount) == (7, "num_env_steps", 320)
+    assert plan.kept == Goal(320, 400.0)
+    plan = train_plan(["--config", "run.json", "--seed", "3", "--num-env-steps", "64"])
+    assert (plan.config.seed, plan.amount, plan.kept) == (3, 64, None)
+    plan = train_plan(["--config", "run.json", "--seed", "3,4", "--target-return", "5"])
+    assert (plan.config.seed, plan.seeds, plan.kept) == (None, (3, 4), Goal(320, 5.0))
+    (here / "run.json").rename("mine.json")  # the settings alone
+    plan = train_plan(["--config", "mine.json"])
+    assert (plan.config.seed, plan.amount, plan.kept) == (None, 200_000, None)
+
+
+def test_the_seed_in_a_file_is_that_of_a_run_that_may_resume(here: Path) -> None:
+    (here / "mine.json").write_text('{"algorithm": "PPO", "config": {"env": "CartPole-v1", "seed": 5}}')
+    assert train_plan(["--config", "mine.json", "--resume", "auto", "--run-dir", "new"]).config.seed == 5
 
 
 def test_several_seeds_of_the_settings_in_a_file(here: Path) -> None:
