@@ -25,6 +25,8 @@ MOST_SPLITS = 20_000
 random."""
 FEWEST_RUNS = 4
 """With fewer runs of each, a permutation test of a single task finds no difference at 5 %."""
+STANDARD_ERRORS = 2.8
+"""A difference of so many standard errors is found at 5 % in four of five cases: 1.96 + 0.84."""
 LEVEL = 0.95
 """Share of intervals that contain the true value, if there are many runs."""
 _CHUNK = 2_000_000  # resampled scores that are in memory at once
@@ -131,12 +133,13 @@ class Comparison:
 
     @property
     def runs_to_decide(self) -> int | None:
-        """About how many runs of each would decide, if the difference and the spread stay as they are; None if there is
-        no difference."""
-        half = (self.high - self.low) / 2
+        """About how many runs of each would decide in four of five cases, if the difference and the spread stay as they
+        are; None if there is no difference."""
         if not self.difference:
             return None
-        return max(math.ceil(self.num_runs * (half / abs(self.difference)) ** 2), self.num_runs + 1, FEWEST_RUNS)
+        standard_error = (self.high - self.low) / 2 / 1.96
+        needed = self.num_runs * (STANDARD_ERRORS * standard_error / abs(self.difference)) ** 2
+        return max(math.ceil(needed), self.num_runs + 1, FEWEST_RUNS)
 
 
 def compare(scores: Scores, others: Scores, *, replicates: int = REPLICATES) -> Comparison:
@@ -170,17 +173,23 @@ def permutation_test(scores: Scores, others: Scores) -> float:
     pools = [np.concatenate([x, y]) for x, y in zip(scores, others, strict=True)]
     sizes = [len(x) for x in scores]
     if len(pools) == 1 and math.comb(len(pools[0]), sizes[0]) <= MOST_SPLITS:
-        runs = np.arange(len(pools[0]))
-        chosen = combinations(runs, sizes[0])
-        orders = [np.stack([np.concatenate([first, np.setdiff1d(runs, first)]) for first in chosen])]
+        firsts = [np.array([*combinations(range(len(pools[0])), sizes[0])])]
         num_extra = 0
     else:
         rng = np.random.default_rng(0)
         orders = [rng.permuted(np.tile(np.arange(len(pool)), (MOST_SPLITS, 1)), axis=1) for pool in pools]
+        firsts = [order[:, :size] for order, size in zip(orders, sizes, strict=True)]
         num_extra = 1  # the split that there is
-    split = [pool[order] for pool, order in zip(pools, orders, strict=True)]
-    firsts = [task[:, :size] for task, size in zip(split, sizes, strict=True)]
-    seconds = [task[:, size:] for task, size in zip(split, sizes, strict=True)]
-    distances = np.abs(probability_of_improvement(firsts, seconds) - 0.5)
+    of_splits = _mean_of_tasks(_improvements(pool, chosen) for pool, chosen in zip(pools, firsts, strict=True))
+    distances = np.abs(of_splits - 0.5)
     least = abs(float(probability_of_improvement(scores, others)) - 0.5) - 1e-9
     return float((np.count_nonzero(distances >= least) + num_extra) / (len(distances) + num_extra))
+
+
+def _improvements(pool: Floats, chosen: np.ndarray) -> Floats:
+    """Return the probability of improvement of several sets of runs over the rest of a task's runs, ``[K]``. The runs
+    of each set are at the indices ``chosen`` ``[K, n]`` of ``pool`` ``[M]``."""
+    size = chosen.shape[1]
+    wins = (pool[:, None] > pool).sum(1) + 0.5 * (pool[:, None] == pool).sum(1)  # of each run against all
+    # Half of the pairs of runs within a set are won.
+    return (wins[chosen].sum(1) - size**2 / 2) / (size * (len(pool) - size))

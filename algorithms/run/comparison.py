@@ -165,5 +165,5 @@ def _verdict(name: str, base: str, found: Comparison) -> str:
         f"{100 * found.probability:.0f} %."
     )
     if found.verdict == "cannot tell" and (needed := found.runs_to_decide) is not None:
-        text += f" About {needed:,} runs of each would decide, if both go on like this."
+        text += f" About {needed:,} runs of each would decide in four of five cases, if both go on like this."
     return text

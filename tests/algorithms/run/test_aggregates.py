@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,7 +109,14 @@ def test_three_runs_of_each_are_too_few_and_more_are_named() -> None:
     assert found.p_value == pytest.approx(2 / 20)
     assert found.verdict == "cannot tell"
     assert found.runs_to_decide == 4
-    assert Comparison(1.0, -1.0, 3.0, 0.7, 0.3, 5).runs_to_decide == 20  # half the interval is twice the difference
+    # half the interval is twice the difference: 20 runs would only just exclude 0, half of the time
+    assert Comparison(1.0, -1.0, 3.0, 0.7, 0.3, 5).runs_to_decide == math.ceil(20 * (2.8 / 1.96) ** 2) == 41
+
+
+def test_hundreds_of_runs_fit_into_memory() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=400) + 1.0, rng.normal(size=400)
+    assert permutation_test([x], [y]) == pytest.approx(1 / 20_001)
 
 
 def test_splits_at_random_come_to_what_all_splits_do() -> None:
