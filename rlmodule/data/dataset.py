@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,8 +103,10 @@ class Dataset:
         if (open_ends := np.flatnonzero(~(self.terminated | self.truncated))).size:
             remedy = "Call an episode truncated whose recording just stops."
             raise episodes.wrong("truncated", int(open_ends[0]), "True unless it is terminated", "False", remedy)
-        self.observations = fitted(observation_space, observations, steps, "observations")
-        self.final_observations = fitted(observation_space, final_observations, episodes, "final_observations")
+        # an env may leave the bounds of its observations, which a run uses as they are
+        seen, last = steps._replace(are_within=False), episodes._replace(are_within=False)
+        self.observations = fitted(observation_space, observations, seen, "observations")
+        self.final_observations = fitted(observation_space, final_observations, last, "final_observations")
         self.actions = fitted(action_space, actions, steps, "actions")
         check_mask(observation_space, action_space, self.observations, self.actions, steps)
 
@@ -202,7 +204,7 @@ class Dataset:
     @classmethod
     def from_episodes(
         cls,
-        episodes: Sequence[Episode],
+        episodes: Iterable[Episode],
         *,
         observation_space: Space,
         action_space: Space,
@@ -215,6 +217,7 @@ class Dataset:
         Raises:
             ValueError: As for :class:`Dataset`; also if an episode has no steps.
         """
+        episodes = [*episodes]
         spaces = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
         expected = {name: map_spaces(lambda leaf: leaf.shape, space) for name, space in spaces.items()}
         # Episodes are compared one by one before they are joined, so that an error names the one that differs.
@@ -403,7 +406,7 @@ class Dataset:
         """
         if not 0 < share <= 1:
             raise misfit("Dataset.best()", "share", "a number in (0, 1]", share, "Pass 0.1 for the best tenth.")
-        num = math.ceil(share * self.num_episodes)
+        num = math.ceil(share * self.num_episodes * (1 - 1e-12))  # 0.07 * 100 is slightly more than 7
         keep = np.zeros(self.num_episodes, bool)
         keep[np.argsort(-self.returns, kind="stable")[:num]] = True
         return self._with_episodes(keep)

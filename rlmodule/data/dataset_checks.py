@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from catalog.base import Tree
 from catalog.distributions.categorical import choice_counts
 from catalog.spaces import ArraySpace, space_parts
 from rlmodule.data.rollout import bounds_of
+
+logger = logging.getLogger(__name__)
 
 MASK = "action_mask"
 """The field of a Dict observation that says which choices are allowed."""
@@ -28,11 +31,13 @@ class Rows(NamedTuple):
         where: The call, with which the messages begin.
         offsets: First row of each episode, and the number of rows, int64 ``[E + 1]``.
         are_steps: Whether rows are steps; if not, each is an episode.
+        are_within: Whether floats beyond the bounds of a space are an error, and not just logged.
     """
 
     where: str
     offsets: np.ndarray
     are_steps: bool = True
+    are_within: bool = True
 
     @property
     def num(self) -> int:
@@ -134,7 +139,7 @@ def fitted(space: Space, value: Tree, rows: Rows, name: str) -> Tree:
 
     Raises:
         ValueError: If the column has another structure, length, shape or kind of dtype, or a number that is NaN,
-            infinite or outside the space.
+            infinite or outside the space. Unless ``rows.are_within``, a float outside the space is logged instead.
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _fitted_array(space, value, rows, name)
@@ -171,16 +176,23 @@ def _fitted_array(space: Space, value: Any, rows: Rows, name: str) -> np.ndarray
         least, most = low - _ROUNDING * (1 + np.abs(low)), high + _ROUNDING * (1 + np.abs(high))
     # The least and the greatest numbers decide for all rows; NaN is both.
     ends = array.min(axis=0), array.max(axis=0)
-    if not (np.isfinite(ends).all() and (ends[0] >= least).all() and (ends[1] <= most).all()):
-        right = np.isfinite(array) & (array >= least) & (array <= most)
+    is_finite = bool(np.isfinite(ends).all())
+    if not (is_finite and (ends[0] >= least).all() and (ends[1] <= most).all()):
+        right = (array >= least) & (array <= most) if is_finite else np.isfinite(array)
         row, *inner = (int(i) for i in np.argwhere(~right)[0])
         number = array[(row, *inner)]
         got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
         expected, remedy = "finite numbers", "Look for a broken step, and leave out its episode."
-        if np.isfinite(number):
+        is_logged = is_finite and has_floats and not rows.are_within
+        if is_finite:
             low, high = (np.broadcast_to(bound, shape[1:])[tuple(inner)] for bound in (low, high))
             expected, remedy = f"numbers in [{low}, {high}]", "Pass the space that they come from, or clip them."
-        raise rows.wrong(name, row, expected, got, remedy)
+        if is_logged:
+            remedy = "Such numbers are used as they are, as in a run whose env leaves its bounds."
+        error = rows.wrong(name, row, expected, got, remedy)
+        if not is_logged:
+            raise error
+        logger.warning("%s", error)
     return array.astype(dtype, copy=False)
 
 

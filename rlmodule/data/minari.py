@@ -115,8 +115,8 @@ def write(dataset: Dataset, path: StrPath, dataset_id: str | None) -> Path:
         "jpeg_encoding": False,
         "total_episodes": dataset.num_episodes,
         "total_steps": dataset.num_steps,
-        "observation_space": json.dumps(_encode_space(dataset.observation_space)),
-        "action_space": json.dumps(_encode_space(dataset.action_space)),
+        "observation_space": json.dumps(_encode_space(where, dataset.observation_space)),
+        "action_space": json.dumps(_encode_space(where, dataset.action_space)),
     }
     if dataset.env in gym.registry:  # an id that is not there could import what it names
         metadata["env_spec"] = gym.registry[dataset.env].to_json()
@@ -173,13 +173,17 @@ def _decode_images(where: str, space: Space, value: Tree) -> Tree:
     return np.stack(decoded)
 
 
-def _encode_space(space: Space) -> dict[str, Any]:
-    """Return a space in the form of Minari."""
+def _encode_space(where: str, space: Space) -> dict[str, Any]:
+    """Return a space in the form of Minari. Raise ValueError if a key cannot be the name of an array in HDF5."""
     kind = type(space).__name__
     if isinstance(space, spaces.Dict):
-        return {"type": kind, "subspaces": {key: _encode_space(part) for key, part in space.spaces.items()}}
+        for key in space.spaces:
+            if not isinstance(key, str) or key in ("", ".") or "/" in key:
+                remedy = "Rename it with an environment wrapper, or write the data set with save(path)."
+                raise misfit(where, "keys of a Dict space", "texts without '/'", repr(key), remedy)
+        return {"type": kind, "subspaces": {key: _encode_space(where, part) for key, part in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
-        return {"type": kind, "subspaces": [_encode_space(part) for part in space.spaces]}
+        return {"type": kind, "subspaces": [_encode_space(where, part) for part in space.spaces]}
     encoded: dict[str, Any] = {"type": kind, "dtype": str(space.dtype)}
     for name in _ARGUMENTS[kind]:
         encoded[name] = np.asarray(getattr(space, name)).tolist()

@@ -97,6 +97,10 @@ def test_episodes_come_out_as_they_went_in() -> None:
     dataset = make(VECTOR, PARTS)
     again = Dataset.from_episodes([*dataset.episodes()], observation_space=VECTOR, action_space=PARTS, env="another id")
     assert again.digest == dataset.digest
+    # episodes() is an iterator, which can be read once
+    assert (
+        Dataset.from_episodes(dataset.episodes(), observation_space=VECTOR, action_space=PARTS).digest == again.digest
+    )
 
 
 def flat() -> dict[str, Any]:
@@ -189,6 +193,31 @@ def test_rounding_beyond_a_bound_is_taken_and_a_mask_of_another_size_is_no_mask(
     )
 
 
+def test_observations_beyond_the_bounds_of_their_env_are_kept_and_logged(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """An env may return such, and a run uses them as they are."""
+    space, choices = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    observations = np.float32([[0, 0], [0, 2], [0, 0]])
+    episode = Episode(observations, np.array([0, 1]), [1.0, 2.0], terminated=True)
+    dataset = Dataset.from_episodes([episode], observation_space=space, action_space=choices)
+    same(dataset.observations, observations[:2])
+    assert [record.message for record in caplog.records] == [
+        "Dataset.from_episodes(): observations, row 1 (episode 0, step 1): expected numbers in [-1.0, 1.0], got 2.0 at "
+        "index (1,). Such numbers are used as they are, as in a run whose env leaves its bounds."
+    ]
+    assert Dataset.load(dataset.save(tmp_path / "d")).digest == dataset.digest
+    plain = Dataset.from_arrays(
+        observations, [0, 1, 0], [1, 2, 3], terminals=[0, 0, 1], timeouts=None, action_space=choices
+    )
+    same(plain.with_spaces(space, choices).observations, observations)
+    broken = Episode(observations * np.float32(np.nan), np.array([0, 1]), [1.0, 2.0], terminated=True)
+    with pytest.raises(ValueError, match=r"observations, row 0 .*: expected finite numbers, got nan"):
+        Dataset.from_episodes([broken], observation_space=space, action_space=choices)
+    with pytest.raises(ValueError, match=r"actions, row 1 .*: expected numbers in \[0, 0\], got 1"):
+        Dataset.from_episodes([episode], observation_space=space, action_space=spaces.Discrete(1))
+
+
 @pytest.mark.parametrize("change", ["reward", "end", "space", "observation"])
 def test_the_digest_tells_what_learning_depends_on(change: str) -> None:
     dataset = make(*PAIRS[0])
@@ -218,6 +247,10 @@ def test_filter_and_best_keep_whole_episodes_in_their_order() -> None:
     order = [dataset.returns.tolist().index(value) for value in best.returns]
     assert order == sorted(order)
     assert dataset.best(1).digest == dataset.digest
+    assert dataset.best(1e-6).num_episodes == 1
+    short = make(spaces.Discrete(2), spaces.Discrete(2), (1,) * 25)
+    # in floats, 0.28 * 25 is 7.000000000000001
+    assert [short.best(share).num_episodes for share in (0.28, 0.29, 0.56)] == [7, 8, 14]
     for share in (0, 1.1, float("nan")):
         with pytest.raises(ValueError, match=r"Dataset.best\(\): share: expected a number in \(0, 1\], got"):
             dataset.best(share)
@@ -415,6 +448,15 @@ def test_an_id_that_minari_would_not_find_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"dataset_id: expected an id such as 'pendulum/expert-v0', got"):
             make(*PAIRS[0]).to_minari(tmp_path / "d", name)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("key", ["walker/joints", ".", "", 0])
+def test_a_key_that_cannot_name_an_array_of_minari_is_refused(key: Any, tmp_path: Path) -> None:
+    dataset = make(spaces.Dict({key: spaces.Box(-1, 1, (2,))}), spaces.Discrete(2))
+    with pytest.raises(ValueError, match=rf"keys of a Dict space: expected texts without '/', got {key!r}\. Rename"):
+        dataset.to_minari(tmp_path / "d-v0")
+    assert not [*tmp_path.iterdir()]
+    assert Dataset.load(dataset.save(tmp_path / "own")).digest == dataset.digest
 
 
 @pytest.mark.filterwarnings("ignore:`eval_env` is set to None", "ignore:env_spec is None")
