@@ -61,13 +61,19 @@ def record(
         show: Called with the number of episodes or steps so far.
 
     Raises:
-        ValueError: If not exactly one of ``num_episodes`` and ``num_env_steps`` is given, or no episode has ended.
+        ValueError: If not exactly one of ``num_episodes`` and ``num_env_steps`` is given, the run has no env, or no
+            episode has ended.
     """
     if (num_episodes is None) == (num_env_steps is None):
         raise ValueError(
             f"record(): expected one of num_episodes and num_env_steps, got {num_episodes} and {num_env_steps}."
         )
     config = algorithm.config.for_evaluation()
+    if config.env is None:
+        raise ValueError(
+            "record(): expected a run with an env, got one that learns from data alone. Name it: "
+            "from_checkpoint(path, env='CartPole-v1')."
+        )
     settings = config.for_runners()
     settings.records_final_obs = "ended"  # a data set has what followed every episode, also after terminal steps
     count = num_episodes if num_env_steps is None else num_env_steps
@@ -143,16 +149,23 @@ def _columns_of(ring: Ring, kept_rows: int) -> Iterable[Steps]:
     for column, written in enumerate(ring.written.tolist()):
         numbers = np.arange(max(0, written - kept_rows), written)
         places = numbers % ring.rows * ring.num_columns + column
-        obs, following, actions = ring.obs.at(places), ring.obs.following(places), ring.actions.at(places)
+        obs, actions = ring.obs.at(places), ring.actions.at(places)
         yield Steps(
             observations=map_leaves(Tensor.numpy, obs),
-            following=map_leaves(Tensor.numpy, following),
+            following=map_leaves(Tensor.numpy, _following(ring, places, obs)),
             actions=map_leaves(Tensor.numpy, actions),
             rewards=ring.rewards.take(places),
             terminated=ring.has(TERMINATED, places),
             truncated=ring.has(TRUNCATED, places),
             starts=ring.has(START, places),
         )
+
+
+def _following(ring: Ring, places: np.ndarray, obs: Tree) -> Tree:
+    """Return what followed the steps at ``places``. After a terminated step, of which the ring does not know it, repeat
+    the observation before, which is in ``obs``."""
+    lost = torch.from_numpy(np.flatnonzero(ring.has(TERMINATED, places) & (ring.obs.finals.index.take(places) < 0)))
+    return map_leaves(lambda after, before: after.index_copy_(0, lost, before[lost]), ring.obs.following(places), obs)
 
 
 def _joined(parts: Sequence[Steps]) -> Steps:

@@ -39,14 +39,19 @@ def record(args: Sequence[str]) -> int:
     if flags.from_replay and (flags.episodes or flags.num_env_steps or flags.explore or flags.seed is not None):
         raise UsageError("--from-replay: expected nothing that is played with it, got a flag. Leave it out.")
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"DIR: expected a new folder, got {out!r}, which has files. Choose another.")
-    if flags.format == "minari" and not re.fullmatch(r"[\w.-]+-v\d+", folder.name):
+    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+        raise UsageError(f"DIR: expected a new folder, got {out!r}, which is a file or has files. Choose another.")
+    if flags.format == "minari" and not re.fullmatch(r"[\w-]+-v\d+", folder.name):
         raise UsageError(f"DIR: expected a name such as cartpole/expert-v0 for Minari, got {out!r}. Choose another.")
     allow = modules_in(flags.allow)
     # the best checkpoint plays best, and the last one has the whole replay buffer
     checkpoint = find_checkpoint(path, best_first=not flags.from_replay)
     content = read_checkpoint(checkpoint, replay=False)
+    if content["config"].get("env") is None:
+        raise UsageError(
+            f"{checkpoint}: expected a run with an env to play, got one that learned from data alone. Name the env in "
+            "training: rlmodule train bc CartPole-v1 --data DIR, for example."
+        )
     objects = objects_without_training(content, allow, with_replay=flags.from_replay)
     if flags.seed is not None:
         objects["seed"] = flags.seed

@@ -130,7 +130,8 @@ class ReplayConfig(ReplayTraining, Replay, OfflineToOnline, ReportingBySteps, Da
     def validate(self) -> None:
         super().validate()
         self._validate_replay()
-        self._validate_batches()
+        if self.env is not None or self.data is None:  # else no step is sampled
+            self._validate_batches()
         self._validate_data()
         for policy_id, changed in self.policy_overrides.items():
             try:

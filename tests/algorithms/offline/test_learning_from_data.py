@@ -15,6 +15,7 @@ import torch
 
 from algorithms import Algorithm, AlgorithmConfig
 from algorithms.bc import BCConfig
+from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.iql import IQLConfig
 from algorithms.marwil import MARWILConfig
@@ -132,6 +133,14 @@ def test_data_stay_while_the_ring_of_env_steps_wraps_three_times() -> None:
         assert int(algorithm.replay.ring.written.min()) > 3 * 100  # type: ignore[attr-defined]
     for array, copy in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+def test_batches_from_data_alone_may_be_larger_than_what_env_runs_begin_with() -> None:
+    large = SMALL | {"train_batch_size_per_learner": 1500, "num_updates_per_iteration": 1}
+    with IQLConfig(data=noise(), **large).build() as algorithm:
+        assert algorithm.learn(num_updates=1)["learners"][ID]["weight"] > 0
+    with pytest.raises(ValueError, match="num_steps_sampled_before_learning_starts: expected at least 1500"):
+        IQLConfig(env="CartPole-v1", data=noise(), **large).build()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
@@ -373,11 +382,38 @@ def test_a_recorded_replay_buffer_holds_every_step() -> None:
         steps = algorithm.env_steps
     assert data.num_steps == steps == replay.num_transitions
     assert data.terminated.sum() == algorithm.metrics.episodes
+    # the ring has the first observation of the next episode there
+    last = data.observations[data.offsets[1:] - 1]
+    np.testing.assert_array_equal(data.final_observations[data.terminated], last[data.terminated])
+    assert (data.final_observations != last)[~data.terminated].any(1).all()
     with BCConfig(data=data, **SMALL).build() as cloned:
         batch = cloned.data[ID].gather_rows(np.arange(data.num_steps))  # type: ignore[attr-defined]
     ring = replay.ring.obs.arrays[0]
     column = [ring[row, 0] for row in range(int(replay.ring.written[0]))]
     np.testing.assert_array_equal(batch[Columns.OBS][: len(column)], column)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bc", "out"], "expected a run with an env to play, got one that learned from data alone"),
+        (["ppo", "file"], "DIR: expected a new folder, got 'file', which is a file"),
+        (["ppo", "a.b-v0", "--format", "minari"], "DIR: expected a name such as cartpole/expert-v0 for Minari, got"),
+    ],
+)
+def test_record_refuses_what_it_could_not_play_or_write(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with BCConfig(data=noise(), **SMALL).build() as algorithm:
+        algorithm.save("bc")
+    with PPOConfig(env="CartPole-v1", model_config=SMALL["model_config"]).build() as algorithm:
+        algorithm.save("ppo")
+    assert main(["record", *words]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert not printed.out
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -448,6 +484,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "evaluate() without an env": (
         lambda: BCConfig(data=noise(), **SMALL).build().evaluate(),
         "expected a run with an env",
+    ),
+    "recording without an env": (
+        lambda: record(BCConfig(data=noise(), **SMALL).build(), num_episodes=1),
+        r"record\(\): expected a run with an env, got one that learns from data alone",
     ),
     "sampling without an env": (lambda: DQNConfig(data=noise(), **SMALL).build().sample(), "learns from data alone"),
     "hindsight without an env": (lambda: DQNConfig(data=noise(), her_ratio=0.5, n_step=1).build(), "her_reward_fn"),
