@@ -458,13 +458,14 @@ class ReplayAlgorithm(DataAlgorithm):
     def adapt_state(self, state: dict[str, Any], saved: "SavedSettings") -> None:
         """Give the saved priorities a ``prioritized_replay_alpha`` that differs from that of the saved run."""
         super().adapt_state(state, saved)
-        replays, name = self._as_dict(state.get("replay") or {}), "prioritized_replay_alpha"
-        for module_id in self.replays.keys() & replays.keys():
-            alpha = self.configs[module_id].prioritized_replay_alpha
-            before = saved.get(name, module_id, default=alpha)
-            if alpha != before and "priorities" in replays[module_id]:
-                priorities = replays[module_id]["priorities"]
-                replays[module_id]["priorities"] = with_exponent(priorities, before, alpha)
+        draws = [*self._as_dict(state.get("replay") or {}).items()]
+        draws += [(module_id, of_data["draws"]) for module_id, of_data in state.get("data", {}).items()]
+        for module_id, drawn in draws:
+            if module_id in self.configs and "priorities" in drawn:
+                alpha = self.configs[module_id].prioritized_replay_alpha
+                before = saved.get("prioritized_replay_alpha", module_id, default=alpha)
+                if alpha != before:
+                    drawn["priorities"] = with_exponent(drawn["priorities"], before, alpha)
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)

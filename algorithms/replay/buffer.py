@@ -307,9 +307,10 @@ class ReplayBuffer:
         return state
 
     def set_draws(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`get_draws` of a buffer with the same steps."""
+        """Restore a state from :meth:`get_draws` of a buffer with the same steps. Without priorities in it, all steps
+        keep the same one."""
         self._rng.bit_generator.state = state["rng"]
-        if self.priorities is not None:
+        if self.priorities is not None and "priorities" in state:
             self.priorities.set_state(state["priorities"])
 
     def _describe(self) -> dict[str, Any]:

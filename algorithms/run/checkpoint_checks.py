@@ -137,6 +137,8 @@ def check_state(content: Mapping[str, Any], algorithm: Algorithm, given: Mapping
     for module_id, module in modules.items():
         module.check_state(saved[module_id])
     built = algorithm.get_state()
+    if "data" in given and "data" not in state:  # the run had none so far
+        built.pop("data", None)
     started: frozenset[str] = frozenset()
     if "policies_to_train" in given:
         started = frozenset(built["learners"]["num_gradient_steps"]) - state["learners"]["num_gradient_steps"].keys()

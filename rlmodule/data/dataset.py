@@ -50,7 +50,8 @@ class Dataset:
 
     Actions are those of the env, as ``env.step`` takes them. Action masks are the field ``"action_mask"`` of Dict
     observations. Every column is checked once: its structure, length, dtype and numbers must fit the space, and masks
-    must allow the actions. Arrays that fit are not copied; do not change them later.
+    must allow the actions. Observations beyond the bounds of a Box of floats are only logged, since envs may leave
+    them. Arrays that fit are not copied; do not change them later.
 
     Args:
         observations: What the agent saw before each step: a tree of arrays ``[S, ...]``.

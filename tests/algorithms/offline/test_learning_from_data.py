@@ -266,6 +266,31 @@ def test_a_policy_from_data_goes_on_in_an_env_with_the_same_spaces_alone(tmp_pat
         assert (algorithm.metrics.updates, algorithm.env_steps) == (10, 64)
 
 
+def test_a_run_without_data_goes_on_with_some(tmp_path: Path) -> None:
+    rows = {name: value for name, value in SMALL.items() if name != "num_updates_per_iteration"}
+    for config in (BCConfig(env="CartPole-v1", **SMALL), DQNConfig(env="CartPole-v1", **rows | REPLAY)):
+        with config.build() as algorithm:
+            algorithm.save(tmp_path / "saved")
+        with Algorithm.from_checkpoint(tmp_path / "saved", data=cartpole(2)) as algorithm:
+            algorithm.learn(num_updates=5)
+            assert algorithm.metrics.updates >= 5
+
+
+def test_priorities_of_data_follow_what_is_given_at_a_load(tmp_path: Path) -> None:
+    def priorities(path: str, **given: Any) -> torch.Tensor:
+        with Algorithm.from_checkpoint(tmp_path / path, data=noise(40), **given) as resumed:
+            return resumed.data[ID].priorities.get_state()["values"]  # type: ignore[attr-defined]
+
+    for path, is_prioritized in (("even", False), ("uneven", True)):
+        with DQNConfig(data=noise(40), prioritized_replay=is_prioritized, **SMALL).build() as algorithm:
+            algorithm.learn(num_updates=5)
+            algorithm.save(tmp_path / path)
+    before = priorities("uneven")
+    assert len(before.unique()) > 10
+    torch.testing.assert_close(priorities("uneven", prioritized_replay_alpha=0.3), before.sqrt())
+    assert priorities("even", prioritized_replay=True).tolist() == [1.0] * 40
+
+
 def test_learn_by_updates_then_by_env_steps() -> None:
     with DQNConfig(env="CartPole-v1", data=cartpole(2), **SMALL | REPLAY).build() as algorithm:
         assert algorithm.budgets == ("num_env_steps", "num_updates")
