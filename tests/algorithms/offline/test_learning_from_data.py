@@ -136,7 +136,7 @@ def test_data_stay_while_the_ring_of_env_steps_wraps_three_times() -> None:
 
 
 def test_batches_from_data_alone_may_be_larger_than_what_env_runs_begin_with() -> None:
-    large = SMALL | {"train_batch_size_per_learner": 1500, "num_updates_per_iteration": 1}
+    large: dict[str, Any] = SMALL | {"train_batch_size_per_learner": 1500, "num_updates_per_iteration": 1}
     with IQLConfig(data=noise(), **large).build() as algorithm:
         assert algorithm.learn(num_updates=1)["learners"][ID]["weight"] > 0
     with pytest.raises(ValueError, match="num_steps_sampled_before_learning_starts: expected at least 1500"):
@@ -267,8 +267,9 @@ def test_a_policy_from_data_goes_on_in_an_env_with_the_same_spaces_alone(tmp_pat
 
 
 def test_a_run_without_data_goes_on_with_some(tmp_path: Path) -> None:
-    rows = {name: value for name, value in SMALL.items() if name != "num_updates_per_iteration"}
-    for config in (BCConfig(env="CartPole-v1", **SMALL), DQNConfig(env="CartPole-v1", **rows | REPLAY)):
+    rows: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "num_updates_per_iteration"}
+    rows |= REPLAY
+    for config in (BCConfig(env="CartPole-v1", **SMALL), DQNConfig(env="CartPole-v1", **rows)):
         with config.build() as algorithm:
             algorithm.save(tmp_path / "saved")
         with Algorithm.from_checkpoint(tmp_path / "saved", data=cartpole(2)) as algorithm:

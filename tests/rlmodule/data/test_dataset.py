@@ -198,7 +198,7 @@ def test_observations_beyond_the_bounds_of_their_env_are_kept_and_logged(
 ) -> None:
     """An env may return such, and a run uses them as they are."""
     space, choices = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
-    observations = np.float32([[0, 0], [0, 2], [0, 0]])
+    observations = np.array([[0, 0], [0, 2], [0, 0]], np.float32)
     episode = Episode(observations, np.array([0, 1]), [1.0, 2.0], terminated=True)
     dataset = Dataset.from_episodes([episode], observation_space=space, action_space=choices)
     same(dataset.observations, observations[:2])
