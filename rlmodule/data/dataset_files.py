@@ -64,8 +64,8 @@ def read(where: str, path: StrPath) -> dict[str, Any]:
     """Return the arguments of :class:`Dataset` that the folder ``path`` holds; see :meth:`Dataset.load`."""
     if not (standing_in(path) / PLAIN).exists():
         raise FileNotFoundError(
-            f"{where}: expected a folder that Dataset.save(path) or Minari wrote, got none. Pass such a folder, or if a "
-            "run's was moved, its new path: data=... or --data."
+            f"{where}: expected a folder that Dataset.save(path) or Minari wrote, got none. Pass such a folder, or if "
+            "that of a run was moved, its new path: data=... or --data."
         )
     try:
         files = read_folder(path, KIND)
