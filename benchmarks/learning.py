@@ -239,6 +239,20 @@ _LSTM_BATCHED = _BATCHED | {
     "lr": 1e-3,
     "model_config": {"use_lstm": True, "max_seq_len": 16},
 }
+_SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of the arithmetic
+    "train_batch_size_per_learner": 1024,
+    "minibatch_size": 128,
+    "num_epochs": 2,
+    "lr": [[0, 5e-4], [2_000_000, 5e-4], [2_500_000, 0.0]],
+    "entropy_coeff": 0.01,
+    "clip_rewards": "sign",
+    "model_config": {
+        "conv_filters": [[16, 8, 4], [32, 4, 2]],
+        "conv_padding": "valid",
+        "conv_dense_dim": 256,
+        "vf_share_layers": True,
+    },
+}
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
     "num_envs_per_env_runner": 8,
@@ -438,16 +452,21 @@ GOALS = {
         )
     },
     "PPO-Pong": {
-        PONG: Goal(
+        part: Goal(
             "PPO",
             PONG,
             2_500_000,
             15,
-            dict(config_class("PPO").presets["ALE/*"].settings),
+            settings,
             evaluate_every=250_000,
             best=False,
+            part=part,
             episodes=10,
             most_seeds=1,
+        )
+        for part, settings in (
+            ("the preset", dict(config_class("PPO").presets["ALE/*"].settings)),
+            ("a smaller net", _SMALL_PONG),
         )
     },
     "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),
