@@ -259,7 +259,7 @@ class AlgorithmConfig(
         config = self.copy()
         config.validate()
         if config.run_dir is not None:
-            config.run_dir = str(Path(config.run_dir).expanduser().absolute())
+            config.run_dir = str(Path(config.run_dir).absolute())
         return config.algo_class(config.freeze())
 
     def build_learner_group(

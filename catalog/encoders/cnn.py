@@ -180,11 +180,12 @@ class ImageEncoder(Encoder):
         if self.channels_last:
             images = images.movedim(-1, -3)
         images = images.reshape(images.shape[0], *self.image_dims).contiguous(memory_format=torch.channels_last)
-        numbers = images
-        images = images.to(next(self.parameters()).dtype)  # converted last: moving bytes is four times cheaper
+        dtype = next(self.parameters()).dtype
+        is_copied = images.dtype != dtype
+        images = images.to(dtype)  # converted last: moving bytes is four times cheaper
         if self.scale != 1:
-            # scaled in place if the floats are a copy, as a second copy takes long
-            images = images * self.scale if images is numbers else images.mul_(self.scale)
+            # a copy is scaled in place, as another one takes long
+            images = images.mul_(self.scale) if is_copied else images * self.scale
         latent = self.features(images).flatten(1)
         if self.dense is not None:
             latent = self.dense_activation(self.dense(latent))

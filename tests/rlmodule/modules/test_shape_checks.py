@@ -368,7 +368,7 @@ class Scaled(Own):
         self.scale = torch.ones(4, requires_grad=True)
 
     def _forward(self, batch: Mapping[str, Tree]) -> Any:
-        self.seen = self.net(batch[Columns.OBS]) * self.scale  # kept for a loss of its own, which is fine
+        self.seen = self.net(batch[Columns.OBS]) * self.scale  # an activation, which a loss may read
         return {INPUTS: self.seen}
 
 
