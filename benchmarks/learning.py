@@ -239,6 +239,7 @@ _LSTM_BATCHED = _BATCHED | {
     "lr": 1e-3,
     "model_config": {"use_lstm": True, "max_seq_len": 16},
 }
+_PONG = dict(config_class("PPO").presets["ALE/*"].settings)
 _SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of the arithmetic
     "train_batch_size_per_learner": 1024,
     "minibatch_size": 128,
@@ -253,6 +254,7 @@ _SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of 
         "vf_share_layers": True,
     },
 }
+_ALL_PRESSES: dict[str, Any] = {"env_config": {"repeat_action_probability": 0.0}}  # as in PongNoFrameskip-v4
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
     "num_envs_per_env_runner": 8,
@@ -465,8 +467,16 @@ GOALS = {
             most_seeds=1,
         )
         for part, settings in (
-            ("the preset", dict(config_class("PPO").presets["ALE/*"].settings)),
+            ("the preset", _PONG),
             ("a smaller net", _SMALL_PONG),
+            (
+                "no sticky actions",
+                _PONG | _ALL_PRESSES | {"lr": [[0, 5e-4], [2_500_000, 0.0]], "clip_param": 0.2},
+            ),
+            (
+                "no sticky actions, a smaller net",
+                _SMALL_PONG | _ALL_PRESSES | {"lr": [[0, 5e-4], [1_000_000, 5e-4], [2_500_000, 0.0]]},
+            ),
         )
     },
     "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),

@@ -140,7 +140,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "progress.jsonl": {"data": "*/metric"},
     "study.json": {
-        "refused": f"algorithm search/* sampler prune flags/* budget config/env config/run_dir config/env_config/*"
+        "data": "config/run_dir",
+        "refused": f"algorithm search/* sampler prune flags/* budget config/env config/env_config/*"
         f" model_config/fcnet_hiddens model_config/fcnet_activation {_below('config', _SETTINGS)}",
     },
     "trials": {"data": "*/metric"},
