@@ -529,8 +529,10 @@ class Algorithm(ABC):
         # How other libraries load: called on the class, where __getattr__ does not apply.
         @classmethod
         def load(cls, *args: Any, **keywords: Any) -> Never:
+            """Raise AttributeError, which names what loads here."""
             raise cannot_load(cls, "load")
 
         @classmethod
         def restore(cls, *args: Any, **keywords: Any) -> Never:
+            """Raise AttributeError, which names what loads here."""
             raise cannot_load(cls, "restore")

@@ -61,13 +61,16 @@ def record(
         show: Called with the number of episodes or steps so far.
 
     Raises:
-        ValueError: If not exactly one of ``num_episodes`` and ``num_env_steps`` is given, the run has no env, or no
-            episode has ended.
+        ValueError: If not exactly one of ``num_episodes`` and ``num_env_steps`` is given and at least 1, the run has no
+            env, or no episode has ended.
     """
-    if (num_episodes is None) == (num_env_steps is None):
+    given = [count for count in (num_episodes, num_env_steps) if count is not None]
+    if len(given) != 1 or given[0] < 1:
         raise ValueError(
-            f"record(): expected one of num_episodes and num_env_steps, got {num_episodes} and {num_env_steps}."
+            "record(): expected one of num_episodes and num_env_steps, at least 1, got "
+            f"{num_episodes} and {num_env_steps}."
         )
+    (count,) = given
     config = algorithm.config.for_evaluation()
     if config.env is None:
         raise ValueError(
@@ -76,8 +79,6 @@ def record(
         )
     settings = config.for_runners()
     settings.records_final_obs = "ended"  # a data set has what followed every episode, also after terminal steps
-    count = num_episodes if num_env_steps is None else num_env_steps
-    assert count is not None
     settings.num_envs_per_env_runner = num_envs = min(settings.num_envs_per_env_runner, count)
     wanted = np.full(num_envs, np.inf) if num_episodes is None else np.diff(np.arange(num_envs + 1) * count // num_envs)
     runner = runner_class_for(config)(settings, run_seed=algorithm.run_seed, role="evaluation_env", on_env=None)

@@ -176,24 +176,27 @@ def _fitted_array(space: Space, value: Any, rows: Rows, name: str) -> np.ndarray
         least, most = low - _ROUNDING * (1 + np.abs(low)), high + _ROUNDING * (1 + np.abs(high))
     # The least and the greatest numbers decide for all rows; NaN is both.
     ends = array.min(axis=0), array.max(axis=0)
-    is_finite = bool(np.isfinite(ends).all())
-    if not (is_finite and (ends[0] >= least).all() and (ends[1] <= most).all()):
-        right = (array >= least) & (array <= most) if is_finite else np.isfinite(array)
-        row, *inner = (int(i) for i in np.argwhere(~right)[0])
-        number = array[(row, *inner)]
-        got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
-        expected, remedy = "finite numbers", "Look for a broken step, and leave out its episode."
-        is_logged = is_finite and has_floats and not rows.are_within
-        if is_finite:
-            low, high = (np.broadcast_to(bound, shape[1:])[tuple(inner)] for bound in (low, high))
-            expected, remedy = f"numbers in [{low}, {high}]", "Pass the space that they come from, or clip them."
-        if is_logged:
+    if not np.isfinite(ends).all():
+        row, _, got = _first_of(array, ~np.isfinite(array))
+        raise rows.wrong(name, row, "finite numbers", got, "Look for a broken step, and leave out its episode.")
+    if (ends[0] < least).any() or (ends[1] > most).any():
+        row, index, got = _first_of(array, (array < least) | (array > most))
+        low, high = (np.broadcast_to(bound, shape[1:])[index] for bound in (low, high))
+        expected = f"numbers in [{low}, {high}]"
+        if has_floats and not rows.are_within:
             remedy = "Such numbers are used as they are, as in a run whose env leaves its bounds."
-        error = rows.wrong(name, row, expected, got, remedy)
-        if not is_logged:
-            raise error
-        logger.warning("%s", error)
+            logger.warning("%s", rows.wrong(name, row, expected, got, remedy))
+        else:
+            remedy = "Pass the space that they come from, or clip them."
+            raise rows.wrong(name, row, expected, got, remedy)
     return array.astype(dtype, copy=False)
+
+
+def _first_of(array: np.ndarray, wrong: np.ndarray) -> tuple[int, tuple[int, ...], str]:
+    """Return the row of the first number that is ``wrong``, its index in the row, and a text with both."""
+    row, *inner = (int(i) for i in np.argwhere(wrong)[0])
+    index = tuple(inner)
+    return row, index, f"{array[(row, *index)]}{f' at index {index}' if index else ''}"
 
 
 def check_mask(observation_space: Space, action_space: Space, observations: Tree, actions: Tree, rows: Rows) -> None:

@@ -383,6 +383,9 @@ def test_recorded_episodes_are_those_of_the_policy() -> None:
             assert len(episode) == episode.total_reward
         assert data.digest == record(algorithm, num_episodes=7)[ID].digest
         assert record(algorithm, num_env_steps=50)[ID].num_steps == 52
+        for wrong in ({"num_episodes": 0}, {"num_env_steps": 0}, {"num_episodes": 2, "num_env_steps": 5}, {}):
+            with pytest.raises(ValueError, match="expected one of num_episodes and num_env_steps, at least 1"):
+                record(algorithm, **wrong)
 
 
 def test_recorded_actions_are_those_of_the_env() -> None:
