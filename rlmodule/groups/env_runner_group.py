@@ -141,7 +141,7 @@ class EnvRunnerGroup(ABC):
     @property
     @abstractmethod
     def local_runner(self) -> EnvRunner:
-        """The runner in this process.
+        """The runner in this process, with the current weights.
 
         Raises:
             RuntimeError: If the runners are in other processes.
@@ -347,6 +347,8 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
 
     @property
     def local_runner(self) -> EnvRunner:
+        if self._has_copies:
+            self._runner.module.set_state(self.module.get_state())
         return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:

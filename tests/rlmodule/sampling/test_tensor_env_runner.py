@@ -21,6 +21,7 @@ from catalog import Catalog
 from rlmodule import Columns, EnvRunner, RLModule, Rollout
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
+from rlmodule.sampling import env_runner
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling.test_env_runner_actions import DICT, TUPLE, Echo, Forgiving, Linear, Masked
@@ -650,6 +651,20 @@ def test_ppo_learns_from_it() -> None:
         assert algo.env_runner_group.local_runner._storage_class is TensorStorage
         algo.learn(num_env_steps=60_000, target_return=150)
         assert algo.train()["env_runners"]["episode_return_mean"] > 120
+
+
+def test_an_evaluation_on_another_device_acts_with_the_learned_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device ``cpu:0`` stands for that of a GPU, since it differs from ``cpu``."""
+    monkeypatch.setattr(env_runner, "tensors_on", lambda *_: torch.device("cpu", 0))
+    monkeypatch.setattr(env_runner, "check_device", lambda *_: None)
+    config = PPOConfig().environment(lambda config: TensorCartPole(4)).env_runners(num_envs_per_env_runner=4)
+    config.training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    with config.build() as algo:
+        for _ in range(2):
+            algo.train()
+            algo.evaluate(num_episodes=4)
+            acting: Any = algo._evaluation.made
+            assert differences(acting._runner.module.get_state(), acting.module.get_state()) == []
 
 
 def test_an_algorithm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
