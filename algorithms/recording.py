@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.dataset import Dataset
 from rlmodule.data.rollout import Rollout, entry_of, map_leaves
-from rlmodule.groups.env_runner_group import runner_class_for
+from rlmodule.groups.env_runner_group import LocalEnvRunnerGroup
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
@@ -50,7 +50,8 @@ def record(
     explore: bool = False,
     show: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Dataset]:
-    """Play with the current policies in new envs, and return the data set of each policy by its id.
+    """Play as in evaluations in new envs, and return the data set of each policy by its id. In a multi-agent run, these
+    are the policies in ``policies_to_train``.
 
     Args:
         algorithm: The run whose policies play.
@@ -79,25 +80,32 @@ def record(
         )
     settings = config.for_runners()
     settings.records_final_obs = "ended"  # a data set has what followed every episode, also after terminal steps
+    settings.is_multi_agent = config.is_multi_agent
     settings.num_envs_per_env_runner = num_envs = min(settings.num_envs_per_env_runner, count)
     wanted = np.full(num_envs, np.inf) if num_episodes is None else np.diff(np.arange(num_envs + 1) * count // num_envs)
-    runner = runner_class_for(config)(settings, run_seed=algorithm.run_seed, role="evaluation_env", on_env=None)
-    parts: dict[str, dict[Hashable, list[Steps]]] = defaultdict(lambda: defaultdict(list))
-    ended, steps = np.zeros(num_envs, np.int64), 0
+    group = LocalEnvRunnerGroup(settings, run_seed=algorithm.run_seed, role="evaluation_env")
+    parts: dict[str, dict[tuple[int, ...], list[Steps]]] = defaultdict(lambda: defaultdict(list))
+    ended, steps, fragment = np.zeros(num_envs, np.int64), 0, FRAGMENT
     try:
-        runner.set_module(algorithm.env_runner_group.module)
+        algorithm.build_modules_of(group)
+        runner: Any = group.local_runner
+        if config.is_multi_agent:
+            runner.set_policies([*filter(config.is_trained, runner.module)], None)
+            # an episode of the env ends a rollout, so no later steps of its agents are in it
+            fragment = FRAGMENT if num_episodes is None else 1
         while (ended < wanted).any() if num_env_steps is None else steps < num_env_steps:
-            rows = FRAGMENT if num_env_steps is None else min(FRAGMENT, -(-(num_env_steps - steps) // num_envs))
+            rows = fragment if num_env_steps is None else min(fragment, -(-(num_env_steps - steps) // num_envs))
             rollout = runner.sample(rows, explore=explore)
             # slots of several agents change from rollout to rollout, so steps are kept by env and agent
             for module_id, of_module, keys in _modules_of(rollout):
                 for slot, key in enumerate(keys):
-                    parts[module_id][key].append(_steps_of(of_module, slot))
+                    if ended[key[0]] < wanted[key[0]]:
+                        parts[module_id][key].append(_steps_of(of_module, slot))
             np.add.at(ended, rollout.stats["episode_slots"], 1)
             steps += rollout.num_env_steps
             show(int(np.minimum(ended, wanted).sum()) if num_env_steps is None else min(steps, num_env_steps))
     finally:
-        runner.stop()
+        group.stop()
     most = None if num_episodes is None or config.is_multi_agent else wanted.astype(int).tolist()
     return {
         module_id: _dataset(algorithm, module_id, map(_joined, by_key.values()), most, num_env_steps is not None)
@@ -125,10 +133,11 @@ def record_replay(algorithm: Algorithm) -> dict[str, Dataset]:
     }
 
 
-def _modules_of(rollout: Any) -> Iterable[tuple[str, Rollout, Sequence[Hashable]]]:
-    """Yield the id, the rollout and the keys of the slots of each module that acted."""
+def _modules_of(rollout: Any) -> Iterable[tuple[str, Rollout, Sequence[tuple[int, ...]]]]:
+    """Yield the id, the rollout and the keys of the slots of each module that acted: the env, and of several agents
+    also the agent."""
     if isinstance(rollout, Rollout):
-        yield DEFAULT_MODULE_ID, rollout, range(rollout.shape[1])
+        yield DEFAULT_MODULE_ID, rollout, [(env,) for env in range(rollout.shape[1])]
         return
     for module_id, of_module in rollout.items():
         yield module_id, of_module, [*map(tuple, rollout.slots[module_id].tolist())]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import Algorithm, AlgorithmConfig
+from algorithms import Algorithm, AlgorithmConfig, League
 from algorithms.bc import BCConfig
 from algorithms.cli import main
 from algorithms.dqn import DQNConfig
@@ -386,6 +386,19 @@ def test_recorded_episodes_are_those_of_the_policy() -> None:
         for wrong in ({"num_episodes": 0}, {"num_env_steps": 0}, {"num_episodes": 2, "num_env_steps": 5}, {}):
             with pytest.raises(ValueError, match="expected one of num_episodes and num_env_steps, at least 1"):
                 record(algorithm, **wrong)
+
+
+@pytest.mark.parametrize("has_league", [False, True])
+def test_agents_are_recorded_with_the_policies_of_evaluations(has_league: bool) -> None:
+    settings: Any = {"policies": "shared", "league": League(every=1)} if has_league else {"policies": "own"}
+    config = PPOConfig(env=CartPoles, env_config={"num_agents": 2}, seed=1, num_envs_per_env_runner=2, **settings)
+    with config.build() as algorithm:
+        if not has_league:
+            algorithm.add_policy("unused", copy_of="cart_0")
+        data = record(algorithm, num_episodes=6)
+        assert {*data} == {*algorithm.policies} - {"unused"}
+        assert sum(of_policy.num_episodes for of_policy in data.values()) == 6 * 2
+        assert sum(of_policy.num_steps for of_policy in record(algorithm, num_env_steps=50).values()) >= 50
 
 
 def test_recorded_actions_are_those_of_the_env() -> None:
