@@ -51,7 +51,13 @@ class MultiAgent(Settings):
 
 
 def _is_one_of(trained: list[str] | Callable[..., bool] | None, module_id: str) -> bool:
-    return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
+    if not callable(trained):
+        return trained is None or module_id in trained
+    try:
+        return bool(trained(module_id))
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}. Write it as policies_to_train(policy_id)."
+        raise ValueError(f"policies_to_train, policy {module_id!r}: expected whether it trains, got {got}") from error
 
 
 class MultiAgentConfig(MultiAgent, AlgorithmConfig):

@@ -218,6 +218,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tags(policies_to_train=["pear"]).build(),
         r"policies_to_train: expected one of the policies \['pair', 'late'\], got 'pear'.*'pair'",
     ),
+    "a function of more than a policy": (
+        lambda: tags(policies_to_train=lambda policy_id, batch: True).build(),
+        r"^policies_to_train, policy 'pair': expected whether it trains, got TypeError: .*to_train\(policy_id\)",
+    ),
     "unknown policy overridden": (
         lambda: tags(policy_overrides={"pear": {"gamma": 0.5}}).build(),
         "policy_overrides: expected one of the policies ",
