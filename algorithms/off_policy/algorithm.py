@@ -235,13 +235,13 @@ class ReplayAlgorithm(DataAlgorithm):
         """The replay buffer of a run that trains one policy.
 
         Raises:
-            AttributeError: If the run trains several policies; names their ids.
+            AttributeError: If the run trains several policies, or has no env and so no replay buffer; names the ids.
         """
-        if len(self.replays) > 1:
-            raise AttributeError(
-                f"{type(self).__name__}.replay: expected a run that trains one policy, got "
-                f"{', '.join(map(repr, self.replays))}. Use algo.replays[id]."
-            )
+        if len(self.replays) != 1:
+            got = f"{', '.join(map(repr, self.replays))}. Use algo.replays[id]."
+            if not self.replays:
+                got = "one that stores no env steps. Its data sets are in algo.data."
+            raise AttributeError(f"{type(self).__name__}.replay: expected a run that trains one policy, got {got}")
         return next(iter(self.replays.values()))
 
     def _remove_module(self, module_id: str) -> None:

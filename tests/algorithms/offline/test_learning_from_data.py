@@ -370,6 +370,12 @@ def test_masks_of_data_are_obeyed() -> None:
             assert algorithm.policy.act(obs)[0] == 1
 
 
+def test_a_run_without_an_env_says_that_it_has_no_replay_buffer() -> None:
+    message = r"DQN\.replay: expected a run that trains one policy, got one that stores no env steps"
+    with DQNConfig(data=noise(), **SMALL).build() as algorithm, pytest.raises(AttributeError, match=message):
+        algorithm.replay  # type: ignore[attr-defined]  # noqa: B018
+
+
 # --- recording --------------------------------------------------------------------------------------------------------
 
 
