@@ -129,10 +129,11 @@ class PolicyChanges:
         self._trained = [policy_id for policy_id in self._specs if config.is_trained(policy_id)]
         self.league: Standings | None = None
         if config.league is not None:
-            if len(self._specs) > 1 or config.policy_mapping_fn is not None:
+            if len(self._specs) > 1 or config.policy_mapping_fn is not None or len(agents) == 1:
                 raise ValueError(
-                    f"{type(config).__name__}.league: expected one policy and no policy_mapping_fn, since the league "
-                    f"adds its opponents and maps the agents, got {', '.join(self._specs)}. Set policies='shared'."
+                    f"{type(config).__name__}.league: expected one policy and no policy_mapping_fn for several agents, "
+                    f"since the league adds their opponents and maps them, got {', '.join(self._specs)} for {agents}. "
+                    "Set policies='shared', or leave the league out."
                 )
             self.league = Standings(config.league, next(iter(self._specs)), agents, self.update)
 

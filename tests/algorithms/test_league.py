@@ -16,6 +16,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.ppo import PPOCatalog, PPOConfig
 from algorithms.run.league import League, Matches, Standings
 from rlmodule import Columns, RLModuleSpec
+from rlmodule.agents.cartpoles import CartPoles
 from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.agents.policy_map import PolicyMap
@@ -564,6 +565,10 @@ def test_a_win_rate_is_a_reason_for_a_snapshot() -> None:
             "expected one policy and no policy_mapping_fn",
         ),
         (lambda: config(league=League()).build(), "expected one policy and no policy_mapping_fn"),
+        (
+            lambda: league().environment(CartPoles, env_config={"num_agents": 1}).build(),
+            r"for several agents, .*got main for \['cart_0'\]",
+        ),
         (lambda: PPOConfig(env="CartPole-v1", league={}).build(), "league: expected nothing without policies"),
     ],
 )
