@@ -115,13 +115,13 @@ def _hiding(name: str, ours: str) -> str | None:
 # --- texts of errors: ``where: expected …, got …. Remedy.`` ----------------------------------------------------------
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: Any, known: Iterable[Any]) -> str:
     """Return a hint such as `` Did you mean 'lr'?`` with the name in ``known`` closest to ``name``; empty if none is
-    close."""
-    name, known = str(name), list(known)
-    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
-    matches = longer or get_close_matches(name, known, n=1, cutoff=0.6)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    close. Names that are no texts are compared as text."""
+    name, by_text = str(name), {str(other): other for other in known}
+    longer = [other for other in by_text if len(name) > 2 and other.startswith(name)]
+    matches = longer or get_close_matches(name, by_text, n=1, cutoff=0.6)
+    return f" Did you mean {by_text[matches[0]]!r}?" if matches else ""
 
 
 def printable(text: str) -> str:
@@ -144,7 +144,7 @@ def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) 
     """
     names = list(known)
     return ValueError(
-        f"{where}: expected one of the {what} {listed(names)}, got {got!r}. {remedy}{closest(got, map(str, names))}"
+        f"{where}: expected one of the {what} {listed(names)}, got {got!r}. {remedy}{closest(got, names)}"
     )
 
 

@@ -71,6 +71,11 @@ def test_wrong_mappings(ids: list[str], mapping: Any, text: str) -> None:
         PolicyMap(["red", "blue"], ids, mapping)
 
 
+def test_an_agent_that_is_a_number_is_suggested_as_a_number() -> None:
+    with pytest.raises(ValueError, match=r"expected one of the agents \[0, 1\], got '0'\. .* Did you mean 0\?$"):
+        PolicyMap([0, 1], ["p"], {"0": "p", 1: "p"})
+
+
 def test_an_episode_that_is_over_keeps_its_policies_and_leaves_the_function() -> None:
     policy_map = PolicyMap(["a", "b", "c"], ["x", "y"], lambda agent, episode: {"a": "x", "b": "y"}[agent])
     episode = MultiAgentEpisode(0, 0, ["a", "b", "c"], policy_map, np.zeros(3))
