@@ -135,7 +135,7 @@ class MultiAgentEpisode:
         return episode
 
     def leave(self, agent_episode: AgentEpisode) -> None:
-        """Remove the agent of the ended episode ``one`` from the agents in play, and add ``one`` to ``finished``."""
+        """Remove the agent of the ended ``agent_episode`` from the agents in play, and add it to ``finished``."""
         del self._in_play[agent_episode.agent]
         self.finished.append(agent_episode)
 

@@ -161,6 +161,11 @@ INIT = [
     ({"possible_agents": {"a", "b"}}, TypeError, r", possible_agents: expected a list of str or int, got set {"),
     ({"possible_agents": "ab"}, TypeError, r", possible_agents: expected a list of str or int, got str 'ab'"),
     ({"possible_agents": [("a", 1)]}, TypeError, r", possible_agents: expected a list of str or int, got list \[\("),
+    (
+        {"possible_agents": [np.str_("a")]},
+        TypeError,
+        r", possible_agents: expected a list of str or int, got list .* as plain str or int, in an order",
+    ),
     ({"possible_agents": ["a", "a"]}, ValueError, r", possible_agents: expected names that differ, got \['a', 'a'\]"),
     (
         {"possible_agents": [1, "1"]},
