@@ -334,6 +334,7 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         self._asked: tuple[int, bool] | None = None  # the arguments of ask()
         self._policy_version = 0  # of the weights, when they were asked for or posted
         self._failure: Exception | None = None  # what the runner raised, for take()
+        self._has_copies = False  # whether the runner acts with copies of the modules
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.accounts.num_env_steps_lost = self._runner.num_env_steps_lost
 
