@@ -249,7 +249,7 @@ class ReplayBuffer:
 
     def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
         """Set the priorities of the rows or sequences in ``sample`` from their TD errors. Do nothing if draws are
-        uniform.
+        uniform. Call it before the next :meth:`add`, after which other rows may be at their places.
 
         Args:
             sample: A result of :meth:`sample`.
