@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn import functional
 
-from algorithms.off_policy.learner import ReplayLearner, check_return_head, following, valid_rows
+from algorithms.off_policy.learner import (
+    ReplayLearner,
+    check_return_head,
+    discounts_after,
+    following,
+    valid_rows,
+)
 from algorithms.ops.distributional import return_losses, return_targets, take_actions
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
@@ -123,8 +129,4 @@ class DQNLearner(ReplayLearner):
         else:
             preferences = target.compute_q_values(seen, embeddings)
         best = take_actions(outputs, preferences.argmax(-1))
-        rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
-        if target.action_mask is not None:  # no reward can follow where no action is allowed
-            stuck = target.action_mask.rows_without_choice(target.env_part(seen[Columns.OBS]))
-            discounts = discounts.masked_fill(stuck, 0.0)
-        return return_targets(target.return_head(), best, rewards, discounts)
+        return return_targets(target.return_head(), best, rows[Columns.REWARDS], discounts_after(target, rows, seen))

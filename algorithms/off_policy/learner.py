@@ -121,3 +121,12 @@ def following(net: RLModule, batch: Batch) -> Batch:
     sequences = burn_in(net, batch)
     columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
     return flatten_sequences(columns, batch[Columns.NEXT_ROWS])
+
+
+def discounts_after(net: RLModule, rows: Batch, seen: Batch) -> Tensor:
+    """Return the discounts ``[B]`` of ``rows``, but 0 where the observations after them, those in ``seen``, allow no
+    action, since no reward can follow there."""
+    discounts = rows[Columns.DISCOUNTS]
+    if net.action_mask is None:
+        return discounts
+    return discounts.masked_fill(net.action_mask.rows_without_choice(net.env_part(seen[Columns.OBS])), 0.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from algorithms.off_policy.action_critic import ActionCriticLearner
-from algorithms.off_policy.learner import as_column, following, valid_rows
+from algorithms.off_policy.learner import as_column, discounts_after, following, valid_rows
 from algorithms.ops.distributional import half_squared_error, return_targets
 from algorithms.sac.actions import Actions
 from algorithms.sac.conservative import CQL_NOISE, NEXT_DIST_INPUTS, check_actions, conservative_loss
@@ -153,7 +153,7 @@ class SACLearner(ActionCriticLearner):
         outputs = target.compute_action_outputs(seen, actions.drawn, seen.get(Columns.EMBEDDINGS))
         returns = self.least_returns(head, outputs)
         penalty = module.log_temperature().exp() * actions.logp
-        rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
+        rewards, discounts = rows[Columns.REWARDS], discounts_after(target, rows, seen)
         if actions.probs is not None:  # the returns are numbers for all joint actions
             return return_targets(head, actions.mean(returns - penalty), rewards, discounts)
         return return_targets(head, returns, rewards, discounts, penalty)

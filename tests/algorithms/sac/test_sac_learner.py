@@ -437,6 +437,18 @@ def test_forbidden_actions_count_for_nothing(space: gym.Space) -> None:
         assert not torch.equal(kept, first[2][Columns.VALUE_TARGETS])
 
 
+@pytest.mark.parametrize("space", [THREE, gym.spaces.Dict({"a": BOX, "b": THREE})], ids=["Discrete", "mixture"])
+def test_what_allows_nothing_any_more_is_worth_nothing(space: gym.Space) -> None:
+    learner = stirred(make(spaces=(gym.spaces.Dict({"x": OBS, "action_mask": gym.spaces.MultiBinary(3)}), space)))
+    plain, masks = batch(space=space), torch.ones(16, 3, dtype=torch.int8)
+    plain[Columns.DISCOUNTS] = torch.full((16,), 0.5)  # a truncated episode may end so
+    masks[1::2] = 0
+    data = plain | {name: {"x": plain[name], "action_mask": masks} for name in (Columns.OBS, Columns.NEXT_OBS)}
+    targets = loss_of(learner, data)[2][Columns.VALUE_TARGETS]
+    torch.testing.assert_close(targets[1::2], data[Columns.REWARDS][1::2])
+    assert not (targets[::2] == data[Columns.REWARDS][::2]).any()
+
+
 def test_weights_of_rows_weigh_the_loss_of_the_critics() -> None:
     learner, data = stirred(make()), batch()
     weights = torch.linspace(0.1, 1, 16)
