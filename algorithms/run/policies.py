@@ -86,14 +86,23 @@ def specs_of(config: MultiAgentConfig, observation_spaces: Spaces, action_spaces
     return MultiRLModuleSpec(filled, config.shared_parts or {})
 
 
-def policies_of(algorithm: Algorithm, generator: torch.Generator | None, mapping_fn: Any = None) -> MultiAgentPolicy:
-    """Return the policies of a run, which act with its current weights and draw actions from ``generator``; None
-    creates one with seed 0. ``mapping_fn`` replaces the setting ``policy_mapping_fn``; None keeps it."""
+def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentPolicy:
+    """Return the policies of a run, which act with its current weights and draw actions from ``generator``."""
     runners: Any = algorithm.env_runner_group
     config: Any = algorithm.config
     agents = list(runners.observation_space)
-    policy_map = PolicyMap(agents, [*runners.module], mapping_fn or config.policy_mapping_fn)
+    policy_map = PolicyMap(agents, [*runners.module], config.policy_mapping_fn)
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
+
+
+def evaluated_policies_of(algorithm: Algorithm) -> MultiAgentPolicy:
+    """Return the policies of a run for the agents and with the mapping of its evaluations."""
+    runners: Any = algorithm.env_runner_group
+    config: Any = algorithm.config.for_evaluation()
+    agents = list(config.spaces_of()[0])
+    policy_map = PolicyMap(agents, [*_specs_by_id(config, [*runners.observation_space])], config.policy_mapping_fn)
+    policy_map.update([*runners.module], None)  # with those that were added
+    return MultiAgentPolicy(runners.module, agents, policy_map)
 
 
 def columns_of(algorithm: Algorithm, policy_id: str) -> np.ndarray:

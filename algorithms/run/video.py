@@ -40,16 +40,16 @@ LIMIT = 200_000
 
 
 def player_of(algorithm: Algorithm) -> Policy | Team:
-    """Return the policy that plays in the videos of ``algorithm``; in a multi-agent run, a :class:`Team`, in which
-    ``evaluation_policy_mapping_fn`` maps the agents if it is set."""
+    """Return the policy that plays in the videos of ``algorithm``; in a multi-agent run, a :class:`Team`, with the
+    agents and the mapping of evaluations."""
     config: Any = algorithm.config
     if not config.is_multi_agent:
         return algorithm.policy
     from algorithms.run.agent_video import Team
-    from algorithms.run.policies import policies_of
+    from algorithms.run.policies import evaluated_policies_of
 
-    mapping_fn = config.evaluation_policy_mapping_fn
-    return Team(policies_of(algorithm, None, mapping_fn) if mapping_fn else algorithm.policies)
+    is_same = config.evaluation_policy_mapping_fn is None and config.evaluation_env_config is None
+    return Team(algorithm.policies if is_same else evaluated_policies_of(algorithm))
 
 
 def record_videos(

@@ -492,6 +492,20 @@ def test_videos_have_the_mapping_of_evaluations() -> None:
         assert {agent: policy_id for agent, (policy_id, _) in state.items()} == dict.fromkeys(CART, expected)
 
 
+@pytest.mark.parametrize("acting", [None, {"cart_0": "a", "cart_1": "a", "cart_2": "b"}])
+def test_videos_have_the_agents_of_evaluations(acting: Any) -> None:
+    policies = ["a"] if acting is None else ["a", "b"]
+    run = config(env_config={"num_agents": 2}, policies=policies, policy_mapping_fn=dict.fromkeys(CART[:2], "a"))
+    run.evaluation(evaluation_env_config={"num_agents": 3}).multi_agent(evaluation_policy_mapping_fn=acting)
+    if acting is None:
+        run.multi_agent(policy_mapping_fn=None)
+    with run.build() as algo:
+        algo.add_policy("c", copy_of="a")
+        obs = {agent: np.ones(4, np.float32) for agent in CART[:3]}
+        state: Any = player_of(algo).act((obs, {}, []))[1]
+    assert {agent: policy_id for agent, (policy_id, _) in state.items()} == (acting or dict.fromkeys(CART[:3], "a"))
+
+
 # --- checkpoints, workers ---------------------------------------------------------------------------------------------
 
 
