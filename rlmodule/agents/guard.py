@@ -86,9 +86,7 @@ class AgentEnvGuard(Guard):
         # the order of a set differs between processes
         wrong = isinstance(agents, str | set | frozenset) or not isinstance(agents, Iterable)
         if wrong or not (names := tuple(agents)) or any(type(name) not in (str, int) for name in names):
-            remedy = (
-                "Name all agents that may ever be in play, as plain str or int, in an order that is always the same."
-            )
+            remedy = "Name all agents that may ever be in play, as plain str or int, always in the same order."
             raise TypeError(f"{where}: expected a list of str or int, got {describe(agents)}. {remedy}")
         if len({*map(str, names)}) < len(names) or ALL in names:  # metrics and policies have their names as text
             remedy = f"Name each agent once, as 1 and '1' count as the same name, and none {ALL!r}."

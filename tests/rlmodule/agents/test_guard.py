@@ -164,7 +164,7 @@ INIT = [
     (
         {"possible_agents": [np.str_("a")]},
         TypeError,
-        r", possible_agents: expected a list of str or int, got list .* as plain str or int, in an order",
+        r", possible_agents: expected a list of str or int, got list .* as plain str or int, always in",
     ),
     ({"possible_agents": ["a", "a"]}, ValueError, r", possible_agents: expected names that differ, got \['a', 'a'\]"),
     (
