@@ -89,7 +89,9 @@ def prepare_checkpoint(
         files[REPLAY] = replay
 
     def write(path: StrPath, keep: StrPath | None = None) -> Path:
-        return save_folder(f"save({str(path)!r})", path, KIND, files, holds_checkpoint, about, keep)
+        where = f"save({str(path)!r})"
+        # not by the manifest, which policies, data sets and web pages have too
+        return save_folder(where, path, KIND, files, lambda folder: (folder / PLAIN).exists(), about, keep)
 
     return write
 

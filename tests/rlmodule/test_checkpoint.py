@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from rlmodule.checkpoint import load_checkpoint, prepare_checkpoint, save_checkpoint
+from rlmodule.sealed_folder import write_folder
 from rlmodule.testing.data import clone, differences
 from tests.checkpoints import rewrite
 
@@ -134,12 +135,16 @@ def test_foreign_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text").write_text("years of work")
     (tmp_path / "file").write_text("more")
-    for name in ("thesis", "file"):
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "manifest.json").write_text("{}")
+    write_folder(tmp_path / "policy", "policy", {"policy.json": b"{}"})
+    for name in ("thesis", "file", "page", "policy"):
         with pytest.raises(FileExistsError, match=f"{name}.*Choose another path"):
             save_checkpoint(tmp_path / name, STATE)
     assert (tmp_path / "thesis" / "text").read_text() == "years of work"
     assert (tmp_path / "file").read_text() == "more"
-    assert sorted(os.listdir(tmp_path)) == ["file", "thesis"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "page", "policy", "thesis"]
+    assert sorted(os.listdir(tmp_path / "policy")) == ["manifest.json", "policy.json"]
 
 
 @pytest.mark.parametrize("inside", ["x", "deep/er/x"])
