@@ -39,8 +39,8 @@ from rlmodule.sealed_folder import (
 
 KIND, SPEC, WEIGHTS = "policy", "policy.json", "policy.safetensors"
 FILM = "replay.mp4"
-CARD = ("README.md", ".gitattributes", ".git", FILM)
-"""Files that a model repository may add to the folder. Loading neither verifies nor reads them."""
+CARD = ("README.md", ".gitattributes", ".git", ".cache", FILM)
+"""What a model repository, or a copy of it, may add to the folder. Loading neither verifies nor reads it."""
 
 
 def save_policy(module: RLModule, path: StrPath) -> Path:
@@ -74,7 +74,10 @@ def _write(where: str, path: StrPath, content: Mapping[str, Any], tensors: Mappi
             f"{' and '.join(lost)}. Define it at the top level of a module."
         )
     files = {SPEC: text.encode(), WEIGHTS: tensors}
-    return save_folder(where, path, KIND, files, lambda folder: (folder / SPEC).exists())
+    # a clone of a repository has commits, which must not be lost
+    return save_folder(
+        where, path, KIND, files, lambda folder: (folder / SPEC).exists() and not (folder / ".git").exists()
+    )
 
 
 def load_module(path: StrPath, module_id: str | None, allow: Sequence[str]) -> RLModule:

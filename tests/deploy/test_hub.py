@@ -80,13 +80,15 @@ def test_the_card_says_what_the_policy_is_and_reaches(hub: HubDouble, tmp_path: 
     assert hub.newest(REPO).keys() == FILES | {"README.md"}  # no film of an earlier policy
 
 
-def test_a_clone_of_the_repository_is_a_policy(hub: HubDouble, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [".git", ".cache/huggingface"])
+def test_a_copy_of_the_repository_is_a_policy(hub: HubDouble, tmp_path: Path, way: str) -> None:
+    """Made by ``git clone``, or by ``hf download --local-dir``."""
     policy = policy_of()
     policy.push_to_hub(REPO)
-    (tmp_path / "clone" / ".git").mkdir(parents=True)
+    (tmp_path / "copy" / way).mkdir(parents=True)
     for name, content in hub.newest(REPO).items():
-        (tmp_path / "clone" / name).write_bytes(content)
-    assert same(Policy.load(tmp_path / "clone"), policy)
+        (tmp_path / "copy" / name).write_bytes(content)
+    assert same(Policy.load(tmp_path / "copy"), policy)
 
 
 def test_what_a_stranger_pushed_is_verified_and_runs_nothing(hub: HubDouble) -> None:

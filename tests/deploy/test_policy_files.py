@@ -99,7 +99,12 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(FileExistsError, match="expected a new folder, an empty one or an earlier policy"):
         policy_of().save(tmp_path / "mine")
-    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+    clone = policy_of().save(tmp_path / "clone")
+    (clone / ".git").mkdir()
+    with pytest.raises(FileExistsError, match="expected a new folder, an empty one or an earlier policy"):
+        policy_of().save(clone)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["clone", "mine"]
+    assert (clone / ".git").exists()
 
 
 def test_an_earlier_policy_is_replaced(folder: Path) -> None:
