@@ -17,8 +17,6 @@ from catalog.base import Tree
 from catalog.explain.explain import short_space
 from catalog.spaces import kept_dtype, space_parts
 
-_LARGEST = np.iinfo(np.int64).max  # in which uint64 is stored
-
 
 class ObservationReader:
     """Checks and converts the observations of a space, or one part of such observations.
@@ -36,7 +34,7 @@ class ObservationReader:
             parts = space_parts(space).items()
             self._parts = {key: ObservationReader(part, f"{path}[{key!r}]") for key, part in parts}
             return
-        self._shape, self._dtype = space.shape or (), space.dtype
+        self._shape = space.shape or ()
         self._kept = kept_dtype(space.dtype)
         self._bounds: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):  # a wrong choice would read as another part's
@@ -106,17 +104,18 @@ class ObservationReader:
 
     def _converted(self, value: Any, rows: int | None) -> np.ndarray:
         """Return the leaf ``value`` as an array of the dtype in which rollouts store it. Raise ValueError if it is not
-        numeric."""
+        numeric, or if it has integers that this dtype cannot hold."""
         try:
-            array = np.asarray(value, self._dtype) if isinstance(value, list | tuple) else np.asarray(value)
-        except (ValueError, TypeError, OverflowError):
+            array = np.asarray(value)
+        except (ValueError, TypeError):
             raise self._misfit(value, rows) from None
         if not self._takes(array.dtype):
-            raise self._misfit(value if array.dtype.kind == "O" else array, rows)
-        if array.dtype == np.uint64 and not self._is_float and (array > _LARGEST).any():
-            raise self._outside(f"numbers of at most {_LARGEST}", array[array > _LARGEST])
+            raise self._misfit(value if isinstance(value, list | tuple) or array.dtype.kind == "O" else array, rows)
         with np.errstate(over="ignore"):  # what is beyond the range of the dtype is refused as infinite
-            return array.astype(self._kept, copy=False)
+            kept = array.astype(self._kept, copy=False)
+        if not self._is_float and (wrong := kept != array).any():
+            raise self._outside(f"numbers in the range of {self._kept}", array[wrong])
+        return kept
 
     def _takes(self, dtype: np.dtype[Any]) -> bool:
         return dtype.kind in ("biuf" if self._is_float else "biu")
