@@ -50,7 +50,8 @@ class Policy(OnHub):
         self.generator = torch.Generator(self.device).manual_seed(0) if generator is None else generator
         self._step = ActingStep(module)
         self._reader = ObservationReader(module.acting_space)
-        self._state_shapes = {name: shape[1:] for name, shape in _shapes(self._step.new_memory(1)).items()}
+        self._memory_of_one = self._step.new_memory(1)
+        self._state_shapes = {name: shape[1:] for name, shape in _shapes(self._memory_of_one).items()}
         self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
 
     def with_generator(self, generator: torch.Generator) -> Policy:
@@ -69,7 +70,7 @@ class Policy(OnHub):
 
         Args:
             obs: One observation as the env returns it. Lists of numbers are converted to arrays.
-            state: The state that the last call returned; None at the start of an episode.
+            state: The state that the last call returned, of tensors or arrays; None at the start of an episode.
             reward: The reward that the last ``env.step`` returned. It is required from the second step of an episode on
                 if the module gets previous rewards as inputs; otherwise it is ignored.
             explore: Whether to sample the action; False takes the most likely action.
@@ -256,7 +257,7 @@ class Policy(OnHub):
         if given != expected:
             is_size = given.keys() == expected.keys()
             wrong = next(name for name in expected if given[name] != expected[name]) if is_size else None
-            what = "the state that the last call returned" + (", a dict" if expected else ", None")
+            what = "the state that the last call returned" + (", a dict of arrays" if expected else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             if wrong is not None:
                 what, got = f"shape {expected[wrong]} at {wrong}, for {num} envs", f"shape {given[wrong]}"
@@ -265,24 +266,33 @@ class Policy(OnHub):
                 f"state that {where.rpartition('.')[2]}() returned."
             )
         begins = [False] * num if starts is None else starts
+        # it may have been stored as arrays in the meantime, or moved to another device
+        state = tree.map_structure(lambda x, like: torch.as_tensor(x).to(like), state, self._memory_of_one)
         return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
         """Return ``rewards`` as a tensor ``[num]``, or None if the module sees no rewards. If it sees them, raise
-        ValueError if ``rewards`` is None, unless the episodes of all envs start: then return zeros. ``begins``
-        ``[num]`` is true for envs whose episode starts. Error messages begin with ``where``."""
+        ValueError if ``rewards`` is None, unless the episodes of all envs start: then return zeros; or if the reward of
+        an env whose episode does not start is not finite. ``begins`` ``[num]`` is true for envs whose episode starts.
+        Error messages begin with ``where``."""
         if PREV_REWARD not in self._step.past:
             return None
+        name = "reward" if where.endswith(".act") else "rewards"
         if rewards is None and begins.all():
             rewards = [0.0] * num
         if rewards is None:
-            name = "reward" if where.endswith(".act") else "rewards"
             call = where.rpartition(".")[2]
             raise ValueError(
                 f"{where}({name}): expected the reward of the last env.step(), which the module sees, got None. Call "
                 f"{call}(obs, state, {name}={name}), except at the start of an episode."
             )
-        return self._rows(f"{where}(rewards)", num, rewards, torch.float32)
+        seen = self._rows(f"{where}({name})", num, rewards, torch.float32)
+        if len(wrong := seen[~(begins | seen.isfinite())]):
+            raise ValueError(
+                f"{where}({name}): expected finite rewards, got {wrong[0]}. Look for a sensor that failed, or an env "
+                "that returns such rewards."
+            )
+        return seen
 
     def _rows(self, where: str, num: int, values: ArrayLike, dtype: torch.dtype) -> Tensor:
         """Return ``values`` as a tensor ``[num]`` of ``dtype``. Raise ValueError if they have another shape."""

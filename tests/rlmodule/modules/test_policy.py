@@ -230,6 +230,26 @@ def test_a_state_can_be_taken_up_again(model: dict[str, Any]) -> None:
     assert differences(first[0][1], forgotten)
 
 
+@pytest.mark.parametrize("model", MEMORIES)
+def test_a_state_may_come_back_as_arrays_of_numpy(model: dict[str, Any]) -> None:
+    _, policy = remembering(model)
+    obs = np.array([1, 2, 3], np.float32)
+    _, state = policy.act(obs)
+    as_arrays = tree.map_structure(lambda x: x.double().numpy(), state)
+    assert differences(policy.act(obs, as_arrays, reward=5.0), policy.act(obs, state, reward=5.0)) == []
+
+
+def test_a_reward_is_finite_where_it_is_seen() -> None:
+    _, policy = remembering({"lstm_use_prev_reward": True})
+    obs, wrong = np.zeros((2, 3), np.float32), [1.0, float("nan")]
+    _, state = policy.act_batch(obs)
+    with pytest.raises(ValueError, match=r"Policy\.act_batch\(rewards\): expected finite rewards, got nan\."):
+        policy.act_batch(obs, state, rewards=wrong)
+    policy.act_batch(obs, state, starts=[False, True], rewards=wrong)
+    _, blind = remembering({})
+    blind.act_batch(obs, blind.act_batch(obs)[1], rewards=wrong)
+
+
 def test_a_missing_reward_is_explained() -> None:
     _, policy = remembering({"lstm_use_prev_reward": True})
     _, state = policy.act(np.zeros(3, np.float32))
