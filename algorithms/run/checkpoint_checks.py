@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import tree
 
-from rlmodule.modules.spec import most_units
+from rlmodule.modules.spec import largest_setting, most_units
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -98,8 +98,7 @@ def check_sizes(
             if isinstance(num_agents, int):  # the env decides what it means
                 limits[f"{name}['num_agents']"] = num_agents, MOST_AGENTS
     for name in ("model_config", "rl_module_spec", *config.net_settings):
-        numbers = [leaf for leaf in tree.flatten(content["config"].get(name)) if isinstance(leaf, int)]
-        limits[name] = max(numbers, default=0), most_units(weights)
+        limits[name] = largest_setting(content["config"].get(name)), most_units(weights)
     for name, (count, most) in limits.items():
         if name not in given and count > most:
             raise ValueError(f"expected {name} of at most {most:,}, got {count:,}")

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tree
 from torch import Tensor
 
 from catalog.activations import without_initialisers
@@ -27,7 +26,7 @@ from catalog_rl import closest, printable
 from rlmodule.checkpoint import holds_checkpoint, join_tensors, load_checkpoint, save_folder, split_tensors
 from rlmodule.encoding import Decoder, NotReadable, encode
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
-from rlmodule.modules.spec import RLModuleSpec, modules_up_to, most_units, most_weights
+from rlmodule.modules.spec import RLModuleSpec, largest_setting, modules_up_to, most_units, most_weights
 from rlmodule.sealed_folder import (
     DamagedFolder,
     StrPath,
@@ -171,8 +170,7 @@ def _built(spec: RLModuleSpec, settings: Any, weights: Mapping[str, Tensor]) -> 
         ValueError: If a setting is larger than any layer of the file, if the nets are, or if a weight is missing, has
             another shape, or is NaN or infinite.
     """
-    largest = max((number for number in tree.flatten(settings) if isinstance(number, int)), default=0)
-    if largest > (most := most_units(weights.values())):
+    if (largest := largest_setting(settings)) > (most := most_units(weights.values())):
         raise ValueError(f"expected model_config of at most {most:,}, got {largest:,}")
     with without_initialisers(), modules_up_to(most_weights(weights.values())):
         module = spec.build_with(weights)

@@ -43,6 +43,16 @@ def modules_up_to(size: int) -> Iterator[None]:
         _weights_left.reset(token)
 
 
+def largest_setting(settings: Any) -> int:
+    """Return the largest int in ``settings``, which are encoded settings of nets; 0 if there is none. The options of
+    custom nets do not count, since only code that the caller allows reads them."""
+    if isinstance(settings, Mapping):
+        settings = [value for name, value in settings.items() if name != "custom_model_config"]
+    if isinstance(settings, list):
+        return max(map(largest_setting, settings), default=0)
+    return settings if isinstance(settings, int) else 0
+
+
 def most_units(weights: Iterable[Tensor]) -> int:
     """Return the largest number that settings of nets may have in a file with these tensors."""
     return max(MOST_UNITS, *(size for tensor in weights for size in tensor.shape), 0)

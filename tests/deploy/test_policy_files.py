@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from catalog import DiagGaussian
@@ -25,6 +26,14 @@ class Own(PPOModule):
 
 class Wide(DiagGaussian):
     """A distribution that another program has to allow."""
+
+
+class Net(nn.Linear):
+    """A net with an option that is no size of a layer."""
+
+    def __init__(self, space: spaces.Box, num_steps: int) -> None:
+        super().__init__(space.shape[0], 4)
+        self.num_steps = num_steps
 
 
 def policy_of(cls: type[PPOModule] = PPOModule, obs: spaces.Space = OBS, **model: Any) -> Policy:
@@ -193,6 +202,12 @@ def test_a_file_cannot_ask_for_more_than_it_holds(demand: str, tmp_path: Path) -
         Policy.load(folder)
     assert str(raised.value).startswith(f"Policy.load({str(folder)!r})")
     assert expected in str(raised.value)
+
+
+def test_numbers_of_your_own_options_may_be_large(tmp_path: Path) -> None:
+    options = {"custom_model": Net, "custom_model_config": {"num_steps": 10**6}}
+    policy = policy_of(obs=spaces.Box(-1, 1, (3,)), **options)
+    Policy.load(policy.save(tmp_path / "policy"), allow=[__name__])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
