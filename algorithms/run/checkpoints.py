@@ -186,7 +186,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     content = read_checkpoint(folder, replay=objects.get("replay_in_checkpoints", True))
     state = content["state"]
     config = _saved_config(content, folder, allow, objects)
-    lost_run_dir = "" if config.run_dir is None or "run_dir" in objects else _restrict_run_dir(config, folder)
+    lost_run_dir = _restrict_run_dir(config, folder, objects)
     algorithm = saved = None
     try:
         weights = check_weights(content)
@@ -329,21 +329,25 @@ def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[Algo
     return config_class(content["algorithm"])
 
 
-def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path) -> str:
-    """Set ``run_dir`` to the run folder that holds the checkpoint, because a checkpoint must not choose where a run
-    writes. If it is in no run folder, set ``run_dir`` to None, and drop the settings that need a ``run_dir``.
+def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path, given: Mapping[str, Any]) -> str:
+    """Set ``run_dir`` to the run folder that holds the checkpoint, or to None if it is in no run folder, because a
+    checkpoint must not choose where a run writes. Without a ``run_dir``, drop the saved settings that need one. The
+    settings in ``given``, which the caller passed, stay as they are.
 
     Returns:
         The warning to log before training if the checkpoint is in no run folder; else an empty string.
     """
-    folder = run_folder_of(checkpoint)
-    if folder is not None:
-        config.run_dir = str(folder)
-        return ""
-    lost = (
-        f"{checkpoint} names the run_dir {config.run_dir!r}, but is not in it. Nothing is written there "
-        f"unless you pass run_dir={config.run_dir!r}."
-    )
-    loggers = [name for name in config.loggers or () if not needs_folder(name)]
-    config.update({"run_dir": None, "checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
+    lost = ""
+    if config.run_dir is not None and "run_dir" not in given:
+        folder, saved = run_folder_of(checkpoint), config.run_dir
+        config.run_dir = None if folder is None else str(folder)
+        if folder is None:
+            lost = (
+                f"{checkpoint} names the run_dir {saved!r}, but is not in it. Nothing is written there unless you pass "
+                f"run_dir={saved!r}."
+            )
+    if config.run_dir is None:
+        loggers = config.loggers and [name for name in config.loggers if not needs_folder(name)]
+        without = {"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers}
+        config.update({name: value for name, value in without.items() if name not in given})
     return lost

@@ -271,6 +271,11 @@ def test_a_checkpoint_makes_no_folder_outside_of_its_own(
     (message,) = caplog.messages
     run = str(tmp_path / "run")
     assert message.startswith(f"alone names the run_dir {run!r}, but is not in it. Nothing is written there unless")
+    with pytest.raises(ValueError, match=r"checkpoint_interval: expected None, since there is no run_dir .* got 3"):
+        Algorithm.from_checkpoint("alone", checkpoint_interval=3)
+    with Algorithm.from_checkpoint("moved", run_dir=None) as algorithm:
+        algorithm.train()
+    assert sorted(tmp_path.rglob("*")) == before
     with Algorithm.from_checkpoint("alone", run_dir="other", evaluation_num_videos=0) as algorithm:
         algorithm.train()
     assert sorted(path.name for path in Path("other").iterdir()) == [
