@@ -18,7 +18,7 @@ from algorithms.run.text import return_text
 from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
 from rlmodule.modules.policy import Policy
-from rlmodule.modules.policy_files import SPEC
+from rlmodule.modules.policy_files import SPEC, read_policies
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
@@ -136,6 +136,11 @@ def _evaluate_policy(path: str, flags: EvaluateFlags) -> dict[str, Any]:
         raise UsageError(
             f"{path}: expected --env, and neither --video nor --render, for a saved policy, got {flags.env}. Type "
             "--env CartPole-v1, for example; evaluate the run itself to see it."
+        )
+    policy_ids = read_policies(path, path)["modules"]
+    if len(policy_ids) > 1:
+        raise UsageError(
+            f"{path}: expected the policy of one agent, got {', '.join(policy_ids)}. Evaluate the run itself."
         )
     allow = modules_in(flags.allow)
     with allowing(allow):

@@ -20,6 +20,7 @@ from algorithms.ppo import PPOConfig
 from algorithms.run.results import read_result
 from algorithms.run.text import return_text
 from rlmodule import Policy
+from tests.deploy.test_agent_policies import team
 
 TINY: dict[str, Any] = {
     "num_envs_per_env_runner": 2,
@@ -322,7 +323,7 @@ def test_a_checkpoint_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = str(tmp_path / "policy")
+    policy, several = str(tmp_path / "policy"), str(team().save(tmp_path / "several"))
     assert main(["export", str(trained), policy]) == 0
     assert re.fullmatch(r".*policy, 0\.0\d MB\n", capsys.readouterr().out)
     seed = ["--seed", "5", "--episodes", "6", "--json", "--num-envs", "2"]
@@ -336,6 +337,7 @@ def test_a_saved_policy_plays_the_env_that_is_named_as_its_run_does(
         ([policy], "expected --env, and neither"),
         ([policy, "--env", "Acrobot-v1"], "expected an env with the spaces of the policy"),
         ([str(trained), "--env", "CartPole-v1"], "expected no --env, got CartPole-v1"),
+        ([several, "--env", "CartPole-v1"], "expected the policy of one agent, got pair, late. Evaluate the run"),
     ):
         assert main(["evaluate", *wrong]) in (1, 2)
         assert printed in capsys.readouterr().err
