@@ -23,9 +23,9 @@ from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
-_UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
+_UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval")
 # Setting that does not affect how a policy acts → value that replaces it, so that code it names is not imported.
-_OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
+_OF_TRAINING = {**dict.fromkeys(_UNSET), "replay_in_checkpoints": False}
 
 
 class EvaluateFlags(CheckpointFlags):
