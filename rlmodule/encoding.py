@@ -435,7 +435,8 @@ def _encode_space(space: gym.Space) -> dict[str, Any]:
 
 
 def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space:
-    parts = {name: data[name] for name in _arguments_of(cls)}
+    # Gymnasium adds arguments, which files of its earlier releases do not have
+    parts = {name: data[name] for name in _arguments_of(cls) if name in data}
     if "dtype" in parts:
         parts["dtype"] = np.dtype(parts["dtype"]).type
     if cls is spaces.Box:

@@ -204,6 +204,17 @@ def test_a_file_cannot_ask_for_more_than_it_holds(demand: str, tmp_path: Path) -
     assert expected in str(raised.value)
 
 
+def test_a_policy_of_an_earlier_gymnasium_is_loaded(folder: Path) -> None:
+    """In its release 1.2, a Discrete had no dtype, and a Dict did not say whether it sorts its keys."""
+    content = json.loads((folder / "policy.json").read_text())
+    space = content["spec"]["fields"]["observation_space"]
+    space.pop("sort_keys", None)
+    _, (_, mode) = space["spaces"]
+    mode.pop("dtype", None)
+    rewritten(folder, content)
+    assert Policy.load(folder).module.observation_space == OBS
+
+
 def test_numbers_of_your_own_options_may_be_large(tmp_path: Path) -> None:
     options = {"custom_model": Net, "custom_model_config": {"num_steps": 10**6}}
     policy = policy_of(obs=spaces.Box(-1, 1, (3,)), **options)
