@@ -125,6 +125,28 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
     assert not [*tmp_path.iterdir()]
 
 
+def test_small_numbers_next_to_large_ones_may_differ_by_the_rounding_of_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits are sums of numbers as large as the largest of them."""
+    real = export._as_program
+    masked = spaces.Dict({"x": OBS, "action_mask": spaces.MultiBinary(16)})
+    policy = policy_of(action=spaces.Discrete(16), obs=masked)  # type: ignore[arg-type]
+    with torch.no_grad():
+        policy.module.get_parameter("pi_head.linears.0.bias").copy_(torch.tensor([100.0, 0.0] * 8))
+    off = 5e-4
+
+    def rounded(program: Any, graph: Any) -> Any:
+        content, run = real(program, graph)
+        return content, lambda flat: [out + off if out.is_floating_point() else out for out in run(flat)]
+
+    monkeypatch.setattr(export, "_as_program", rounded)
+    policy.export(tmp_path / "x.pt2")
+    off = 5e-3
+    with pytest.raises(ValueError, match=r"another dist_inputs for a batch of 3 \(by 0\.005\)"):
+        policy.export(tmp_path / "x.pt2")
+
+
 def test_exporting_leaves_the_policy_as_it_was(tmp_path: Path) -> None:
     policy = policy_of(use_lstm=True, lstm_cell_size=8)
     obs, before = np.ones(3, np.float32), torch.random.get_rng_state()
