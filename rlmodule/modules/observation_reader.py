@@ -113,7 +113,7 @@ class ObservationReader:
             raise self._misfit(value if isinstance(value, list | tuple) or array.dtype.kind == "O" else array, rows)
         with np.errstate(over="ignore"):  # what is beyond the range of the dtype is refused as infinite
             kept = array.astype(self._kept, copy=False)
-        if not self._is_float and (wrong := kept != array).any():
+        if kept is not array and not self._is_float and (wrong := kept != array).any():
             raise self._outside(f"numbers in the range of {self._kept}", array[wrong])
         return kept
 
