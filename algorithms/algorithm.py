@@ -164,9 +164,9 @@ class Algorithm(ABC):
                 with self.metrics.timed():
                     result["evaluation"] = self.evaluate()
                 result["time_total_s"] = self.metrics.seconds
-            if self._callbacks.listeners["on_train_result"]:
-                self._callbacks.show_result(self, result)
-            self.metrics.add_logged(result)
+            with self.metrics.reporting_logged(result):
+                if self._callbacks.listeners["on_train_result"]:
+                    self._callbacks.show_result(self, result)
             if "evaluation" in result:
                 self.metrics.note_evaluation(result)
             if report is not None:

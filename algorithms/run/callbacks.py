@@ -195,13 +195,12 @@ class CallbackCaller:
         drop_rows_of(rollouts, before.difference(algorithm.learner_group.module.items()))
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
-        """Add the means of the values logged in this iteration to ``result``, and call ``on_train_result`` with it.
+        """Call ``on_train_result`` with ``result``.
 
         Raises:
             RuntimeError: See :meth:`call`.
             ValueError: If a callback removes the section ``env_runners``.
         """
-        result |= algorithm.metrics.logged_means()
         self.call("on_train_result", algorithm=algorithm, result=result)
         if "env_runners" not in result:
             raise ValueError(

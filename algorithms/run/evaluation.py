@@ -131,9 +131,9 @@ class Evaluation:
             # videos first, as they may fail, and playing takes long
             videos = self._record(config, video_dir, progress) if config.evaluation_num_videos else []
             evaluation = Result(env_runners=Result(self._play(config, progress)))
-            evaluation |= ({"videos": videos} if videos else {}) | algorithm.metrics.logged_means()
-            self._callbacks.call("on_evaluate_end", algorithm=algorithm, evaluation=evaluation)
-            algorithm.metrics.add_logged(evaluation)
+            evaluation |= {"videos": videos} if videos else {}
+            with algorithm.metrics.reporting_logged(evaluation):
+                self._callbacks.call("on_evaluate_end", algorithm=algorithm, evaluation=evaluation)
         return evaluation
 
     def _record(self, config: AlgorithmConfig, folder: StrPath | None, progress: bool) -> list[dict[str, Any]]:

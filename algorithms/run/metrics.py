@@ -138,17 +138,16 @@ class RunMetrics:
         total, count = self._logged.get(name, (0.0, 0))
         self._logged[name] = total + float(value), count + 1
 
-    def logged_means(self) -> dict[str, dict[str, float]]:
-        """Return a dict with the section ``custom_metrics``: the mean of the values logged under each name. Return an
-        empty dict if nothing was logged."""
-        means = {name: total / number for name, (total, number) in self._logged.items()}
-        return {"custom_metrics": means} if means else {}
-
-    def add_logged(self, result: dict[str, Any]) -> None:
-        """Add :meth:`logged_means` to ``result``, and forget the logged values."""
-        if self._logged:
-            result.setdefault("custom_metrics", {}).update(self.logged_means()["custom_metrics"])
-            self._logged = {}
+    @contextmanager
+    def reporting_logged(self, result: dict[str, Any]) -> Iterator[None]:
+        """Add the section ``custom_metrics`` to ``result``: the mean of the values logged under each name. Within the
+        block, callbacks may change it. Then add the means of names that were logged in the block, and forget all
+        values."""
+        before = self._logged.copy()
+        _add_means(result, before)
+        yield
+        _add_means(result, {name: sums for name, sums in self._logged.items() if sums != before.get(name)})
+        self._logged = {}
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -225,6 +224,13 @@ class RunMetrics:
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)
+
+
+def _add_means(result: dict[str, Any], logged: Mapping[str, tuple[float, int]]) -> None:
+    """Add the means of ``logged``, sum and number by name, to the section ``custom_metrics`` of ``result``."""
+    if logged:
+        means = {name: total / number for name, (total, number) in logged.items()}
+        result.setdefault("custom_metrics", {}).update(means)
 
 
 def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:

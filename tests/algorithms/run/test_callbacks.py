@@ -321,6 +321,25 @@ def test_what_is_logged_between_iterations_belongs_to_the_next(tmp_path: Path) -
         assert "custom_metrics" not in other.train()
 
 
+def test_what_callbacks_change_in_means_stays() -> None:
+    def note(algorithm: Algorithm, episode: FinishedEpisode) -> None:
+        algorithm.metrics.log_value("won", 0.5)
+
+    def in_percent(result: dict[str, Any]) -> None:
+        result["custom_metrics"]["won"] *= 100
+
+    config = config_for(
+        Lengths,
+        evaluation_interval=1,
+        on_episode_end=note,
+        on_train_result=lambda algorithm, result: in_percent(result),
+        on_evaluate_end=lambda algorithm, evaluation: in_percent(evaluation),
+    )
+    with config.build() as algorithm:
+        result = algorithm.train()
+    assert result["custom_metrics"] == result["evaluation"]["custom_metrics"] == {"won": 50.0}
+
+
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 

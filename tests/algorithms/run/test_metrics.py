@@ -95,8 +95,8 @@ def test_a_smaller_window_keeps_the_most_recent() -> None:
 
 def taken(metrics: RunMetrics) -> dict[str, Any]:
     """What was logged, as a result gets it."""
-    metrics.add_logged(result := {})
-    return result
+    with metrics.reporting_logged(result := {}):
+        return result
 
 
 def test_what_is_logged_is_reported_once_as_its_mean() -> None:
@@ -104,11 +104,24 @@ def test_what_is_logged_is_reported_once_as_its_mean() -> None:
     for value in (1, 0.0, True, np.float32(0.5), np.bool_(False), torch.tensor(1.0), torch.ones(1, 1), np.array([2])):
         metrics.log_value("mine/score", value)
     metrics.log_value("other", -3)
-    assert metrics.logged_means() == {"custom_metrics": {"mine/score": 6.5 / 8, "other": -3.0}}
-    metrics.log_value("other", -1)  # by a callback that saw the result
     result: dict[str, Any] = {"custom_metrics": {"added": 1.0}}
-    metrics.add_logged(result)
+    with metrics.reporting_logged(result):
+        assert result == {"custom_metrics": {"added": 1.0, "mine/score": 6.5 / 8, "other": -3.0}}
+        metrics.log_value("other", -1)  # by a callback that saw the result
     assert result == {"custom_metrics": {"added": 1.0, "mine/score": 6.5 / 8, "other": -2.0}}
+    assert taken(metrics) == {}
+
+
+def test_what_a_block_changes_in_reported_means_stays() -> None:
+    metrics = RunMetrics(3)
+    for name in ("share", "wrong", "again"):
+        metrics.log_value(name, 0.5)
+    result: dict[str, Any] = {}
+    with metrics.reporting_logged(result):
+        result["custom_metrics"]["share"] *= 100
+        del result["custom_metrics"]["wrong"]
+        metrics.log_value("again", 1.5)
+    assert result == {"custom_metrics": {"share": 50.0, "again": 1.0}}
     assert taken(metrics) == {}
 
 
