@@ -63,9 +63,10 @@ class RunMetrics:
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
-        self._begin()
+        self.begin_iteration()
 
-    def _begin(self) -> None:
+    def begin_iteration(self) -> None:
+        """Count the steps and seconds of an iteration from now on, without those of an iteration that raised."""
         self._steps_before = self.env_steps
         self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
@@ -197,7 +198,7 @@ class RunMetrics:
             timers=self._timers,
         )
         result.update(sections)
-        self._begin()
+        self.begin_iteration()
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -220,7 +221,7 @@ class RunMetrics:
             )
         vars(self).update({name: state[name] for name in COUNTERS})
         self.unlogged = tuple(rows)
-        self._begin()
+        self.begin_iteration()
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

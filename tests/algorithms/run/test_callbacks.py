@@ -524,7 +524,7 @@ def test_a_run_goes_on_after_a_callback_raised() -> None:
         assert (algorithm.env_steps, algorithm.replay.num_transitions) == (8, 6)  # type: ignore[attr-defined]
         result = algorithm.train()
         assert result["training_iteration"] == 1
-        assert result["env_runners"]["num_env_steps_sampled"] == algorithm.env_steps == 24
+        assert (result["env_runners"]["num_env_steps_sampled"], algorithm.env_steps) == (16, 24)
         for _ in range(20):
             batch = algorithm.replay.sample(8).batch  # type: ignore[attr-defined]
             assert torch.equal(batch["next_obs"], batch["obs"] + 1)

@@ -65,6 +65,17 @@ def test_timers_add_up_within_an_iteration() -> None:
     assert metrics.finish_iteration(1.0, {})["timers"] == dict.fromkeys(RUNNER_PHASES, 0.0)
 
 
+def test_an_iteration_leaves_out_what_came_before_it() -> None:
+    metrics = RunMetrics(3)
+    metrics.add_rollout(rollout([True, True], [1.0], [2], env_step=1.0))  # of an iteration that raised
+    metrics.begin_iteration()
+    metrics.add_rollout(rollout([True], [], [], env_step=0.5))
+    result = metrics.finish_iteration(2.0, {})
+    assert (result["timers"]["env_step"], result["env_runners"]["num_env_steps_sampled"]) == (0.5, 1)
+    assert result["env_runners"]["num_env_steps_per_second"] == 0.5
+    assert (result["env_runners"]["num_env_steps_sampled_lifetime"], metrics.episodes) == (3, 1)
+
+
 def test_no_time_is_no_division_by_zero() -> None:
     metrics = RunMetrics(3)
     metrics.add_rollout(rollout([True], [], []))
