@@ -250,6 +250,6 @@ def evaluation_return(result: Mapping[str, Any]) -> float | None:
     """Return the mean return of the evaluation in ``result``. Return None if ``result`` has no evaluation, or if a
     callback replaced it with something else."""
     match result:
-        case {"evaluation": {"env_runners": {"episode_return_mean": float(mean)}}}:
-            return mean
+        case {"evaluation": {"env_runners": {"episode_return_mean": numbers.Real() as mean}}}:
+            return float(mean)
     return None

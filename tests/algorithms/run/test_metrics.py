@@ -175,10 +175,10 @@ def test_what_is_logged_apart_stays_apart() -> None:
 
 def test_the_best_evaluation_is_the_greatest_that_is_a_number() -> None:
     metrics, best = RunMetrics(3), []
-    for mean in (math.nan, -5.0, math.nan, -7.0, 2.0, 1.0):
+    for mean in (math.nan, -5.0, math.nan, -7.0, 2.0, 1.0, 3, np.float32(3.5)):  # callbacks may set any number
         metrics.note_evaluation({"evaluation": {"env_runners": {"episode_return_mean": mean}}})
         best.append(metrics.best_evaluation)
-    assert best == [None, -5.0, -5.0, -5.0, 2.0, 2.0]
+    assert best == [None, -5.0, -5.0, -5.0, 2.0, 2.0, 3.0, 3.5]
     other = RunMetrics(3)
     other.set_state(json.loads(json.dumps(metrics.get_state())))
-    assert other.best_evaluation == 2.0
+    assert other.best_evaluation == 3.5
