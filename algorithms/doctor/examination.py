@@ -27,6 +27,9 @@ from rlmodule.envs.sync_vector_env import SyncEnvs
 MOST_STEPS = 20_000
 """Largest number of steps of random play."""
 
+FEWEST_STEPS = 20
+"""Number of steps from which other random actions cannot be the same by chance."""
+
 PATIENCE = 20.0
 """Seconds by which a step of the examination may last longer than planned. After that, the env hangs, and this process
 ends."""
@@ -81,20 +84,23 @@ class Examination:
 
     def _play(self, env: Any, other: Any, algorithm: Algorithm) -> Iterator[Found]:
         """Play at random, first with the same seed and actions several times. Yield what that shows."""
-        self._begin("playing at random")
-        first = [*moments(env)]
-        if first != [*moments(other)]:
+        self._begin("playing the same seed and actions")
+        first = [*moments(env, seconds=self.seconds / 8)]
+        most = len(first)
+        in_turn = zip(first, moments(env, most=most), moments(other, most=most), strict=True)
+        if first != [*moments(other, most=most)]:
             yield "seed", "two envs with the same seed and actions differ"
-        elif [*zip(first, first, strict=True)] != [*zip(moments(env), moments(other), strict=True)]:
+        elif any(len({*same}) > 1 for same in in_turn):
             yield "leak", "envs that are reset again, and step in turn, differ from new ones"
+        self._begin("playing at random")
         process = psutil.Process()
         before = process.memory_info().rss
         self.play += moments(env, most=MOST_STEPS, seconds=self.seconds / 4, action_seed=1)
         growth = process.memory_info().rss - before
         if growth > MOST_GROWTH:
             yield "memory", f"the process grew by {growth / 1e6:.0f} MB in {len(self.play):,} steps"
-        if first == self.play[: len(first)]:
-            yield "actions", f"{len(first)} steps were the same with other actions"
+        if most >= FEWEST_STEPS and first == self.play[:most]:
+            yield "actions", f"{most} steps were the same with other actions"
         normalizers = [module.observation_normalizer for _, module in algorithm.learner_group.module.items()]
         yield from findings_of(self.play, is_raw=None in normalizers)
 
@@ -105,7 +111,7 @@ class Examination:
             if isinstance(leaf, spaces.Box) and not leaf.is_bounded():
                 yield "action-bounds", f"{leaf} has numbers without a bound"
         for share in (0.0, 1.0, 0.5):
-            for _ in moments(env, share=share):
+            for _ in moments(env, share=share, seconds=self.seconds / 6):
                 pass
 
     def _train(self, algorithm: Algorithm) -> Iterator[Found]:

@@ -141,6 +141,28 @@ def test_an_env_whose_first_reset_outlasts_the_play_has_no_fault() -> None:
     assert "contract" not in names
 
 
+def test_a_slow_env_takes_half_of_the_time_in_each_step_of_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, begun = 0.0, list[float]()
+
+    class Slow(walk.Walk):
+        def step(self, action: Any) -> Any:
+            nonlocal now
+            now += 0.05
+            return super().step(action)
+
+    def clock() -> float:
+        return now
+
+    def begin(self: Examination, what: str) -> None:
+        begun.append(now)
+
+    monkeypatch.setattr("algorithms.doctor.play.perf_counter", clock)
+    monkeypatch.setattr(Examination, "_begin", begin)
+    assert serious(examined(Slow, seconds=2)) == ["no-end"]
+    assert len(begun) == 5  # making, the same seed, at random, extreme actions, training
+    assert max(np.diff(begun)) < 1 + 4 * 0.05 + 1e-9  # each of up to four plays ends after its last step
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_an_env_that_raises_is_named(restarts: bool) -> None:
     class Raises(walk.Walk):
