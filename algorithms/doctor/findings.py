@@ -19,7 +19,8 @@ REMEDIES = {
         "training": "Train with rlmodule train --debug, which shows the traceback.",
     },
     "warning": {
-        "seed": "Call super().reset(seed=seed), and draw all random numbers from self.np_random.",
+        "seed": "Call super().reset(seed=seed), draw all random numbers from self.np_random, and keep nothing on the "
+        "class.",
         "leak": "Set everything in reset(), and keep nothing on the class or in the module.",
         "actions": "Check that step() uses its action.",
         "no-end": "Register max_episode_steps, or wrap the env in gymnasium.wrappers.TimeLimit.",

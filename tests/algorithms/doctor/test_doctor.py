@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import gymnasium as gym
@@ -171,6 +172,19 @@ def test_an_env_that_raises_is_named(restarts: bool) -> None:
 
     findings = examined(Raises, seconds=1, restart_failed_sub_environments=restarts)
     assert "raises" in [finding.name for finding in findings if finding.severity == "fault"]
+
+
+def test_what_the_class_counts_for_all_envs_is_in_a_remedy() -> None:
+    class Harder(walk.Walk):
+        episodes: ClassVar[Any] = itertools.count()
+
+        def reset(self, **kwargs: Any) -> Any:
+            super().reset(**kwargs)
+            self.position = min(0.9, next(self.episodes) / 1000)
+            return self.observed(), {}
+
+    (warning,) = (finding for finding in examined(Harder, seconds=1) if finding.severity == "warning")
+    assert "on the class" in warning.remedy
 
 
 def test_an_unknown_id_is_a_name_to_correct() -> None:
