@@ -379,10 +379,12 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
     figure, axes = _picture(title, clock_name(rows), "mean episode return")
     for key, style, label in (
         (TRAINING_RETURN, "-", "training, recent episodes"),
-        (EVALUATION_RETURN, "o--", "evaluation"),
+        (EVALUATION_RETURN, "--", "evaluation"),
     ):
         if points := [(clock_of(row), row[key]) for row in rows if isinstance(row.get(key), int | float)]:
-            axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
+            # a line of one point would not be seen
+            marker = "o" if key == EVALUATION_RETURN or len(points) == 1 else ""
+            axes.plot(*zip(*points, strict=True), style, marker=marker, label=label, markersize=4)
     if target_return is not None:
         axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
     if axes.lines:

@@ -347,6 +347,12 @@ def test_the_curve_of_one_run_has_training_evaluation_and_target(out: Path, figu
     assert np.asarray(axes.lines[1].get_ydata()).tolist() == [12]
 
 
+def test_a_run_of_one_iteration_is_a_point(out: Path, figures: list[Figure]) -> None:
+    draw_run([{STEPS: 10, TRAINING_RETURN: 1.0}], out, "PPO on CartPole-v1")
+    (line,) = figures[0].axes[0].lines
+    assert line.get_marker() == "o"
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
