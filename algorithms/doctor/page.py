@@ -33,6 +33,9 @@ def draw(examination: Examination, out: Path) -> None:
     returns, times = figure.subplots(1, 2)
     returns.plot(*zip(*examination.curve, strict=True), "o-")
     returns.set(xlabel="env steps of the training", ylabel="mean episode return, first at random")
-    times.hist([moment.seconds * 1e3 for moment in examination.play if moment.step], bins=50, log=True)
-    times.set(xlabel="time of a step of the env (ms)", ylabel="steps")
+    if examination.play:
+        times.hist([moment.seconds * 1e3 for moment in examination.play if moment.step], bins=50, log=True)
+        times.set(xlabel="time of a step of the env (ms)", ylabel="steps")
+    else:  # the envs of a ready vector env are not played one by one
+        times.remove()
     figure.savefig(out)

@@ -19,6 +19,7 @@ import pytest
 from algorithms.cli.main import main
 from algorithms.doctor.examination import Examination
 from algorithms.doctor.findings import REMEDIES, Finding, findings_in
+from algorithms.doctor.page import write_page
 from algorithms.ppo import PPOConfig
 from tests.algorithms.doctor import faulty_envs, walk
 from tests.algorithms.doctor.table import FAULTS, GYMNASIUM, PETTINGZOO, Planted, drawn
@@ -203,6 +204,12 @@ def test_a_space_without_a_net_is_named() -> None:
 def test_a_ready_vector_env_is_only_trained_on() -> None:
     findings = examined(lambda config: gym.make_vec("CartPole-v1", 8, "vector_entry_point"), seconds=1)
     assert [finding.name for finding in findings] == ["time", "learning"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_picture_of_a_training_alone_has_one_part(tmp_path: Path) -> None:
+    write_page(tmp_path, "text", Examination(1, curve=[(0, float("nan")), (8, 1.0)]))
+    assert (tmp_path / "doctor.png").stat().st_size > 5_000
 
 
 def test_a_wrong_command_line_is_no_fault_of_the_env(capsys: pytest.CaptureFixture[str]) -> None:
