@@ -21,7 +21,6 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,8 +213,9 @@ class CallbackCaller:
 
         Env runners in other processes call a pickled copy."""
         listeners = self.listeners["on_environment_created"]
-        call = partial(_call_all, "on_environment_created", listeners)
-        return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
+        if not listeners:
+            return None
+        return lambda env: _call_all("on_environment_created", listeners, {"env": env, "in_evaluation": in_evaluation})
 
 
 class CallbackError(RuntimeError):
@@ -226,9 +226,9 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
     for setting, listener in listeners:
         try:
             returned = listener(**arguments)
+        except CallbackError:  # this callback led to another one, which raised
+            raise
         except Exception as error:
-            if isinstance(error, CallbackError):  # this callback led to another one, which raised
-                raise
             where = f"callback {name} ({_described(listener)})"
             got = f"{type(error).__name__}: {error}".rstrip(".")
             raise CallbackError(

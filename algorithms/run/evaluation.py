@@ -131,7 +131,8 @@ class Evaluation:
             # videos first, as they may fail, and playing takes long
             videos = self._record(config, video_dir, progress) if config.evaluation_num_videos else []
             evaluation = Result(env_runners=Result(self._play(config, progress)))
-            evaluation |= {"videos": videos} if videos else {}
+            if videos:
+                evaluation["videos"] = videos
             with algorithm.metrics.reporting_logged(evaluation):
                 self._callbacks.call("on_evaluate_end", algorithm=algorithm, evaluation=evaluation)
         return evaluation

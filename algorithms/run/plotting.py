@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from algorithms.loggers.base import CLOCK, STEPS, clock_of, numbers_of
+from algorithms.loggers.base import CLOCK, SECONDS, STEPS, clock_of, numbers_of
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.aggregates import Floats, bootstrap_interval, iqm
 from algorithms.run.saved_settings import folders_below, learning_settings, read_about, setting_text
@@ -31,8 +31,6 @@ TRAINING_RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 # Path of a metric → its label in a picture.
 METRIC_TEXTS = {EVALUATION_RETURN: "mean episode return, evaluation", TRAINING_RETURN: "mean episode return, training"}
-# Path of the metric that holds the seconds of training.
-SECONDS = "time_total_s"
 
 # The palette of Okabe and Ito (2008), which colour-blind readers can distinguish.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
