@@ -165,7 +165,7 @@ def _play(
     state, reward, episode_return, ended = None, None, 0.0, False
     for length in range(LIMIT + 1):
         if frames is not None and len(frames) < FRAMES:
-            frames.append(env.render())
+            frames.append(np.array(env.render()))  # a copy, as the env may paint into the same array again
         if ended:
             return episode_return, length
         action, state = policy.act(obs, state, reward=reward, explore=explore)

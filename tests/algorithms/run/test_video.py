@@ -189,6 +189,27 @@ def test_a_long_episode_is_recorded_from_its_beginning(
         assert_frames(Path(one["path"]), 10)
 
 
+def test_an_env_may_paint_all_pictures_into_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Canvas(Painted):
+        canvas = np.zeros((32, 48, 3), np.uint8)
+
+        def render(self) -> Any:
+            self.canvas[:] = super().render()
+            return self.canvas
+
+    class Writer:
+        def __init__(self, frames: list[Any], fps: int) -> None:
+            shades.extend(frame[0, 0, 0] for frame in frames)
+
+        def write_videofile(self, path: str, logger: None) -> None:
+            pass
+
+    shades: list[int] = []
+    monkeypatch.setattr(video_module, "_writer", lambda: Writer)
+    shoot(Canvas, tmp_path)
+    assert shades == [0, 10, 20, 30, 40]
+
+
 def test_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shoot("CartPole-v1", tmp_path)
     shoot("LunarLander-v3", tmp_path)
