@@ -153,7 +153,7 @@ class Algorithm(ABC):
             raise already_stopped(self, "train")
         with nullcontext() if torch.get_num_threads() == self._threads.count else computing_on(self._threads.count):
             report, start = self.report if self._writes or self.lost_run_dir else None, perf_counter()
-            self.metrics.begin_iteration()
+            self.metrics.begin_iteration()  # the one before may have raised
             sections = self.training_step()
             if not isinstance(sections, dict):
                 raise no_sections(self, sections)
