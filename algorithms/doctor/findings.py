@@ -23,7 +23,7 @@ REMEDIES = {
         "class.",
         "leak": "Set everything in reset(), and keep nothing on the class or in the module.",
         "actions": "Check that step() uses its action.",
-        "no-end": "Register max_episode_steps, or wrap the env in gymnasium.wrappers.TimeLimit.",
+        "no-end": "Unless episodes are longer, register max_episode_steps, or use gymnasium.wrappers.TimeLimit.",
         "short-episodes": "Check what sets terminated; an episode of one step has no future to learn about.",
         "time-out": "If a time limit ends them, return truncated: what would follow then counts.",
         "constant-reward": "Reward steps towards the goal, or explore: random play never sees a difference.",
