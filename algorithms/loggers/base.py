@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import methodcaller
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, TypeAlias
@@ -196,7 +195,7 @@ class LoggerGroup:
         failed: dict[int, LoggerFailed] = {}
         for at, logger in enumerate(self._loggers):
             try:
-                methodcaller(method, *arguments)(logger)
+                getattr(logger, method)(*arguments)
             except Exception as error:
                 failed[at] = LoggerFailed(
                     f"logger {type(logger).__name__}.{method}(): expected no error, got {type(error).__name__}: "
