@@ -102,9 +102,10 @@ class MemoryEncoder(Encoder):
         got = {name: tuple(part.shape) for name, part in state.items()} if is_dict else type(state).__name__
         if got != shapes:
             raise self._misfit(f"a state of shapes {shapes}", str(got))
+        before = {name: state[name] for name in shapes}  # in this order, whichever the state was stored in
         if starts is None:
-            return state
-        return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) for name, part in state.items()}
+            return before
+        return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) for name, part in before.items()}
 
     def _misfit(self, expected: str, got: str) -> ValueError:
         """Return the error for arguments of the wrong shape."""

@@ -234,6 +234,17 @@ def test_the_state_is_batch_first_and_starts_at_zero(layer_type: str, names: lis
     assert torch.equal(net(obs, batched).latent, out.latent)
 
 
+@pytest.mark.parametrize("starts", [None, torch.tensor([[False, True]])])
+def test_the_order_in_which_a_state_was_stored_does_not_matter(starts: Tensor | None) -> None:
+    net = encoder("lstm")
+    obs, state = torch.randn(1, 2, 2), random_state(net, 2)
+    for rows in (obs, obs.repeat(3, 1, 1)):
+        at = None if starts is None else starts.expand(len(rows), -1)
+        expected, found = (net(rows, {name: state[name] for name in names}, starts=at) for names in ("hc", "ch"))
+        assert torch.equal(found.latent, expected.latent)
+        assert all(torch.equal(found.state[name], expected.state[name]) for name in "hc")
+
+
 def test_an_lstm_by_hand() -> None:
     half = Init(kernel="constant_", kernel_kwargs={"val": 0.5}, bias="zeros_")
     net = RecurrentEncoderConfig(
