@@ -325,8 +325,8 @@ class Catalog(DecisionTree):
             ValueError: As :meth:`build_actor_critic_encoder`. Also for a stateful custom encoder that is not a
                 :class:`MemoryEncoder` together with use_lstm, use_gru or use_attention.
         """
-        encoder = as_encoder(self.build_encoder())
-        config, where = self.encoder_config, f"{type(self).__name__}.build_encoder()"
+        where = f"{type(self).__name__}.build_encoder()"
+        encoder, config = as_encoder(self.build_encoder(), where), self.encoder_config
         declared = None if self.has_custom_encoder or config is None else tuple(config.output_dims)
         dims = check_encoder(encoder, self.input_space, where, declared)
         remembers = any(isinstance(part, MemoryEncoder) for part in encoder.modules())

@@ -86,7 +86,8 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
             "module, such as nn.Linear(64, 2)."
         )
     takes = f"a module that takes latents of shape {(1, *input_dims)}"
-    out = try_net(head, (torch.zeros(1, *input_dims),), where, takes)
+    remedy = "Give its first layer as many inputs as the encoder has outputs: the catalog's latent_dims."
+    out = try_net(head, (torch.zeros(1, *input_dims),), where, takes, remedy)
     expected = f"outputs of shape (1, {output_dim}) for one latent"
     remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
     check_floats(out, (1, output_dim), where, expected, remedy)

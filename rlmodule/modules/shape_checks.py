@@ -282,20 +282,25 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
 
 def _check_distribution(module: RLModule, inputs: Tensor) -> None:
     """Raise ValueError unless the action distribution with ``inputs`` draws actions of the shapes of the space, and its
-    ``logp`` returns one float per action. Otherwise, log-probabilities ``[B, 1]`` could broadcast to ``[B, B]`` in a
-    loss, without an error."""
+    ``logp`` and, where losses have an entropy bonus, ``entropy`` return one float per action. Otherwise,
+    log-probabilities ``[B, 1]`` could broadcast to ``[B, B]`` in a loss, without an error."""
     name, leading = module.action_dist_cls.__name__, tuple(inputs.shape[:-1])
     remedy = "Return what catalog.Distribution documents: of to_deterministic() catalog.Deterministic(actions)."
 
-    def draw() -> tuple[dict[str, Tree], Tensor]:
+    def draw() -> tuple[dict[str, Tree], dict[str, Tensor]]:
         dist = module.action_dist_cls.from_logits(inputs)
         sample = dist.sample()
-        return {"sample()": sample, "to_deterministic().sample()": most_likely(dist)}, dist.logp(sample)
+        floats = {"logp()": dist.logp(sample)}
+        if isinstance(module, ValueFunctionAPI):
+            floats["entropy()"] = dist.entropy()
+        return {"sample()": sample, "to_deterministic().sample()": most_likely(dist)}, floats
 
-    actions, logp = tried(draw, inputs, name, f"a distribution that takes inputs {tuple(inputs.shape)}", remedy)
+    actions, floats = tried(draw, inputs, name, f"a distribution that takes inputs {tuple(inputs.shape)}", remedy)
     expected = tree.map_structure(lambda x: tuple(x.shape), zero_batch(module.action_space, leading))
     for method, action in actions.items():
         got = map_leaves(lambda x: tuple(x.shape), action)
         if got != expected:
             raise ValueError(f"{name}.{method}: expected actions of shape {expected}, got {got}. {remedy}")
-    check_floats(logp, leading, f"{name}.logp() of {leading} actions", f"floats of shape {leading}", remedy)
+    remedy = "Sum over the numbers of an action."
+    for method, found in floats.items():
+        check_floats(found, leading, f"{name}.{method} of {leading} actions", f"floats of shape {leading}", remedy)

@@ -155,7 +155,7 @@ refused(
 refused(
     "a policy head on another latent",
     "Mine.build_pi_head(): expected a module that takes latents of shape (1, 64), got RuntimeError: mat1 and "
-    "mat2 shapes cannot be multiplied…Samples come as batches…",
+    "mat2 shapes cannot be multiplied…Give its first layer as many inputs…latent_dims.",
     lambda: module(hooks={"build_pi_head": lambda catalog: nn.Linear(9, 3)}),
 )
 refused(
@@ -444,7 +444,7 @@ refused(
 
 refused(
     "an encoder that is no module",
-    "build_encoder(): expected an nn.Module from batched observations to latents, got 7. Return a module…",
+    "Mine.build_encoder(): expected an nn.Module from batched observations to latents, got 7. Return a module…",
     lambda: encoder_of(lambda: 7),
     TypeError,
 )

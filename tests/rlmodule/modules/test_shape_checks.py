@@ -126,6 +126,11 @@ class LogpOfParts(DiagGaussian):
         return super().logp(actions).unsqueeze(-1)
 
 
+class EntropyOfParts(DiagGaussian):
+    def entropy(self) -> Tensor:
+        return self.log_std + 1.42
+
+
 class OneTorque(DiagGaussian):
     def sample(self, generator: torch.Generator | None = None) -> Tree:
         return super().sample(generator)[..., :1]
@@ -140,6 +145,10 @@ class BareMode(DiagGaussian):
     ("dist_cls", "message"),
     [
         (LogpOfParts, r"LogpOfParts\.logp\(\) of \(2,\) actions: expected floats of shape \(2,\), got shape \(2, 1\)"),
+        (
+            EntropyOfParts,
+            r"EntropyOfParts\.entropy\(\) of \(2,\) actions: .*, got shape \(2, 2\) .* Sum over the numbers",
+        ),
         (OneTorque, r"OneTorque\.sample\(\): expected actions of shape \(2, 2\), got \(2, 1\)"),
         (BareMode, r"BareMode: expected a distribution .* Return .* of to_deterministic\(\) catalog\.Deterministic"),
     ],
