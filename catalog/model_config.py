@@ -219,7 +219,7 @@ class DefaultModelConfig(Settings):
         "Whether a Gaussian policy learns one log-std per action dimension for all states; False lets the head compute "
         "the log-std from the state.",
     )
-    log_std_clip_param: float = _head(20.0, "Bound on the magnitude of a state-dependent log-std.", gt=0)
+    log_std_clip_param: float = _head(20.0, "Bound on the magnitude of each log-std.", gt=0)
     custom_action_dist: str | type | Mapping[str, Any] | None = setting(
         None,
         "Distribution of the actions in place of the default: a class, an import path 'module:Class', the "
