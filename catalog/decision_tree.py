@@ -68,7 +68,11 @@ class DecisionTree(Hooks, ABC):
             where = f"action_dist_cls of {type(self).__name__}._determine_components_hook()"
             self.action_dist_cls = checked_class(chosen, self.action_space, where, "action_space")
         if self.encoder_config is not None and not self.has_custom_encoder:
-            self._latent_dims = tuple(self.encoder_config.output_dims)
+            dims = self.encoder_config.output_dims
+            if isinstance(dims, int):
+                where = f"{type(self.encoder_config).__name__}.output_dims"
+                raise TypeError(f"{where}: expected a tuple, the shape of one latent, got {dims}. Write ({dims},).")
+            self._latent_dims = tuple(dims)
 
     def _determine_components_hook(self) -> None:
         """Choose the distribution class, the action mask, the action embeddings and the encoder config, and set the

@@ -84,8 +84,10 @@ class MemoryEncoder(Encoder):
             raise self._misfit("obs [T, B, ...] and starts [T, B]", got)
         latents = self.tokenizer(_merged(obs)).latent
         if latents.shape != (leading[0] * leading[1], self.input_dim):
-            expected = f"latents of shape ({leading[0] * leading[1]}, {self.input_dim}) from the tokenizer"
-            raise self._misfit(expected, f"shape {tuple(latents.shape)}")
+            raise ValueError(
+                f"{type(self).__name__}: expected latents of shape ({leading[0] * leading[1]}, {self.input_dim}) from "
+                f"the tokenizer, got shape {tuple(latents.shape)}. Let its config's output_dims say its width."
+            )
         return latents.view(*leading, self.input_dim)
 
     def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:

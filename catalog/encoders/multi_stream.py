@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
@@ -46,8 +47,19 @@ class MultiStreamEncoderConfig(ModelConfig):
 
     @property
     def concatenated_dim(self) -> int:
-        """Width of the concatenated latents."""
-        return sum(config.output_dims[0] for config in self.encoders.values())
+        """Width of the concatenated latents.
+
+        Raises:
+            ValueError: If the latents of a part are not vectors.
+        """
+        dims = {key: config.output_dims for key, config in self.encoders.items()}
+        for key, of_part in dims.items():
+            if np.shape(of_part) != (1,):
+                raise ValueError(
+                    f"{self.where}[{key!r}]: expected an encoder of vectors, with output_dims such as (64,), got "
+                    f"{type(self.encoders[key]).__name__} with output_dims {of_part}. Flatten its output."
+                )
+        return sum(width for [width] in dims.values())
 
     @property
     def output_dims(self) -> tuple[int, ...]:

@@ -465,6 +465,18 @@ def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) 
         Mine(VECTOR, TWO).build_actor_critic_encoder()
 
 
+def test_output_dims_that_are_a_number_raise() -> None:
+    class Wrong(BagConfig):
+        output_dims = 6
+
+    class Mine(Catalog):
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            return Wrong()
+
+    with pytest.raises(TypeError, match=r"Wrong\.output_dims: expected a tuple, .* got 6\. Write \(6,\)\."):
+        Mine(VECTOR, TWO)
+
+
 def test_heads_before_a_custom_encoder_raise() -> None:
     with pytest.raises(
         RuntimeError, match=r"Injected\.latent_dims: .*Call build_trunk\(\) or build_actor_critic_encoder\(\) before"

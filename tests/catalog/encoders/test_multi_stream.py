@@ -64,6 +64,15 @@ class Stateful(Encoder):
         return EncoderOutput(obs, state)
 
 
+@pytest.mark.parametrize("dims", [8, (), (2, 4)], ids=str)
+def test_a_part_whose_latents_are_no_vectors_is_named(dims: Any) -> None:
+    parts: dict[str | int, ModelConfig] = {"x": vector(VECTOR), "y": Fixed(dims, nn.Linear(2, 8))}
+    with pytest.raises(
+        ValueError, match=r"robot\['y'\]: expected an encoder of vectors, .*, got Fixed with output_dims"
+    ):
+        MultiStreamEncoderConfig(encoders=parts, where="robot").output_dims  # noqa: B018
+
+
 def test_latents_stand_side_by_side_and_are_fused() -> None:
     init = Init(kernel="ones_", bias="zeros_")
     config = MultiStreamEncoderConfig(
