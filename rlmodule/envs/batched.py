@@ -32,6 +32,8 @@ def as_vector_env(env: Any) -> VectorEnv | None:
         return env
     if {"num_envs", "single_observation_space", "single_action_space"} <= has:
         return BatchedEnv(env)
+    if isinstance(env, gym.Env):  # a single env, which may give its own sizes the names that Brax has
+        return None
     if {"num_envs", "num_actions", "get_observations", "step"} <= has:
         return RslEnvs(env)
     return JaxEnvs(env) if {"observation_size", "action_size", "reset", "step"} <= has else None

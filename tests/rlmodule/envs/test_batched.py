@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms.ppo import PPOConfig
 from rlmodule.envs.make import make_vector_env
@@ -65,6 +66,17 @@ class Plain:
 
 def test_a_batch_of_any_class_is_taken() -> None:
     with config(lambda settings: Plain(**settings), max_steps=9).build() as algorithm:
+        assert algorithm.train()["env_runners"]["num_env_steps_sampled"] == 64
+
+
+class Sized(CartPoleEnv):
+    """A single env with the attributes by which an env of Brax is known."""
+
+    observation_size, action_size = 4, 2
+
+
+def test_a_single_env_with_sizes_is_no_env_of_brax() -> None:
+    with config(Sized).build() as algorithm:
         assert algorithm.train()["env_runners"]["num_env_steps_sampled"] == 64
 
 
