@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 import tree
-from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
@@ -26,6 +25,7 @@ from rlmodule.data.rollout import (
     as_tensors,
     entry_of,
     map_leaves,
+    stacked,
     unbind_rows,
     write_row,
 )
@@ -171,7 +171,7 @@ class AgentColumns:
         if len(waiting) < len(self.slots):
             self._is_aligned = self.cursor.min() == self.cursor.max()
         at = self._at(who)
-        write_row(self._env_obs, at, _stacked(self.module.observation_space, self.seen))
+        write_row(self._env_obs, at, stacked(self.module.observation_space, self.seen))
         # check what was stored, since a finite float64 may be too large for float32
         for path, number, (i, *inner) in wrong_numbers(entry_of(self._env_obs, at)):
             raise not_finite(self._where(int(who[i]), step) + path, number, inner)
@@ -409,12 +409,3 @@ class AgentColumns:
 def _replaced(states: Tree, index: Tensor, changed: Tree) -> Tree:
     """Return ``states`` ``[n, ...]`` with ``changed`` ``[k, ...]`` at ``index`` ``[k]``, in new tensors."""
     return map_leaves(lambda x, new: x.index_copy(0, index, new), states, changed)
-
-
-def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
-    """Stack ``k`` observations of ``space`` into a tree of arrays ``[k, ...]``."""
-    if isinstance(space, spaces.Dict):
-        return {key: _stacked(child, [value[key] for value in values]) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_stacked(child, [value[i] for value in values]) for i, child in enumerate(space.spaces))
-    return np.array(values)

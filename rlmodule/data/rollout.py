@@ -313,6 +313,16 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
 
 
+def stacked(space: Space, values: Sequence[Any]) -> Tree:
+    """Stack ``k`` observations of ``space`` into a tree of arrays ``[k, ...]``. Where the space has arrays, they may
+    have lists."""
+    if isinstance(space, spaces.Dict):
+        return {key: stacked(child, [value[key] for value in values]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(stacked(child, [value[i] for value in values]) for i, child in enumerate(space.spaces))
+    return np.array(values)
+
+
 def bounds_of(space: ArraySpace) -> tuple[Any, Any]:
     """Return the smallest and the largest valid number of each entry of a member of ``space``, as numbers or arrays."""
     if isinstance(space, spaces.Box):

@@ -29,7 +29,7 @@ from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
 from catalog.spaces import ArraySpace, space_parts
-from rlmodule.data.rollout import bounds_of
+from rlmodule.data.rollout import bounds_of, entry_of, stacked
 from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -293,11 +293,13 @@ class EnvGuard(Guard, gym.Wrapper):
         if "env_state" in episode:
             for limit, elapsed in zip(self._time_limits(), episode.get("elapsed", ()), strict=True):
                 limit._elapsed_steps = elapsed
-            return self.env.get_wrapper_attr("set_episode_state")(received(episode["env_state"]))
-        for action in restored(self.env.action_space, episode["actions"]):
-            self._actions.append(action)
-            obs, *_ = self.env.step(own(action))
-        return obs
+            obs = self.env.get_wrapper_attr("set_episode_state")(received(episode["env_state"]))
+        else:
+            for action in restored(self.env.action_space, episode["actions"]):
+                self._actions.append(action)
+                obs, *_ = self.env.step(own(action))
+        # the saved observation has arrays, also where the env returns lists
+        return entry_of(stacked(self.env.observation_space, [obs]), 0)
 
     def _time_limits(self) -> Iterator[gym.wrappers.TimeLimit]:
         """Yield the time limits among the wrappers of the env, the outermost first."""

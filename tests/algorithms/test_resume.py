@@ -64,6 +64,15 @@ class Walker(gym.Env):
         return self._obs(), float(-abs(self.at).sum()), bool(self.np_random.random() < 0.05), False, {}
 
 
+class Lister(Walker):
+    """Returns lists in place of arrays."""
+
+    observation_space = spaces.Dict({"at": spaces.Box(-99, 99, (2,), np.float32), "phase": spaces.Discrete(3)})
+
+    def _obs(self) -> Any:
+        return {"at": self.at.tolist(), "phase": self.phase}
+
+
 class Liar(Walker):
     random = np.random.default_rng(0)
 
@@ -386,6 +395,7 @@ def test_an_env_that_is_random_outside_its_seed_is_named_and_its_episode_cut(
 
 KINDS: dict[str, Callable[[int], Any]] = {
     "one agent": lambda num: ppo("CartPole-v1", num_envs_per_env_runner=num),
+    "lists": lambda num: ppo(Lister, num_envs_per_env_runner=num),
     "memory": lambda num: ppo("Pendulum-v1", num_envs_per_env_runner=num, model_config=LSTM | PAST),
     "agents": lambda num: visitors(num_envs_per_env_runner=num),
 }
