@@ -240,7 +240,8 @@ class PPOLearner(ActorCriticLearner):
         factor = 1 / 1.5 if divergence > target else 1.5
         for part in self.trained[module_id].parts.values():
             for group in part.optimizer.param_groups:
-                group["lr"] = min(max(group["lr"] * factor, LEAST_LR), MOST_LR)
+                if group["lr"]:  # 0 freezes a part
+                    group["lr"] = min(max(group["lr"] * factor, LEAST_LR), MOST_LR)
 
     def get_state(self) -> dict[str, Any]:
         kl_coeff = {module_id: self.kl_coeff.number(module_id) for module_id in self.module}

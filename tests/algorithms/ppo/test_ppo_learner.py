@@ -15,7 +15,9 @@ from algorithms.ops.surrogate import k3_divergence
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec, Rollout
 from rlmodule.data.columns import Batch
+from rlmodule.learning.flat_optimizer import Part
 from rlmodule.learning.reports import Metrics
+from rlmodule.testing.data import differences
 
 ID = "default_policy"
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -308,6 +310,22 @@ def test_an_adapted_learning_rate_stays_in_its_bounds(
     for iteration in range(2):
         learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)
     assert learner.optimizers[ID].param_groups[0]["lr"] == bound
+
+
+class FrozenValues(Recording):
+    def parts_of(self, module_id: str) -> dict[str, Part]:
+        policy = Part(("encoder.actor_encoder", "pi_head"), self.settings.lr, None)
+        return {"policy": policy, "values": Part(("encoder.critic_encoder", "vf_head"), 0.0, None)}
+
+
+def test_an_adapted_learning_rate_leaves_frozen_parts_frozen(make_rollout: MakeRollout) -> None:
+    learner = build(learner_class=FrozenValues, lr=1e-3, num_epochs=1, adaptive_lr_kl=100.0)
+    head = copy.deepcopy(learner.module[ID].vf_head.state_dict())
+    for iteration in range(2):
+        report = learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)[ID]
+    assert report["learning_rate_policy"] == pytest.approx(1.5e-3)
+    assert report["learning_rate_values"] == 0
+    assert differences(head, learner.module[ID].vf_head.state_dict()) == []
 
 
 def test_each_module_has_coefficients_of_its_own(make_rollout: MakeRollout) -> None:
