@@ -73,14 +73,11 @@ class PPOLearner(ActorCriticLearner):
         if self.settings.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(self.module[module_id], batch, fwd_out)
         if self.settings.rnd_coeff:
-            metrics["rnd_loss"] = self._novelty(module_id, batch)
+            module = self.module[module_id]
+            assert isinstance(module, PPOModule)
+            metrics["rnd_loss"] = module.compute_novelty(batch[Columns.NEXT_OBS])
             loss = loss + metrics["rnd_loss"].mean()
         return loss, metrics
-
-    def _novelty(self, module_id: str, batch: Batch) -> Tensor:
-        module = self.module[module_id]
-        assert isinstance(module, PPOModule)
-        return module.compute_novelty(batch[Columns.NEXT_OBS])
 
     def can_stack(self, module_id: str) -> bool:
         # a loss that a subclass changed may depend on more than the rows
@@ -101,15 +98,13 @@ class PPOLearner(ActorCriticLearner):
     def value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
         """Return what :meth:`ActorCriticLearner.value_error` documents, of errors that are clipped if ``vf_clip_param``
         is set."""
-        if self.settings.vf_clip_param is None:
+        clip, delta = self.settings.vf_clip_param, self.settings.vf_huber_delta
+        if clip is None:
             return super().value_error(module, batch, fwd_out)
-        return self._clipped_error(self.settings.vf_clip_param, module, batch, fwd_out)
-
-    def _clipped_error(self, clip: float, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
         assert isinstance(module, ValueFunctionAPI)
         values, scale = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS)), module.value_scale()
         old_values, targets = batch[Columns.VALUES] / scale, batch[Columns.VALUE_TARGETS] / scale
-        error, delta = clipped_value_error(values / scale, old_values, targets, clip), self.settings.vf_huber_delta
+        error = clipped_value_error(values / scale, old_values, targets, clip)
         return error if delta is None else linear_beyond(delta, error)
 
     @staticmethod
