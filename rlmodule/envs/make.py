@@ -148,7 +148,8 @@ def _make(
             config.setdefault("num_envs", num_envs)
         made = source(**config) if isinstance(source, type) else source(config)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise ImportError(f"{where}: expected its packages, got {error}. {install_remedy(error)}") from error
+        got = str(error).rstrip(".")
+        raise ImportError(f"{where}: expected its packages, got {got}. {install_remedy(error)}") from error
     except Exception as error:
         if (
             isinstance(source, str)
@@ -167,6 +168,8 @@ def _make(
     # every env of several agents lists one of these; a PettingZoo wrapper lists only what its class defines
     if not {"possible_agents", "max_num_agents"}.isdisjoint(dir(made)):
         remedy = SEVERAL_AGENTS
+    elif "step_async" in dir(made):  # a vector of Stable-Baselines3
+        remedy = "Return one env: a runner makes num_envs_per_env_runner of them itself."
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")

@@ -200,6 +200,20 @@ def no_env(config: dict[str, Any]) -> None:
     return None
 
 
+class DummyVecEnv:
+    """Has the methods of a vector env of Stable-Baselines3."""
+
+    num_envs = 2
+
+    def step_async(self, actions: Any) -> None: ...
+
+    def step_wait(self) -> Any: ...
+
+
+def an_sb3_vector(config: Any) -> Any:
+    return DummyVecEnv()
+
+
 def an_old_env(config: dict[str, Any]) -> object:
     return object()
 
@@ -238,13 +252,14 @@ def second_without_spaces() -> Callable[..., gym.Env]:
         ("CartPol-v1", {}, 2, "sync", ValueError, ["'CartPol-v1'", "Did you mean 'CartPole-v1'?"]),
         ("CartPole-v77", {}, 2, "sync", ValueError, ["registered id", "CartPole-v1"]),
         ("gymnasium:CartPol-v1", {}, 2, "sync", ValueError, ["Did you mean 'CartPole-v1'?"]),
-        ("no_such_module_at_all:Env-v0", {}, 2, "sync", ImportError, ["no_such_module_at_all", "Install"]),
+        ("no_such_module_at_all:Env-v0", {}, 2, "sync", ImportError, ["no_such_module_at_all", "imported. Install"]),
         ("CartPole-v1", {"num_envs": 4}, 2, "sync", RuntimeError, ["'num_envs'", "env_config"]),
         ("CartPole-v1", {"colour": 4}, 2, "sync", RuntimeError, ["TypeError", "colour", "env_config"]),
         ("RlmoduleSingle-v0", {}, 2, "vector_entry_point", RuntimeError, ["vector entry point"]),
         (Toy(), {}, 2, "sync", RuntimeError, ["factory", "lambda env_config"]),
         (no_env, {}, 2, "sync", TypeError, ["no_env", "got None", "Return the env"]),
         (an_old_env, {}, 2, "sync", TypeError, ["an_old_env", "builtins.object", "shimmy"]),
+        (an_sb3_vector, {}, 2, "sync", TypeError, ["DummyVecEnv", "Return one env", "num_envs_per_env_runner"]),
         (a_broken_env, {}, 2, "sync", RuntimeError, ["a_broken_env", "KeyError: 'map_name'"]),
         (lambda: Toy(), {}, 2, "sync", RuntimeError, ["takes 0 positional arguments", "lambda env_config: MyEnv()"]),
         (Toy, {"colour": 4}, 2, "sync", RuntimeError, ["Toy", "colour", "cls(**env_config)"]),
