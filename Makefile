@@ -9,6 +9,9 @@ SIMULATORS := .simulators
 BATCHED := $(SIMULATORS)/.installed
 # The first release of every minor version that pyproject.toml names.
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
+# Python compiles a module when it is first imported. To compile all of them, most of which nothing imports, takes a
+# third of the time of an installation.
+INSTALL := $(BIN)/python -m pip install --no-compile
 PYTEST := $(BIN)/python -m pytest
 # On two processes, the one that is done first taking over half of what the other has left.
 BOTH := $(PYTEST) -n 2 --dist worksteal
@@ -41,12 +44,12 @@ $(CORE): pyproject.toml constraints.txt
 	@echo "==> $(VENV): $$($(PYTHON) --version) ($(PYTHON)), with the versions in constraints.txt"
 	$(PYTHON) -m venv $(VENV)
 	@echo "==> $(VENV): installing what training needs (1.5 GB with the CPU build of PyTorch, 5.5 GB with the one that pip chooses on Linux)"
-	$(BIN)/python -m pip install -e . -c constraints.txt
+	$(INSTALL) -e . -c constraints.txt
 	@touch $@
 
 $(DEV): $(CORE)
 	@echo "==> $(VENV): adding what the tests, the checks and the docs need (1 GB)"
-	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
+	$(INSTALL) -e '.[dev]' -c constraints.txt
 	@touch $@
 
 $(BATCHED): pyproject.toml constraints.txt

@@ -202,16 +202,18 @@ def read_pong() -> dict[str, Curve]:
     for text in (ROOT / "benchmarks" / "learning.jsonl").read_text(encoding="utf-8").splitlines():
         result = json.loads(text)
         if result["job"]["env_id"] == "ALE/Pong-v5":
-            is_preset = result["job"]["settings"]["model_config"]["conv_filters"] == "nature"
+            settings = result["job"]["settings"]
+            net = "the preset" if settings["model_config"]["conv_filters"] == "nature" else "a smaller net"
+            actions = "" if "env_config" not in settings else ", no sticky actions"
             points = np.array(result["run"]["evaluations"])
-            curves["the preset" if is_preset else "a smaller net"] = points[:, 0], points[:, 1][None]
+            curves[net + actions] = points[:, 0], points[:, 1][None]
     return curves
 
 
 def pong(path: Path) -> None:
     """PPO on Pong, while it trains."""
     axes = canvas(9, 3.0)
-    title = "PPO on Pong, sticky actions: mean return of ten greedy games, one run each"
+    title = "PPO on Pong: mean return of ten greedy games, one run each"
     plot(inset(axes, 0.75, 0.6, 7.85, 2.0), read_pong(), title, (-22, 22), "agent steps")
     save(axes, path)
 
