@@ -258,7 +258,7 @@ _QUICK_PONG = _SMALL_PONG | {
     "env_config": {"repeat_action_probability": 0.0},  # as in PongNoFrameskip-v4
     "minibatch_size": 32,
     "num_epochs": 3,
-    "lr": [[0, 2.5e-4], [500_000, 2.5e-4], [1_000_000, 0.0]],
+    "lr": [[0, 2.5e-4], [1_500_000, 2.5e-4], [2_500_000, 0.0]],
 }
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
@@ -462,19 +462,19 @@ GOALS = {
         part: Goal(
             "PPO",
             PONG,
-            budget,
+            2_500_000,
             15,
             settings,
-            evaluate_every=budget // 10,
+            evaluate_every=every,
             best=False,
             part=part,
             episodes=10,
             most_seeds=1,
         )
-        for part, budget, settings in (
-            ("the preset", 2_500_000, _PONG),
-            ("a smaller net", 2_500_000, _SMALL_PONG),
-            ("no sticky actions, minibatches of 32", 1_000_000, _QUICK_PONG),
+        for part, every, settings in (
+            ("the preset", 250_000, _PONG),
+            ("a smaller net", 250_000, _SMALL_PONG),
+            ("no sticky actions, minibatches of 32", 100_000, _QUICK_PONG),
         )
     },
     "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),
