@@ -267,8 +267,8 @@ class Policy(OnHub):
             )
         begins = [False] * num if starts is None else starts
         # it may have been stored as arrays in the meantime, or moved to another device
-        state = tree.map_structure(lambda x, like: torch.as_tensor(x).to(like), state, self._memory_of_one)
-        return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
+        memory: Any = tree.map_structure(lambda x, like: torch.as_tensor(x).to(like), state, self._memory_of_one)
+        return memory, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
         """Return ``rewards`` as a tensor ``[num]``, or None if the module sees no rewards. If it sees them, raise
