@@ -144,8 +144,8 @@ FAULTS: dict[str, Fault] = {
     "memories cross episodes": Fault(
         "catalog/encoders/memory.py",
         "return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) "
-        "for name, part in state.items()}",
-        "return dict(state)",
+        "for name, part in before.items()}",
+        "return before",
         "an episode begins with the memory of the one before",
         _LEAKS + "invalid_rows_and_unused_bootstraps_change_nothing[SAC-LSTM-million]",
     ),
