@@ -9,8 +9,8 @@ SIMULATORS := .simulators
 BATCHED := $(SIMULATORS)/.installed
 # The first release of every minor version that pyproject.toml names.
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
-# Python compiles a module when it is first imported. To compile all of them, most of which nothing imports, takes a
-# third of the time of an installation.
+# Python compiles a module when it is first imported. To compile all of them, most of which nothing imports, takes most of
+# pip's CPU time.
 INSTALL := $(BIN)/python -m pip install --no-compile
 PYTEST := $(BIN)/python -m pytest
 # On two processes, the one that is done first taking over half of what the other has left.
