@@ -260,16 +260,27 @@ def cases(*scenes: str, episodes: bool | None = None, first: tuple[str, ...] = F
         first: Scenes of the first stage.
     """
     found = []
+    for case in _accepted():
+        if scenes and case.scene not in scenes:
+            continue
+        if episodes is None or case.learns_from_episodes is episodes:
+            is_first = case.scene in first and case.algorithm not in SECOND
+            marks = () if is_first else pytest.mark.end_to_end
+            found.append(pytest.param(case, id=str(case), marks=marks))
+    return found
+
+
+@cache  # each test asks for some of them, and to find out takes a second
+def _accepted() -> list[Case]:
+    """Return all algorithms in all scenes that they have the settings for and do not refuse."""
+    accepted = []
     for algorithm in ALGORITHMS:
         known = settings_of(config_class(algorithm))
         for name, scene in SCENES.items():
-            case = Case(algorithm, name)
-            if not scene.keys() - {"normed"} <= known.keys() or (scenes and name not in scenes):
-                continue
-            if (episodes is None or case.learns_from_episodes is episodes) and not case.is_refused:
-                marks = () if name in first and algorithm not in SECOND else pytest.mark.end_to_end
-                found.append(pytest.param(case, id=str(case), marks=marks))
-    return found
+            has_settings = scene.keys() - {"normed"} <= known.keys()
+            if has_settings and not (case := Case(algorithm, name)).is_refused:
+                accepted.append(case)
+    return accepted
 
 
 _FUSED_ADAM = torch._fused_adam_
