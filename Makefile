@@ -84,7 +84,7 @@ test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped 
 	$(PYTEST) -m faults -n 2 --dist worksteal
 
 test-site: $(DEV) ## the tests of the documentation as a site, which they build
-	$(PYTEST) -m site
+	$(PYTEST) -m site tests/test_docs_site.py
 
 check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, types, tests
 	$(BIN)/ruff format --check .
