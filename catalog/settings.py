@@ -260,7 +260,8 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
         for name in annotated:
             if known[name].metadata or name not in declared:  # a plain new default keeps the declaration
                 declared[name] = known[name]
-            if (make := known[name].default_factory) is not MISSING:
+            # not `is MISSING`: a class that came from another process has a copy of that
+            if callable(make := known[name].default_factory):
                 defaults[name] = make()
         # Resolve only the fields: Python 3.10 does not accept KW_ONLY, another annotation of the class, as a type.
         hints |= get_type_hints(SimpleNamespace(__annotations__=annotated), vars(sys.modules[base.__module__]))

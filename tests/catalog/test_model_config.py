@@ -5,8 +5,11 @@ import dataclasses
 import math
 import pickle
 import re
+import subprocess
+import sys
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -242,3 +245,14 @@ def test_settings_of_ones_own_are_checked_like_the_others() -> None:
         Gated(gate_start="zero_")
     with pytest.raises(ValueError, match="gate_start_kwargs: expected no keywords, since gate_start is None, got"):
         Gated(gate_start_kwargs={"a": 1})
+
+
+def test_settings_of_a_script_are_known_where_they_are_sent() -> None:
+    class Twisted(DefaultModelConfig):
+        __module__ = "__main__"  # so it travels by value
+        twist: float = setting(2.0, "How far to twist.", ge=0)
+
+    read = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
+    sent = cloudpickle.dumps(Twisted(twist=3.0))
+    there = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, timeout=600)
+    assert there.stdout.decode().strip() == repr(Twisted(twist=3.0)), there.stderr
