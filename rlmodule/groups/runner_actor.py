@@ -64,8 +64,8 @@ class RunnerActor:
     Args:
         make: Builds the runner.
         num_envs: Number of envs of each runner.
-        env_spec: Gymnasium's spec of an env that is given by its id, to register the env in this process as well; None
-            for other envs.
+        env_spec: Gymnasium's spec of an env that is given by its id, to register the env in this process as the main
+            process has it; None for other envs.
         counter_prefix: Beginning of the path of the file with the runner's step counter.
         host: Name of the main process's machine. The main process attaches the counter and removes the file. On any
             other machine, the counter has no file.
@@ -84,7 +84,7 @@ class RunnerActor:
         incarnation: int,
     ) -> None:
         if env_spec is not None:
-            gym.registry.setdefault(env_spec.id, env_spec)
+            gym.registry[env_spec.id] = env_spec  # a script may have changed one of Gymnasium's own
         is_here, path = host == socket.gethostname(), f"{counter_prefix}-{index}-{incarnation}"
         self._runner = make(
             first_env_index=index * num_envs,

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,16 @@ def test_what_a_script_registers_is_known_to_runners_too() -> None:
             group_of(env=name, num_env_runners=1)
     finally:
         del gym.registry[name]
+
+
+def test_runners_have_the_env_as_a_script_changed_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make = partial(EnvRunner, GroupSettings(env="CartPole-v1"), run_seed=0)  # type: ignore[arg-type]
+    changed = replace(gym.spec("CartPole-v1"), max_episode_steps=3)
+    monkeypatch.setitem(gym.registry, "CartPole-v1", gym.spec("CartPole-v1"))  # as in a process without the script
+    process = RunnerActor(make, 1, changed, str(tmp_path / "step_counter"), "another", 0, 0)
+    rollout = process.sample(6, True, SPEC)
+    process.stop()
+    assert rollout[Columns.TRUNCATEDS][:, 0].nonzero().flatten().tolist() == [2, 5]
 
 
 def test_an_unknown_id_is_told_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
