@@ -1,14 +1,27 @@
 """RayActor: holds a worker in another process, and answers calls with plain data even if the worker raises."""
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from catalog.actions.converters import action_converter_rules
+from catalog.base import encoder_rules
+from catalog.distributions.base import action_distribution_rules
+from catalog.registry import distributions, models
 from rlmodule.distributed.crash_report import write_crash_report
 from rlmodule.distributed.failures import failure_of
 from rlmodule.distributed.serialization import Packed, pack, unpack
+
+_REGISTRIES = encoder_rules, action_distribution_rules, action_converter_rules, models, distributions
+
+
+def get_registered() -> list[dict[str, Any]]:
+    """Return all rules, models and distributions that are registered in this process, for :meth:`RayActor.make`. A
+    process that does not run the user's script knows only those of this library."""
+    return [vars(registry) for registry in _REGISTRIES]
 
 
 class RayActor:
@@ -20,9 +33,11 @@ class RayActor:
 
     Args:
         name: Name of the worker. Ray prints the name in front of each line that this process prints.
+        path: The folders in which the main process looks for modules. This process also looks there.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, path: Sequence[str]) -> None:
+        sys.path += [folder for folder in path if folder not in sys.path]
         self._name = name
         self._worker: Any = None
         self._num_raised = 0  # calls of this worker that raised
@@ -33,8 +48,8 @@ class RayActor:
         return self._name
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
-        """Build the worker with the packed ``factory``, for ``num_threads`` threads of torch. If an earlier worker of
-        this process raised, stop that worker first."""
+        """Build the worker for ``num_threads`` threads of torch. ``factory`` is a packed tuple: the factory, and what
+        :func:`get_registered` returned. If an earlier worker of this process raised, stop that worker first."""
         torch.set_num_threads(num_threads)
         self._num_raised = 0
         try:
@@ -42,7 +57,10 @@ class RayActor:
                 failed, self._worker = self._worker, None
                 failed.stop()
                 del failed  # free its memory before the next worker needs as much
-            self._worker = unpack(factory)(index, incarnation)
+            build, registered = unpack(factory)
+            for registry, entries in zip(_REGISTRIES, registered, strict=True):
+                vars(registry).update(entries)
+            self._worker = build(index, incarnation)
         except BaseException as error:
             return pack((failure_of(error), False, None))
         return pack((None, False, None))

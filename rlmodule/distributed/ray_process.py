@@ -1,6 +1,7 @@
 """RayProcess: one worker in a process on a Ray cluster, and the calls of it."""
 
 import contextlib
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class RayProcess:
         # None, not "DEFAULT", which would start it outside of the room of a trial
         where = None if self.room is None else PlacementGroupSchedulingStrategy(self.room, 0)
         self.crash_report = CrashReport()
-        self.actor = actor_class.options(scheduling_strategy=where).remote(name)
+        self.actor = actor_class.options(scheduling_strategy=where).remote(name, sys.path)
         self.ask_for_report()
 
     def make(self, factory: Packed, worker: int, num_threads: int) -> None:

@@ -17,7 +17,7 @@ import psutil
 from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
 from rlmodule.distributed.processes import remove_leftovers
-from rlmodule.distributed.ray_actor import RayActor
+from rlmodule.distributed.ray_actor import RayActor, get_registered
 from rlmodule.distributed.ray_cluster import check_resources, free, reserve
 from rlmodule.distributed.ray_process import KILL_TIMEOUT_S, RayProcess
 from rlmodule.distributed.resources import no_room, room_remedy
@@ -112,8 +112,10 @@ class RayWorkers:
         check_resources(f"{size} {name}s", (size, self._resources))
         import ray
 
+        registered = get_registered()
         check_portable(name, factory)
-        self._factory = pack(factory)
+        check_portable(f"{name}, what is registered", registered)
+        self._factory = pack((factory, registered))
         self._num_threads = num_threads or max(1, int(num_cpus))
         self._timeout_s, self._poll_s = timeout_s, min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}

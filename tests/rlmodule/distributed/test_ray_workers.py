@@ -1,6 +1,8 @@
 """Workers in processes of their own: calls, errors as data, deaths, hangs, restarts, room."""
 
+import functools
 import gc
+import importlib
 import os
 import re
 import signal
@@ -14,7 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
+from torch import nn
 
+from catalog import encoder_rules, register_model
+from catalog.registry import models
 from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.ray_cluster import check_resources, start_ray
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
@@ -59,6 +65,9 @@ class Toy:
     def threads(self) -> int:
         return torch.get_num_threads()
 
+    def registered(self) -> tuple[list[str], Any]:
+        return [rule.name for rule in encoder_rules], models.find("net of a script", "custom_model")
+
     def stop(self) -> None:
         self.progress = -1
 
@@ -94,6 +103,12 @@ class DiesWhenMadeAgain(Toy):
         super().__init__(index, incarnation)
         if incarnation > 0:
             os._exit(1)
+
+
+class Doubling(Toy):
+    def __init__(self, double: Any, index: int, incarnation: int) -> None:
+        super().__init__(index, incarnation)
+        self.who = lambda: double(21)
 
 
 class HangsInStop(Toy):
@@ -450,6 +465,40 @@ def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"toy: expected a value that can be sent .* cannot be pickled .*lock"):
         made(lambda index, incarnation: lock)
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What the test registers is forgotten after it."""
+    rules, known = encoder_rules._rules.copy(), models._known.copy()
+    yield
+    encoder_rules._rules[:], models._known = rules, known
+
+
+@pytest.mark.usefixtures("registries")
+def test_workers_know_what_a_script_registers(made: Any) -> None:
+    class Net(nn.Linear):  # travels by value, as a class of a script does
+        pass
+
+    register_model("net of a script")(Net)
+    encoder_rules.register(spaces.Box, name="rule of a script")(lambda space, model_config, node: None)
+    rules, net = call(made(), 0, "registered").value
+    assert rules == [rule.name for rule in encoder_rules]
+    assert rules[0] == "rule of a script"
+    assert net is Net
+    lock = threading.Lock()
+    encoder_rules.register(spaces.Box, name="locked")(lambda space, model_config, node: lock)
+    with pytest.raises(TypeError, match=r"toy, what is registered: .*lock"):
+        made()
+
+
+def test_workers_look_for_modules_where_the_script_does(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_a_script.py").write_text("def double(number):\n    return 2 * number\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    double = importlib.import_module("module_of_a_script").double
+    assert call(made(functools.partial(Doubling, double)), 0, "who").value == 42
 
 
 @pytest.mark.parametrize("name", ["CPU", "GPU"])
