@@ -18,6 +18,7 @@ from rlmodule.collective import Collective, CollectiveError, SingleProcess
 from rlmodule.data.columns import Batch
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
+from rlmodule.learning.target_nets import TargetedLearner
 from rlmodule.modules.apis import ExplorationAPI
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
@@ -293,6 +294,22 @@ def test_batch_norm_and_dropout_leave_the_learners_equal(fleet: Fleet) -> None:
     module = first["state"]["module"][ID]
     assert torch.equal(module["constant"], fresh["constant"])
     assert not torch.equal(module["norm.running_mean"], fresh["norm.running_mean"])
+
+
+class Followed(TargetedLearner, Reinforce):
+    """With a target net that becomes the module after each update."""
+
+    def after_update(self, module_id: str, batch: Batch) -> None:
+        self.targets.update(module_id, env_steps=0, every=0, tau=1.0)
+
+
+def test_target_nets_have_the_batch_norm_of_all_learners(fleet: Fleet) -> None:
+    args = [(Followed, Normed, [rollout_of(seed) for seed in (rank, rank + 2)], {}) for rank in range(2)]
+    first, second = fleet.values(learn, *args)
+    assert differences(first["state"]["target"], second["state"]["target"]) == []
+    assert first["digest"] == second["digest"]
+    means = [first["state"][name][ID]["norm.running_mean"] for name in ("target", "module")]
+    assert torch.equal(*means)
 
 
 class Nobody(Collective):
