@@ -264,7 +264,10 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             if callable(make := known[name].default_factory):
                 defaults[name] = make()
         # Resolve only the fields: Python 3.10 does not accept KW_ONLY, another annotation of the class, as a type.
-        hints |= get_type_hints(SimpleNamespace(__annotations__=annotated), vars(sys.modules[base.__module__]))
+        annotated = get_type_hints(SimpleNamespace(__annotations__=annotated), vars(sys.modules[base.__module__]))
+        for name, hint in annotated.items():
+            base.__annotations__[name] = hint  # another process, to which a script's class is sent, lacks its names
+        hints |= annotated
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
     section_of = {name: section for section, group in sections_of(cls).items() for name in settings_of(group)}
     if section_of and (lost := section_of.keys() ^ declared.keys()):

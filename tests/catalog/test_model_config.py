@@ -9,7 +9,6 @@ import subprocess
 import sys
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -247,12 +246,28 @@ def test_settings_of_ones_own_are_checked_like_the_others() -> None:
         Gated(gate_start_kwargs={"a": 1})
 
 
-def test_settings_of_a_script_are_known_where_they_are_sent() -> None:
-    class Twisted(DefaultModelConfig):
-        __module__ = "__main__"  # so it travels by value
-        twist: float = setting(2.0, "How far to twist.", ge=0)
+SCRIPT = """
+from __future__ import annotations
 
-    read = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
-    sent = cloudpickle.dumps(Twisted(twist=3.0))
-    there = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, timeout=600)
-    assert there.stdout.decode().strip() == repr(Twisted(twist=3.0)), there.stderr
+import subprocess
+import sys
+from typing import Literal
+
+import cloudpickle
+
+from catalog import DefaultModelConfig
+from catalog.settings import setting
+
+
+class Twisted(DefaultModelConfig):
+    way: Literal["left", "right"] = setting("left", "Which way to twist.")
+
+
+read = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
+subprocess.run([sys.executable, "-c", read], input=cloudpickle.dumps(Twisted(way="right")), check=True)
+"""
+
+
+def test_settings_of_a_script_are_known_where_they_are_sent() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600)
+    assert done.stdout.strip() == "Twisted(way='right')", done.stderr
