@@ -198,11 +198,10 @@ class EpisodeLearner(Learner):
                     module_id, of_module = update, prepared[update]
                     self.use_settings_of(module_id)
                     cut = sequence_minibatches if Columns.STATE_IN in of_module.batch else row_minibatches
-                    size, share = of_module.minibatch_size, of_module.share
                     epochs, steps = list[Metrics](), list[Metrics]()
                     for _ in range(of_module.num_epochs):
-                        for minibatch in cut(of_module.batch, size, self.generator, share):
-                            steps.append(self.gradient_step(module_id, minibatch))
+                        for batch in cut(of_module.batch, of_module.minibatch_size, self.generator, of_module.share):
+                            steps.append(self.gradient_step(module_id, batch))
                         if not (steps or epochs):
                             raise no_data("no valid row")
                         # the metrics of all learners take an exchange, which most updates need only once
