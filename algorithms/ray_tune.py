@@ -17,13 +17,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
+
 from algorithms.config import AlgorithmConfig
 from algorithms.loggers.base import flatten
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.tuning.point import applied
 from catalog.checks import Bounds, check_value
 from catalog_rl import closest
+from rlmodule.distributed.ray_actor import get_registered, set_registered
 from rlmodule.distributed.ray_cluster import check_resources
+from rlmodule.envs.make import spec_to_send
 
 if TYPE_CHECKING:
     from ray import tune
@@ -90,8 +94,14 @@ def trainable(
     check_value("num_env_steps", num_env_steps, int, Bounds(ge=1), steps)
     check_value("checkpoint_interval", checkpoint_interval, int | None, Bounds(ge=1), interval)
     config = config.copy()
+    # the process of a trial does not run the script, which may have registered or changed the env and more
+    registered = get_registered()
+    env_spec = None if config.env is None or config.is_multi_agent else spec_to_send(config.env)
 
     def train(point: dict[str, Any]) -> None:
+        set_registered(registered)
+        if env_spec is not None:
+            gym.registry[env_spec.id] = env_spec
         changed, state = applied(config, point), None
         if (saved := tune.get_checkpoint()) is not None:
             with saved.as_directory() as folder:

@@ -19,9 +19,15 @@ _REGISTRIES = encoder_rules, action_distribution_rules, action_converter_rules, 
 
 
 def get_registered() -> list[dict[str, Any]]:
-    """Return all rules, models and distributions that are registered in this process, for :meth:`RayActor.make`. A
-    process that does not run the user's script knows only those of this library."""
+    """Return all rules, models and distributions that are registered in this process, for :func:`set_registered` in
+    another one. A process that does not run the user's script knows only those of this library."""
     return [vars(registry) for registry in _REGISTRIES]
+
+
+def set_registered(registered: Sequence[dict[str, Any]]) -> None:
+    """Register in this process what :func:`get_registered` returned in another one."""
+    for registry, entries in zip(_REGISTRIES, registered, strict=True):
+        vars(registry).update(entries)
 
 
 class RayActor:
@@ -58,8 +64,7 @@ class RayActor:
                 failed.stop()
                 del failed  # free its memory before the next worker needs as much
             build, registered = unpack(factory)
-            for registry, entries in zip(_REGISTRIES, registered, strict=True):
-                vars(registry).update(entries)
+            set_registered(registered)
             self._worker = build(index, incarnation)
         except BaseException as error:
             return pack((failure_of(error), False, None))

@@ -2,9 +2,11 @@
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import ray
@@ -18,7 +20,8 @@ from algorithms.ray_tune import resources, tuner
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.run_folder import flatten
 from algorithms.tuning.point import applied
-from catalog import DefaultModelConfig
+from catalog import Categorical, DefaultModelConfig
+from catalog.registry import distributions
 from rlmodule.agents.cartpoles import CartPoles
 
 
@@ -87,6 +90,25 @@ def test_each_trial_has_as_many_modules_as_agents_and_so_has_its_checkpoint(sear
         assert [*saved["modules"]] == [f"cart_{i}" for i in range(num_agents)]
         with Algorithm.from_checkpoint(result.checkpoint.path, on_train_result=None) as algo:
             assert len(algo.policies) == algo.config.env_config["num_agents"] == num_agents
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("ray_started")
+def test_a_trial_knows_what_a_script_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cold(Categorical):  # travels by value, as a class of a script does
+        pass
+
+    monkeypatch.setitem(distributions._known, "cold", Cold)
+    changed = replace(gym.spec("CartPole-v1"), max_episode_steps=3)
+    monkeypatch.setitem(gym.registry, "CartPole-v1", changed)
+    results = tuner(
+        config(env="CartPole-v1").rl_module(model_config={"custom_action_dist": "cold"}),
+        {"lr": tune.grid_search([1e-3])},
+        num_env_steps=64,
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert not results.errors
+    assert results[0].metrics["env_runners/episode_len_mean"] == 3  # type: ignore[index]
 
 
 @pytest.mark.end_to_end
