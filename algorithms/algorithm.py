@@ -101,19 +101,19 @@ class Algorithm(ABC):
                 self._changes = self._make_changes()
                 self.build_modules_of(runners)
             opened.callback(self._evaluation.stop)
-            self._opened = opened.pop_all()
-        self._policy_stream = torch_stream(self.run_seed, "policy")
-        if self._changes is None:
-            self.policies: Any = {DEFAULT_MODULE_ID: Policy(runners.module, self._policy_stream)}
-        else:
-            from algorithms.run.policies import policies_of  # imports much that only several agents need
+            self._policy_stream = torch_stream(self.run_seed, "policy")
+            if self._changes is None:
+                self.policies: Any = {DEFAULT_MODULE_ID: Policy(runners.module, self._policy_stream)}
+            else:
+                from algorithms.run.policies import policies_of  # imports much that only several agents need
 
-            self.policies = policies_of(self, self._policy_stream)
-            if (league := self._changes.league) is not None:
-                self._callbacks.add(league, "league")
-                league.take_snapshot(self)
-        threads = Threads(config, self.learner_group.module)
-        self._threads = self._opened.enter_context(closing(threads))
+                self.policies = policies_of(self, self._policy_stream)
+                if (league := self._changes.league) is not None:
+                    self._callbacks.add(league, "league")
+                    league.take_snapshot(self)
+            threads = Threads(config, self.learner_group.module)
+            self._threads = opened.enter_context(closing(threads))
+            self._opened = opened.pop_all()
 
     def _make_runners(self) -> EnvRunnerGroup:
         """Create the env runners, whose spaces are those of the nets."""

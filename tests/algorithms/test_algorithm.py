@@ -190,6 +190,16 @@ def test_calls_of_other_libraries_are_told_ours(call: Any, error: type[Exception
         assert algorithm.env_steps == 0
 
 
+def test_a_run_that_cannot_be_built_closes_its_envs(lengths: type[Lengths], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no threads")
+
+    monkeypatch.setattr("algorithms.algorithm.Threads", fail)  # the last part of a run
+    with pytest.raises(RuntimeError, match="no threads"):
+        build(lengths)
+    assert lengths.closed == lengths.made > 0
+
+
 def test_a_property_that_fails_tells_its_own_error() -> None:
     class Broken(PPO):
         @property
