@@ -78,6 +78,7 @@ class Algorithm(ABC):
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.lost_run_dir = ""  # warning before training, for a checkpoint that was in no run folder
+        self.changes_run_dir = False  # to a folder that must hold no run, though this one is not new
         self.is_stopped = False
         self.stopped_by: StoppedBy | None = None
         self.budget: Budget = "num_env_steps"

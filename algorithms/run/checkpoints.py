@@ -198,6 +198,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         with without_initialisers(), modules_up_to(most_weights(weights, num_copies)):
             algorithm = config.build()
             algorithm.lost_run_dir = lost_run_dir
+            algorithm.changes_run_dir = _is_another_folder(objects.get("run_dir"), folder, content["config"])
             algorithm.set_policies(state, list(allow))
         state.setdefault("num_threads", algorithm.num_threads)  # earlier versions did not save it
         check_state(content, algorithm, objects)
@@ -327,6 +328,14 @@ def _config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[Algo
                     "from its folder, or set PYTHONPATH to that."
                 ) from error
     return config_class(content["algorithm"])
+
+
+def _is_another_folder(run_dir: str | None, checkpoint: Path, saved: Mapping[str, Any]) -> bool:
+    """Return whether ``run_dir`` is neither the run folder that holds the checkpoint nor that in the ``saved``
+    settings, from which the checkpoint may have been moved."""
+    if run_dir is None or run_dir == saved.get("run_dir"):
+        return False
+    return not checkpoint.resolve().is_relative_to(Path(run_dir).resolve())
 
 
 def _restrict_run_dir(config: AlgorithmConfig, checkpoint: Path, given: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ class RunFolder:
 
     Args:
         path: The folder; created if it does not exist.
-        clock: The run's clock, see :attr:`algorithms.Algorithm.clock`; 0 for a new run.
+        clock: The run's clock, see :attr:`algorithms.Algorithm.clock`; 0 for a run that is new in this folder.
         run: Algorithm and seed of the run, as in ``PPO with seed 1``.
         begins_again: Whether the same run may begin again in its folder if it ended before its first checkpoint. Then
             run.json is removed, and loggers drop the rows of that run.
@@ -225,7 +225,8 @@ class RunReport:
         with ExitStack() as undone:
             if run.folder is not None:
                 which = f"{self._about['algorithm']} with seed {run.seed}"
-                self.folder = RunFolder(run.folder, clock=run.env_steps, run=which)
+                clock = 0 if algorithm.changes_run_dir else run.env_steps
+                self.folder = RunFolder(run.folder, clock=clock, run=which)
                 undone.callback(self.folder.undo)
                 self._best = best_return_in(self.folder.best_checkpoint)
             self._loggers = LoggerGroup(config.loggers, run)

@@ -291,6 +291,18 @@ def test_a_run_that_goes_on_elsewhere_leaves_its_folder_alone(run: Path, monkeyp
     assert steps_logged("moved") == [64, 128, 192]
 
 
+def test_a_run_does_not_go_on_in_the_folder_of_another_with_its_seed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, "other")
+    assert main(["train", "--load", "run", "--run-dir", "other", "--num-env-steps", "64"]) == 1
+    error = "error: run_dir 'other': expected a folder without another run, got PPO with seed 1. Choose another; "
+    assert capsys.readouterr().err.startswith(error)
+    assert steps_logged("other") == [64, 128]
+    assert main(["train", "--load", "run", "--run-dir", "../" + run.parent.name + "/run", "--num-env-steps", "64"]) == 0
+    assert steps_logged("run") == [64, 128, 192]
+
+
 def test_one_command_begins_a_run_and_resumes_it_until_all_steps_are_sampled(
     here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -280,12 +280,12 @@ def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
     assert (tmp_path / "progress.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize("other", ["seed", "algorithm"])
+@pytest.mark.parametrize("other", ["seed", "algorithm", "settings"])
 def test_a_run_does_not_go_on_in_the_folder_of_another(other: str, tmp_path: Path) -> None:
     with build(tmp_path / "one", []) as algorithm:
         algorithm.learn(num_env_steps=8)
-    if other == "seed":
-        with build(tmp_path / "two", [], seed=4) as algorithm:
+    if other != "algorithm":
+        with build(tmp_path / "two", [], **({"seed": 4} if other == "seed" else {"lr": 0.1})) as algorithm:
             algorithm.train()
     else:
         config = DQNConfig(env=Scripted, seed=3, run_dir=str(tmp_path / "two"), replay_capacity=500)
@@ -299,6 +299,17 @@ def test_a_run_does_not_go_on_in_the_folder_of_another(other: str, tmp_path: Pat
     ):
         resumed.train()
     assert (tmp_path / "two" / "progress.jsonl").read_text() == before
+
+
+def test_a_run_goes_on_in_its_folder_from_a_checkpoint_that_is_kept_outside(tmp_path: Path) -> None:
+    with build(tmp_path / "run", []) as algorithm:
+        algorithm.learn(num_env_steps=8)
+        algorithm.save(tmp_path / "kept")
+        algorithm.learn(num_env_steps=8)
+    loaded = Algorithm.from_checkpoint(tmp_path / "kept", allow=[__name__], run_dir=str(tmp_path / "run"))
+    with loaded as resumed:
+        resumed.train()
+    assert [row["training_iteration"] for row in read_rows(tmp_path / "run" / "progress.jsonl")] == [1, 2]
 
 
 def test_a_folder_is_as_it_was_if_its_run_could_not_begin(tmp_path: Path) -> None:
