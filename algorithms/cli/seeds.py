@@ -83,7 +83,8 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
         plot_runs([folder], folder / "learning_curve.png")
         runs = path_text(folder)
         plan.say(f"\nWrote\n  {runs}\n  {path_text(folder / 'learning_curve.png')}")
-        plan.say(f"\nNext:\n\n{commands(['plot', runs], ['evaluate', runs, *allow_flag(plan.config)])}")
+        if plan.flags.hints:
+            plan.say(f"\nNext:\n\n{commands(['plot', runs], ['evaluate', runs, *allow_flag(plan.config)])}")
     except (ValueError, OSError) as error:  # such as runs in which no episode has ended
         print(f"No learning curve: {error}", file=sys.stderr)
 
@@ -139,7 +140,10 @@ def _of_a_seed(args: Sequence[str], flags: Sequence[str]) -> list[str]:
     words = iter(args)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name.replace("_", "-") not in _OF_ALL_RUNS:
+        flag = name.replace("_", "-")
+        if flag in ("--hints", "--no-hints"):
+            continue
+        if flag not in _OF_ALL_RUNS:
             kept.append(word)
         elif not equals:
             next(words)

@@ -46,6 +46,11 @@ def _check_run_folders(plan: TrainPlan) -> None:
     run_dir = plan.config.run_dir
     if plan.checkpoint is not None or run_dir is None or run_dir == NEW_RUN_DIR:
         return
+    if plan.seeds and (about := read_about(Path(run_dir))):
+        raise FileExistsError(
+            f"run_dir {run_dir!r}: expected a folder for the runs of several seeds, got {about['algorithm']} with seed "
+            f"{about['seed']}. Choose another."
+        )
     folders = {Path(run_dir, f"seed-{seed}"): seed for seed in plan.seeds} or {Path(run_dir): plan.config.seed}
     for path, seed in folders.items():
         if plan.flags.resume is not None and checkpoint_in(path) != path:  # the run goes on
@@ -102,7 +107,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     else:
         config = algo(**preset.settings).update(env)
 
-    folder = _folder_of_run(flags, checkpoint)
+    folder = _folder_of_run(flags, checkpoint, seeds)
     run_dir = flags.run_dir if folder is None or flags.run_dir != NEW_RUN_DIR else str(folder)
     # Typed flags are applied last: they override the preset and the checkpoint.
     overrides = env | changed_settings(typed, config) | {"run_dir": run_dir}
@@ -209,12 +214,15 @@ def _saved_config(
         return algo.from_dict(content["config"], allow=allow, **replaced)
 
 
-def _folder_of_run(flags: TrainFlags, checkpoint: Path | None) -> Path | None:
-    """Return the folder of the run that resumes or begins again. Return None for a new run, or a checkpoint that is in
-    no run folder."""
+def _folder_of_run(flags: TrainFlags, checkpoint: Path | None, seeds: Sequence[int]) -> Path | None:
+    """Return the folder of the run that resumes or begins again; of several seeds, which share a goal, that of the
+    first. Return None for a new run, or a checkpoint that is in no run folder."""
     if checkpoint is not None:
         return run_folder_of(checkpoint)
-    return None if flags.resume is None else Path(str(flags.run_dir))
+    if flags.resume is None:
+        return None
+    folder = Path(str(flags.run_dir))
+    return folder / f"seed-{seeds[0]}" if len(seeds) > 1 else folder
 
 
 def _kept_goal(flags: TrainFlags, folder: Path) -> Goal | None:

@@ -151,6 +151,20 @@ def test_a_folder_with_a_run_is_told_before_anything_else(
     assert printed.err.endswith(f"continue it with rlmodule train --load {run.relative_to(here)}/checkpoint.\n")
 
 
+def test_several_seeds_do_not_begin_in_the_folder_of_a_run(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("algorithms.cli.train.train_seeds", lambda plan, args: 0)
+    (here / "mine").mkdir()
+    (here / "mine/run.json").write_text('{"algorithm": "PPO", "name": "PPO on CartPole-v1", "seed": 7, "config": {}}')
+    assert main([*PPO, "--seed", "1,2", "--run-dir", "mine"]) == 1
+    assert capsys.readouterr().err == (
+        "error: run_dir 'mine': expected a folder for the runs of several seeds, got PPO with seed 7. Choose another.\n"
+    )
+    assert [path.name for path in (here / "mine").iterdir()] == ["run.json"]
+    assert main([*PPO, "--seed", "1,2", "--run-dir", "new"]) == 0
+
+
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
-from algorithms.cli.seeds import _of_a_seed, seeds_of, table
+from algorithms.cli.seeds import _draw, _of_a_seed, seeds_of, table
 from algorithms.cli.train import train_plan
 from algorithms.run.jobs import Job
 from algorithms.run.results import RunResult
@@ -62,6 +62,7 @@ def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -
     [
         ["ppo", "CartPole-v1", "--seed", "1..2", "--loggers", "csv"],
         ["ppo", "--run_dir=all", "--loggers", "csv", "--", "CartPole-v1"],
+        ["ppo", "CartPole-v1", "--seed=1..2", "--no_hints", "--loggers", "csv"],
         ["--config", "mine.json", "--jobs", "2", "--loggers", "csv", "--"],
     ],
 )
@@ -189,15 +190,32 @@ def test_the_table_of_runs_worked_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_a_repeated_run_may_miss_the_target_of_its_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [(".", ["--config", "run.json"]), ("runs/seed-1", [*PPO[1:3], "--run-dir", "runs", "--resume", "auto"])],
+)
+def test_runs_that_are_repeated_or_resume_may_miss_the_target_of_their_file(
+    folder: str, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     about = {"algorithm": "PPO", "name": "PPO on CartPole-v1", "seed": 7, "config": {"env": "CartPole-v1"}}
     goal = {"num_env_steps": 100, "target_return": 485.0}
-    (here / "run.json").write_text(json.dumps(about | {"goal": goal}))
+    (here / folder).mkdir(parents=True, exist_ok=True)
+    (here / folder / "run.json").write_text(json.dumps(about | {"goal": goal}))
     monkeypatch.setattr("algorithms.cli.seeds.read_result", lambda run: RunResult(480.0, 128, 0, ""))
-    plan = train_plan(["--config", "run.json", "--seed", "1,2"])
+    plan = train_plan([*words, "--seed", "1,2"])
+    assert plan.amount == 100
     process: Any = SimpleNamespace(returncode=1)
     _, line, _ = table(plan, Path(), {1: Job("", process)})
     assert line == "     1         480           128      0:00  target missed"
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_what_to_do_next_is_printed_unless_it_is_not_wanted(
+    hints: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("algorithms.cli.seeds.plot_runs", lambda runs, out: [])
+    _draw(here, train_plan([*PPO[1:], "--seed", "1,2", "--hints" if hints else "--no-hints"]))
+    assert ("rlmodule plot" in capsys.readouterr().out) == hints
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
