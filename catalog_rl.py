@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -28,7 +29,8 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         of_package = logging.getLogger(record.name.partition(".")[0])
         if [*logging.getLogger().handlers, *of_package.handlers] == [self]:
-            print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr)
+            with suppress(OSError):  # as of a full disk
+                print(f"Warning, the program goes on: {self.format(record)}", file=sys.stderr)
 
 
 _warnings = _Warnings(logging.WARNING)

@@ -1,5 +1,6 @@
 """Warnings of the packages say that they are no errors."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +29,20 @@ logger.warning("env %d: was closed", 5)
     first, of_package, of_all = done.stderr.splitlines()
     assert first == "Warning, the program goes on: env 3: was closed"
     assert (of_package, of_all) == ("env 4: was closed", "mine: env 5: was closed")
+
+
+def test_nobody_has_to_read_a_warning() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = "import logging, catalog_rl; logging.getLogger('rlmodule').warning('slow'); print('goes on')"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    os.close(writer)
+    assert done.stdout == "goes on\n"

@@ -6,6 +6,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
@@ -131,7 +132,8 @@ def _result(plan: TrainPlan, run: Path, job: Job) -> RunResult | None:
 
 
 def _print_line(name: str, line: str) -> None:
-    print(f"[{name}] {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a run goes on if nobody reads what it prints
+        print(f"[{name}] {line}", file=sys.stderr, flush=True)
 
 
 def _of_a_seed(args: Sequence[str], flags: Sequence[str]) -> list[str]:

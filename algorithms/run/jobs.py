@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Self
 
-from algorithms.run.session import stop_requests
+from algorithms.run.session import stop_requests, write_in_handler
 from catalog_rl import PACKAGES
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ class Jobs:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self.stopped_by is not None
         self.stopped_by = self.stopped_by or signal.Signals(number)
-        if number == signal.SIGINT and not again:  # not print(), which is not reentrant
-            os.write(2, _STOPPED.encode())
+        if number == signal.SIGINT and not again:
+            write_in_handler(_STOPPED)
         for job in [*self.running]:
             if again and number == signal.SIGINT:
                 job.process.kill()

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from threading import Event, Thread
 from time import perf_counter
@@ -65,7 +65,8 @@ def _written(write: Callable[[str], None], waiting: str, first: float, then: flo
     began, line, ended = perf_counter(), waiting, Event()
 
     def write_line() -> None:
-        write(f"{duration_text(perf_counter() - began)}  {line}")
+        with suppress(OSError):  # nobody reads it, or the disk is full: the action is worth more than its progress
+            write(f"{duration_text(perf_counter() - began)}  {line}")
 
     def write_in_time() -> None:
         due = first

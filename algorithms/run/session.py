@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -230,8 +230,15 @@ class TrainingSession:
         if self.signal is None:
             self.signal = signal.Signals(number)
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
-            # not print(), which is not reentrant: the handler may interrupt one
-            os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
+            write_in_handler(f"\nFinishing this iteration, then saving.{again}\n")
+
+
+def write_in_handler(text: str) -> None:
+    """Write ``text`` to stderr in the handler of a signal, not by print(), which is not reentrant: the handler may
+    interrupt one. Do nothing if stderr cannot be written to, as when Ctrl-C has ended the ``tee`` that it is piped to.
+    """
+    with suppress(OSError):
+        os.write(2, text.encode())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -23,7 +24,7 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
-from algorithms.cli.seeds import _draw, _of_a_seed, seeds_of, table
+from algorithms.cli.seeds import _draw, _of_a_seed, _print_line, seeds_of, table
 from algorithms.cli.train import train_plan
 from algorithms.run.jobs import Job
 from algorithms.run.results import RunResult
@@ -216,6 +217,18 @@ def test_what_to_do_next_is_printed_unless_it_is_not_wanted(
     monkeypatch.setattr("algorithms.cli.seeds.plot_runs", lambda runs, out: [])
     _draw(here, train_plan([*PPO[1:], "--seed", "1,2", "--hints" if hints else "--no-hints"]))
     assert ("rlmodule plot" in capsys.readouterr().out) == hints
+
+
+class Unread(io.StringIO):
+    """A pipe whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_nobody_has_to_read_what_a_run_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Unread())
+    _print_line("seed 1", "half done")  # an error would end the thread that reports the end of the run
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

@@ -137,6 +137,20 @@ def test_the_last_line_comes_even_after_an_error(
     assert capfd.readouterr().err.endswith("0:00  one\n")
 
 
+class Unread(io.StringIO):
+    """A pipe whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_nobody_has_to_read_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Unread())
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_LINE", 0.0)
+    with display(2, enabled=True, waiting="soon") as show:
+        show(1, "one")
+
+
 def test_a_terminal_shows_nothing_that_is_not_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = make_terminal(monkeypatch)
     with display(2, enabled=False, waiting="soon") as show:

@@ -447,6 +447,21 @@ def test_ctrl_c_finishes_the_iteration_and_saves(
     assert f"Stopped by Ctrl-C after 128 env steps; saved {Path('run/checkpoint').absolute()}\n" in printed
 
 
+def test_ctrl_c_saves_also_if_it_ended_the_reader_of_stderr(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(file: int, data: bytes) -> int:
+        if file == 2:
+            raise BrokenPipeError  # as after `2>&1 | tee`, which Ctrl-C ends, too
+        return write(file, data)
+
+    write = os.write
+    monkeypatch.setattr(os, "write", unread)
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=r"^saved "):
+        algorithm.learn(num_env_steps=10_000)
+    assert Path("run/checkpoint").exists()
+
+
 def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, signal.SIGINT, signal.SIGINT)
