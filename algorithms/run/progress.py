@@ -97,8 +97,14 @@ def _live(total: int, waiting: str) -> Iterator[Show]:
 
     columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
     drawn_at = 0.0
-    # without auto_refresh, whose thread would take time from training
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, expand=True) as bar:
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        auto_refresh=False,  # its thread would take time from training
+        redirect_stdout=sys.stdout.isatty(),  # what a script prints into a file or a pipe stays there
+        expand=True,
+    )
+    with bar:
         task = bar.add_task("", total=total, facts=waiting)
         bar.refresh()
 

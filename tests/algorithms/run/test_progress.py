@@ -151,6 +151,15 @@ def test_nobody_has_to_read_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         show(1, "one")
 
 
+def test_what_is_printed_into_a_file_is_not_shown_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, file = make_terminal(monkeypatch), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    with display(2, enabled=True, waiting="soon"):
+        print("a line of the script")
+    assert file.getvalue() == "a line of the script\n"
+    assert "script" not in terminal.shown()
+
+
 def test_a_terminal_shows_nothing_that_is_not_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = make_terminal(monkeypatch)
     with display(2, enabled=False, waiting="soon") as show:
