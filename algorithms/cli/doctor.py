@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -53,11 +54,16 @@ def _examined(env: str, config: AlgorithmConfig, examination: Examination) -> Ex
     spawn = get_context("spawn")
     here, there = spawn.Pipe(False)  # from the other process to this one
     process = spawn.Process(target=_examine, args=(there, env, config, examination))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process inherits, until it has imported all
     process.start()
+    signal.signal(signal.SIGINT, before)
     there.close()
     began = perf_counter()
     try:
         return here.recv()
+    except KeyboardInterrupt:
+        process.kill()
+        raise
     except EOFError:
         process.join()
     found = "crash", f"the process ended with code {process.exitcode}; stderr shows in which step"
@@ -70,6 +76,7 @@ def _examined(env: str, config: AlgorithmConfig, examination: Examination) -> Ex
 
 def _examine(out: Connection, env: str, config: AlgorithmConfig, examination: Examination) -> None:
     """Run ``examination``, and send it to ``out``."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback
     os.dup2(2, 1)  # what the env prints, also from compiled code, must not get into the report
     examination.run(lambda: config.update({"env": environment(env)}))
     out.send(examination)

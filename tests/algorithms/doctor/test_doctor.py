@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -216,6 +217,28 @@ def test_a_wrong_command_line_is_no_fault_of_the_env(capsys: pytest.CaptureFixtu
     assert main(["doctor"]) == 2
     assert main(["doctor", "CartPole-v1", "--second", "5"]) == 2
     assert "--seconds" in capsys.readouterr().err
+
+
+@pytest.mark.faults
+def test_ctrl_c_is_one_line() -> None:
+    script = """
+import signal, sys
+from algorithms.cli.main import main
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main(["doctor", "tests.algorithms.doctor.faulty_envs:HangsInReset"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, stderr=pipe, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "making the env and the nets ...\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, printed = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (130, "Interrupted.\n")
 
 
 @pytest.mark.matrix
