@@ -82,8 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; see :mod:`algorithms.cli.exits`.
     """
     args = [_with_home(word) for word in (sys.argv[1:] if argv is None else argv)]
-    if os.getcwd() not in sys.path:  # an installed script has only its own folder there; last, to hide no package
-        sys.path.append(os.getcwd())  # for user modules, as in my_envs:MyEnv-v0
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the locale lacks is printed as a question mark
@@ -96,7 +94,20 @@ def _with_home(word: str) -> str:
     return flag + equals + os.path.expanduser(value) if flag.startswith("--") else word
 
 
+def _find_modules_here() -> None:
+    """Let commands import user modules in the working directory, as in ``my_envs:MyEnv-v0``."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            "working directory: expected a folder, got one that was deleted. Change to a folder that exists."
+        ) from error
+    if here not in sys.path:  # an installed script has only its own folder there; last, to hide no package
+        sys.path.append(here)
+
+
 def _run(args: Sequence[str]) -> int:
+    _find_modules_here()
     if not args or args[0] in ("-h", "--help"):
         print(_overview())
         return OK if args else USAGE

@@ -165,6 +165,17 @@ def test_several_seeds_do_not_begin_in_the_folder_of_a_run(
     assert main([*PPO, "--seed", "1,2", "--run-dir", "new"]) == 0
 
 
+def test_a_working_directory_that_was_deleted(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (here / "gone").rmdir()
+    assert main(["--version"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: working directory: expected a folder, got one that was deleted.")
+
+
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
