@@ -99,7 +99,8 @@ class TrainingSession:
                 name = "Ctrl-C" if self.signal is signal.SIGINT else self.signal.name
                 algorithm.stopped_by = "signal"  # also if it came after the last iteration
                 stopped = f"Stopped by {name} after {algorithm.metrics.clock_text}"
-                print(f"{stopped}; saved {self.checkpoint}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # nobody reads it
+                    print(f"{stopped}; saved {self.checkpoint}", file=sys.stderr, flush=True)
         return result
 
     def raise_signal(self) -> None:

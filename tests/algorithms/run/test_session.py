@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -455,6 +456,7 @@ def test_ctrl_c_saves_also_if_it_ended_the_reader_of_stderr(make: Make, monkeypa
 
     write = os.write
     monkeypatch.setattr(os, "write", unread)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=lambda text: unread(2, b""), flush=lambda: None))
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=r"^saved "):
