@@ -75,11 +75,12 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     allow = modules_in(early.allow)
     checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint, replay=False)
+    prog = "rlmodule train"
     if early.load is not None:
-        algo, prog, arguments, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
+        algo, arguments, count = saved_config_class(content, allow), "--load CKPT (no ALGO, no ENV)", range(1)
     elif early.config is not None:
         file = _read_config(early.config)
-        algo, prog, arguments, count = saved_config_class(file, allow), "rlmodule train", "--config FILE", range(1)
+        algo, arguments, count = saved_config_class(file, allow), "--config FILE (no ALGO, no ENV)", range(1)
         content = content or file  # a resumed run has the settings of its checkpoint
     elif args and not args[0].startswith("-"):
         algo, prog, arguments, count = algorithm_config(args[0]), f"rlmodule train {args[0]}", "ENV", range(1, 2)

@@ -509,8 +509,11 @@ def test_a_goal_in_a_folder_is_checked(goal: str, here: Path) -> None:
         (["ppo", "CartPole-v1", "--resume", "auto"], "--resume: expected one run in a folder, got no --run-dir"),
         (["ppo", "CartPole-v1", "--run-dir", "None", "--seed", "1,2"], "--run-dir: expected a folder for the runs of"),
         (["dqn", "CartPole-v1", "--resume", "auto", "--run-dir", "run"], "expected a run of DQN, got PPO in run/ch"),
-        (["ppo", "--load", "run"], "rlmodule train: expected --load CKPT, got ppo"),
-        (["ppo", "CartPole-v1", "--load", "run"], "rlmodule train: expected --load CKPT, got ppo CartPole-v1"),
+        (["ppo", "--load", "run"], "rlmodule train: expected --load CKPT (no ALGO, no ENV), got ppo"),
+        (
+            ["ppo", "CartPole-v1", "--load", "run"],
+            "rlmodule train: expected --load CKPT (no ALGO, no ENV), got ppo CartPole-v1",
+        ),
         (["--load", "run", "--preset", "CartPole-v1"], "--load: expected neither --preset nor several seeds"),
         (["--load", "run", "--seed", "1..3"], "--load: expected neither --preset nor several seeds"),
     ],
