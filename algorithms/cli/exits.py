@@ -51,7 +51,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
             if isinstance(end.code, str):  # raised by the user's module
                 raise
             code = end.code or OK
-        sys.stdout.flush()
+        print(end="", flush=True)  # not sys.stdout.flush(): that is None if stdout was closed
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

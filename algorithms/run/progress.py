@@ -32,7 +32,7 @@ def display(total: int, *, enabled: bool, waiting: str) -> AbstractContextManage
         enabled: Whether to show anything.
         waiting: Text before the first call.
     """
-    if not enabled:
+    if not (enabled and sys.stderr):  # None if stderr was closed
         return nullcontext(lambda done, facts: None)
     if _is_notebook():
         return _written(_cell(waiting), waiting, 0.0, SECONDS_BETWEEN_UPDATES)
@@ -101,7 +101,9 @@ def _live(total: int, waiting: str) -> Iterator[Show]:
         *columns,
         console=Console(stderr=True),
         auto_refresh=False,  # its thread would take time from training
-        redirect_stdout=sys.stdout.isatty(),  # what a script prints into a file or a pipe stays there
+        redirect_stdout=bool(
+            sys.stdout and sys.stdout.isatty()
+        ),  # what a script prints into a file or a pipe stays there
         expand=True,
     )
     with bar:

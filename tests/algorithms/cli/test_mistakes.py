@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -248,6 +249,12 @@ def test_a_pipe_between_processes_that_breaks_is_an_error(
     monkeypatch.setattr(PPOConfig, "build", broken)
     assert main(PPO) == 1
     assert "a worker is gone" in capfd.readouterr().err
+
+
+def test_stdout_may_be_closed() -> None:
+    command = f"{shlex.quote(sys.executable)} -m algorithms.cli --version >&-"
+    done = subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.end_to_end)])

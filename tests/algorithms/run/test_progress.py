@@ -151,6 +151,17 @@ def test_nobody_has_to_read_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         show(1, "one")
 
 
+def test_streams_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = make_terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", None)
+    with display(2, enabled=True, waiting="soon") as show:
+        show(1, "one")
+    assert "one" in terminal.shown()
+    monkeypatch.setattr(sys, "stderr", None)
+    with display(2, enabled=True, waiting="soon") as show:
+        show(1, "one")
+
+
 def test_what_is_printed_into_a_file_is_not_shown_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, file = make_terminal(monkeypatch), io.StringIO()
     monkeypatch.setattr(sys, "stdout", file)
