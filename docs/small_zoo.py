@@ -50,7 +50,7 @@ rlmodule train --load zoo/ppo-halfcheetah --num-env-steps 500_000 --run-dir runs
 ```python
 from algorithms import Algorithm
 
-with Algorithm.from_checkpoint("zoo/ppo-halfcheetah/checkpoint", run_dir="runs/cheetah", lr=1e-4) as algo:
+with Algorithm.from_checkpoint("zoo/ppo-halfcheetah/checkpoint", run_dir="runs/cheetah-slow", lr=1e-4) as algo:
     algo.learn(num_env_steps=500_000)
 ```
 
