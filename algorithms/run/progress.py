@@ -97,16 +97,11 @@ def _live(total: int, waiting: str) -> Iterator[Show]:
 
     columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
     drawn_at = 0.0
-    bar = Progress(
-        *columns,
-        console=Console(stderr=True),
-        auto_refresh=False,  # its thread would take time from training
-        redirect_stdout=bool(
-            sys.stdout and sys.stdout.isatty()
-        ),  # what a script prints into a file or a pipe stays there
-        expand=True,
-    )
-    with bar:
+    # what a script prints into a file or a pipe stays there
+    moves_prints = bool(sys.stdout and sys.stdout.isatty())
+    # without auto_refresh, whose thread would take time from training
+    drawn = {"console": Console(stderr=True), "auto_refresh": False, "redirect_stdout": moves_prints}
+    with Progress(*columns, **drawn, expand=True) as bar:
         task = bar.add_task("", total=total, facts=waiting)
         bar.refresh()
 
