@@ -116,20 +116,26 @@ class FlatParameters:
         # two more numbers, so that one all-reduce takes the rows and the loss along with the gradient
         self._pooled = self.tensor.new_zeros(self.tensor.numel() + 2)
         self.grad = self._pooled[:-2]
+        self._grads: list[tuple[nn.Parameter, Tensor]] = []
         sizes = [p.numel() for p in self.views]
         for p, data, grad in zip(self.views, self.tensor.split(sizes), self.grad.split(sizes), strict=True):
             p.data = data.view_as(p)
             p.grad = grad.view_as(p)
+            self._grads.append((p, p.grad))
         self.parts: dict[str, FlatPart] = {}
         start = 0
         for name, of_part in views.items():
             stop = start + sum(p.numel() for p in of_part)
-            self.parts[name] = FlatPart(of_part, self.tensor[start:stop], self.grad[start:stop])
+            self.parts[name] = part = FlatPart(of_part, self.tensor[start:stop], self.grad[start:stop])
+            self._grads.append((part.tensor, part.grad))
             start = stop
 
     def zero_grad(self) -> None:
         """Set all gradients to zero in place, so that the backward pass adds to the flat gradient."""
         self.grad.zero_()
+        for p, grad in self._grads:
+            if p.grad is not grad:  # zero_grad() of a module or an optimizer has removed it
+                p.grad = grad
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
         """Replace ``grad``, the gradient of the mean loss over this learner's rows, with the gradient of the mean loss
@@ -184,12 +190,12 @@ class FlatAdam(torch.optim.Adam):
         state["step"].add_(1.0).sub_(skip)
         weights, grad = parameters.detach(), parameters.grad  # detach() takes less time than no_grad()
         tensors = [weights], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
-        rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
+        rates = {name: group[name] for name in ("lr", "eps", "weight_decay", "maximize")}
         flushes = _DENORMAL * 2.0 == 0.0
         torch.set_flush_denormal(True)
         try:
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-                *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
+                *tensors, **rates, beta1=beta1, beta2=beta2, amsgrad=False, found_inf=skip
             )
         finally:
             torch.set_flush_denormal(flushes)

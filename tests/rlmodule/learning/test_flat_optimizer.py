@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -165,14 +166,15 @@ def test_what_cannot_be_flat() -> None:
         FlatParameters({n: [nn.Parameter(torch.zeros(2, dtype=getattr(torch, n)))] for n in ("float32", "float64")})
 
 
-def test_the_flat_adam_is_torchs_adam() -> None:
+@pytest.mark.parametrize("changed", [{}, {"weight_decay": 0.1}, {"maximize": True}, {"betas": (0.5, 0.9)}])
+def test_the_flat_adam_is_torchs_adam(changed: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(0)
     mine, theirs = (nn.Parameter(torch.ones(50)) for _ in range(2))
     ours, reference = FlatAdam(mine, lr=0.1, eps=1e-5), torch.optim.Adam([theirs], lr=0.1, eps=1e-5, fused=True)
     for lr in (0.1, 0.1, 0.01, 0.3):
         gradient = torch.randn(50, generator=generator)
         for parameters, optimizer in ((mine, ours), (theirs, reference)):
-            optimizer.param_groups[0]["lr"] = lr
+            optimizer.param_groups[0].update(changed, lr=lr)
             parameters.grad = gradient.clone()
         ours.step_unless(torch.zeros(()))
         reference.step()
