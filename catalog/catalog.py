@@ -281,8 +281,8 @@ class Catalog(DecisionTree):
         if self.model_config.vf_share_layers:
             return ActorCriticEncoder(actor, None)
         critic = self._build_critic_trunk()
-        theirs = {id(p) for p in critic.parameters()}
-        if theirs and theirs == {id(p) for p in actor.parameters()}:
+        theirs = {id(p) for p in critic.parameters() if p.requires_grad}
+        if theirs and theirs == {id(p) for p in actor.parameters() if p.requires_grad}:
             raise ValueError(
                 f"{type(self).__name__}.build_encoder(): expected a new encoder at each call, "
                 "since vf_share_layers=False, got the same one twice. Make the net within the "

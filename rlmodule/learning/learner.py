@@ -49,7 +49,7 @@ from rlmodule.learning.reports import (
     wrong_loss,
 )
 from rlmodule.learning.schedules import value_at
-from rlmodule.learning.trained_module import TrainedModule, check_not_trained_yet, check_parts_to_step
+from rlmodule.learning.trained_module import TrainedModule, check_nets_apart, check_parts_to_step
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
@@ -131,8 +131,11 @@ class Learner(Hooks, ABC):
         """Check the module ``module_id``, which was built from ``spec``, and create its optimizers and the other state
         kept for it. Unless ``train``, only freeze its parameters. :attr:`settings` are those of the module."""
         module, name_of_class = self.module[module_id], type(self).__name__
+        where = f"module {module_id!r} of {name_of_class}"
+        others = [(f"module {other!r}", of_other) for other, of_other in self.module.items() if other != module_id]
         if not train:
             check_nothing_shared(module_id, self.module)
+            check_nets_apart(where, module, others)
             module.requires_grad_(False)
             return
         check_apis(module, self.required_apis, name_of_class, module_id)
@@ -141,14 +144,15 @@ class Learner(Hooks, ABC):
         shared = self._register_shared_parts(module_id) if self.module.shared_parts else []
         # shared parameters have their own optimizers, so the module's parts are left without them
         trained_elsewhere = {id(p) for name in shared for p in self.shared_parts[name].flat.views}
-        check_not_trained_yet(module_id, module, trained_elsewhere, self.trained, name_of_class)
+        check_nets_apart(where, module, others, but=trained_elsewhere)
         parts = self.parts_of(module_id)
         by_part = parameters_by_part(module, parts, f"{name_of_class}.parts_of({module_id!r})")
         own = {name: [p for p in views if id(p) not in trained_elsewhere] for name, views in by_part.items()}
         parameters, trained_parts = FlatParameters(own), dict[str, TrainedPart]()
         for name, part in parts.items():
             trained_parts[name] = self._trained_part(module_id, part, parameters.parts[name], self.settings)
-        trained = TrainedModule(self.settings, parameters, trained_parts, shared, module.is_stateful())
+        tensors = {name: (x, x.requires_grad) for name, x in module.state_dict(keep_vars=True).items()}
+        trained = TrainedModule(self.settings, parameters, trained_parts, shared, module.is_stateful(), tensors)
         self.trained[module_id] = trained
         trained.gradient_pass = gradient_pass(self, module_id)
         if self.data_parallel is not None:
@@ -426,8 +430,10 @@ class Learner(Hooks, ABC):
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return numbers to report: ``more``, :meth:`summarize` results, learning rates, skipped updates, extra losses.
-        Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite."""
+        Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite, and the error
+        of :meth:`TrainedModule.check_tensors`."""
         trained = self.trained[module_id]
+        trained.check_tensors(module_id, self.module[module_id])
         skipped = metrics.pop(SKIPPED).tolist()
         limit = trained.settings.max_nonfinite_updates_in_a_row
         for was_skipped in skipped:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rlmodule.learning.flat_optimizer import FlatParameters, Part
 from rlmodule.learning.learner import Learner
+from rlmodule.learning.trained_module import check_nets_apart
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
@@ -65,6 +66,7 @@ class TargetNets:
                 f"{', '.join(self._followed)}. Set target_parts of the learner to names that parts_of() returns."
             )
         everything = len(followed) == len(parts)
+        check_nets_apart(f"target net of module {module_id!r}", net, [("the module", module)])
 
         def has_copy(name: str) -> bool:
             return everything or any(part.covers(name) for part in followed.values())

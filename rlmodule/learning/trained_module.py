@@ -1,10 +1,10 @@
 """TrainedModule: what a learner keeps for each module that it trains."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlmodule.learning.compilation import GradientPass
 from rlmodule.learning.flat_optimizer import FlatParameters, TrainedPart
@@ -20,6 +20,7 @@ class TrainedModule:
         parts: The parts of these parameters, each with its optimizer, by name.
         shared: The names of the parts that the module shares with other modules.
         is_stateful: Whether the module is recurrent.
+        tensors: The parameters and saved buffers of the module by name, each with whether it needs a gradient.
         gradient_pass: Computes the loss and gradient of a minibatch; may be compiled or captured.
         stepping: The names of the parts that the current or latest gradient step updates; all parts before the first
             step.
@@ -33,6 +34,7 @@ class TrainedModule:
     parts: dict[str, TrainedPart]
     shared: list[str]
     is_stateful: bool
+    tensors: dict[str, tuple[Tensor, bool]]
     gradient_pass: GradientPass = field(init=False)
     stepping: tuple[str, ...] = field(init=False)
     num_gradient_steps: int = 0
@@ -42,21 +44,42 @@ class TrainedModule:
     def __post_init__(self) -> None:
         self.stepping = tuple(self.parts)
 
-
-def check_not_trained_yet(
-    module_id: str, module: nn.Module, but: Collection[int], trained: Mapping[str, TrainedModule], learner: str
-) -> None:
-    """Raise ValueError if a parameter of ``module``, except those whose ``id()`` is in ``but``, already belongs to one
-    of the modules ``trained`` by id, because each optimizer would update its own copy of it. ``learner`` is the name of
-    the learner's class."""
-    mine = {id(p): name for name, p in module.named_parameters() if id(p) not in but}
-    for other, of_other in trained.items():
-        if shared := [mine[id(p)] for p in of_other.parameters.views if id(p) in mine]:
+    def check_tensors(self, module_id: str, module: nn.Module) -> None:
+        """Raise ValueError if ``module`` no longer has its ``tensors``, which optimizers update and the copies that act
+        share, or if one of them was frozen or unfrozen."""
+        now = module.state_dict(keep_vars=True)
+        for name, (tensor, is_trained) in self.tensors.items():
+            what, remedy = "replaced", "Change it in place: buffer.copy_(...) for buffer = ...."
+            if now.get(name) is tensor:
+                if tensor.requires_grad == is_trained:
+                    continue
+                what = "frozen" if is_trained else "unfrozen"
+                remedy = "Call requires_grad_() in build_encoder() or setup(); parts_to_step() leaves out parts later."
             raise ValueError(
-                f"module {module_id!r} of {learner}: expected trainable parameters "
-                f"that no other module trains, got {', '.join(shared[:5])}, which module {other!r} "
-                "trains, too. Build them in setup() of each module, name them in shared_parts, or freeze them with "
-                "requires_grad_(False)."
+                f"module {module_id!r}: expected the tensors that it was built with, got {name!r}, which was {what} "
+                f"later. {remedy}"
+            )
+
+
+def check_nets_apart(
+    where: str, module: nn.Module, others: Iterable[tuple[str, nn.Module]], but: Collection[int] = ()
+) -> None:
+    """Raise ValueError if ``module`` and one of ``others`` have a trainable parameter in common. Two optimizers would
+    each update a copy of it, a target net would be the net in training, and freezing one module would freeze the other.
+
+    Args:
+        where: The name of the module, for the error message.
+        module: The module.
+        others: Pairs of a name and a module.
+        but: The ``id()`` of each parameter that they may have in common.
+    """
+    mine = {id(p): name for name, p in module.named_parameters() if p.requires_grad and id(p) not in but}
+    for other, of_other in others:
+        if shared := [mine[id(p)] for p in of_other.parameters() if id(p) in mine]:
+            raise ValueError(
+                f"{where}: expected trainable parameters that no other module has, got {', '.join(shared[:5])}, which "
+                f"{other} has, too. Make them in build_encoder() or setup(), so that each module gets its own, name "
+                "them in shared_parts, or freeze them with requires_grad_(False)."
             )
 
 

@@ -604,6 +604,8 @@ def test_one_net_for_two_encoders_is_refused() -> None:
     ):
         Mine(VECTOR, TWO).build_actor_critic_encoder()
     assert Mine(VECTOR, TWO, {"vf_share_layers": True}).build_actor_critic_encoder().shared
+    net.requires_grad_(False)  # what is not trained may have two places
+    assert not Mine(VECTOR, TWO).build_actor_critic_encoder().shared
 
 
 @pytest.mark.parametrize("wrong", [Catalog, {"fcnet_hiddens": [8]}, None], ids=["class", "dict", "None"])

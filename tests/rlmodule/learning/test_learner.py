@@ -363,6 +363,60 @@ def test_frozen_parts_stay() -> None:
     assert not [name for name in changed if "encoder" in name]
 
 
+class Replacing(Small):
+    """Counts its passes in a buffer of which each pass makes a new one."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def _forward_train(self, batch: Any) -> Any:
+        self.passes = self.passes + 1
+        return super()._forward_train(batch)
+
+
+def test_buffers_that_a_pass_replaces_are_refused_since_the_copies_that_act_keep_the_old_ones() -> None:
+    text = r"expected the tensors that it was built with, got 'passes', which was replaced"
+    spec = RLModuleSpec(Replacing, OBS, ACTIONS).as_multi()
+    learner = Reinforce(Settings(), spec, run_seed=0)
+    with pytest.raises(ValueError, match=text):
+        learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
+    fitting = Regression(Settings(), spec, run_seed=0)
+    with pytest.raises(ValueError, match=text):
+        fitting.update_from_batch({"obs": torch.zeros(2, 4), "target": torch.zeros(2, 3)}, env_steps=0)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_parts_that_are_frozen_or_unfrozen_during_a_run_are_refused(trains: bool) -> None:
+    """Moments would go on moving what is frozen, and no optimizer knows what was frozen before."""
+
+    class Begins(Small):
+        def setup(self) -> None:
+            super().setup()
+            self.pi.requires_grad_(not trains)
+
+    learner = Reinforce(Settings(), RLModuleSpec(Begins, OBS, ACTIONS).as_multi(), run_seed=0)
+    learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
+    learner.module["default_policy"].pi.requires_grad_(trains)
+    with pytest.raises(ValueError, match=f"'pi.weight', which was {'unfrozen' if trains else 'frozen'}.*parts_to_step"):
+        learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
+
+
+@pytest.mark.parametrize("of", ["module", "optimizer"])
+def test_a_loss_may_clear_gradients_as_torch_does(of: str) -> None:
+    class Clearing(Reinforce):
+        def compute_loss_for_module(self, module_id: str, batch: Any, fwd_out: Any) -> Any:
+            (self.module if of == "module" else self.optimizers[module_id]).zero_grad()
+            return super().compute_loss_for_module(module_id, batch, fwd_out)
+
+    states = []
+    for cls in (Reinforce, Clearing):
+        learner = make(cls)
+        learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
+        states.append(learner.module.get_state())
+    assert differences(*states) == []
+
+
 def test_a_parameter_that_two_modules_would_train_is_refused() -> None:
     shared = torch.nn.Linear(8, 3)
 
@@ -372,15 +426,15 @@ def test_a_parameter_that_two_modules_would_train_is_refused() -> None:
             self.pi = shared
 
     one = RLModuleSpec(Sharing, OBS, ACTIONS, {"fcnet_hiddens": [8]})
-    text = (
-        r"module .b. of Reinforce: expected .* no other module trains, got pi.weight, pi.bias, which module .a. trains"
-    )
-    with pytest.raises(ValueError, match=text):
+    text = r"module '{}' of Reinforce: expected .* no other module has, got pi.weight, pi.bias, which module '{}' has"
+    with pytest.raises(ValueError, match=text.format("a", "b")):
         Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
     learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one}), run_seed=0)
-    with pytest.raises(ValueError, match=text):
-        learner.add_module("b", one)
+    for train in (True, False):  # one that only acts would freeze the net in training
+        with pytest.raises(ValueError, match=text.format("b", "a")):
+            learner.add_module("b", one, train=train)
     assert list(learner.module) == ["a"]
+    assert shared.weight.requires_grad
     shared.requires_grad_(False)  # what nobody trains may be shared
     learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
     assert learner.module["a"].pi is learner.module["b"].pi

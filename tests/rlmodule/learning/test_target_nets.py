@@ -1,12 +1,14 @@
 """Target nets: how far and when they move, and what they share with the nets in training."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from rlmodule.learning.flat_optimizer import FlatParameters, Part, parameters_by_part
 from rlmodule.learning.target_nets import TargetNets
@@ -160,3 +162,22 @@ def test_loaded_weights_reach_it() -> None:
 def test_a_part_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected parts among policy, values, got critic"):
         make(("critic",))
+
+
+def test_a_net_in_training_is_no_target_net() -> None:
+    shared = nn.Linear(8, 1)
+
+    class Sharing(Small):
+        def setup(self) -> None:
+            super().setup()
+            self.vf = shared
+
+    spec = replace(SPEC, module_class=Sharing)
+    module = spec.build()
+    flat = FlatParameters(parameters_by_part(module, PARTS, "here"))
+    with pytest.raises(
+        ValueError, match=r"target net of module 'a': expected .* got vf.weight, vf.bias, which the mod"
+    ):
+        TargetNets().add("a", spec.build(), module, flat, PARTS, env_steps=0)
+    shared.requires_grad_(False)
+    TargetNets().add("a", spec.build(), module, flat, PARTS, env_steps=0)
