@@ -29,6 +29,17 @@ LEAST_LR, MOST_LR = 1e-5, 1e-2
 """Bounds of a learning rate that is adapted."""
 MOST_RATIO = 2.0
 """Largest weight of a row whose action has become more likely since it was sampled, with ``sample_ahead``."""
+_OF_A_STEP = (
+    "gradient_step",
+    "forward_rows",
+    "compute_total_loss",
+    "compute_loss_for_module",
+    "compute_row_losses",
+    "policy_objective",
+    "compute_policy_objective",
+    "value_error",
+)
+"""Methods that a gradient step calls. A subclass that overrides one may depend on more than the rows."""
 
 
 class PPOLearner(ActorCriticLearner):
@@ -80,12 +91,10 @@ class PPOLearner(ActorCriticLearner):
         return loss, metrics
 
     def can_stack(self, module_id: str) -> bool:
-        # a loss that a subclass changed may depend on more than the rows
-        own = type(self).compute_loss_for_module, type(self).compute_policy_objective
-        inherited = PPOLearner.compute_loss_for_module, PPOLearner.compute_policy_objective
         settings = self.settings
-        adds = settings.use_kl_loss or settings.rnd_coeff
-        return own == inherited and not adds and settings.adaptive_lr_kl is None
+        if settings.use_kl_loss or settings.rnd_coeff or settings.adaptive_lr_kl is not None:
+            return False
+        return all(getattr(type(self), name) is getattr(PPOLearner, name) for name in _OF_A_STEP)
 
     def policy_objective(self, logp: Tensor, log_ratio: Tensor, batch: Batch) -> Tensor:
         return self.compute_policy_objective(log_ratio.exp(), batch)

@@ -122,6 +122,8 @@ def stack_of(modules: Sequence[RLModule]) -> ModuleStack | None:
                 module.train()
             stack.refresh()
             together = _outputs(stack.module, obs)
+            if any(not torch.equal(stacked, torch.stack(of_modules)) for of_modules, stacked in stack._buffers):
+                return None  # a pass changes a buffer, but refresh() never copies the stack's buffers back
             for i, module in enumerate(modules):
                 for of_all, alone in zip(together, _outputs(module, entry_of(obs, i)), strict=True):
                     if not torch.allclose(of_all[i], alone, rtol=1e-4, atol=1e-5, equal_nan=True):

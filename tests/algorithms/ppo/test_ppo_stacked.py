@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from algorithms.ppo import PPOConfig, PPOLearner
+from algorithms.ppo import PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, Rollout
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning import joint_updates
@@ -156,13 +156,38 @@ class OwnLoss(PPOLearner):
         return super().compute_policy_objective(ratio, batch) * 2
 
 
+class OwnValueError(PPOLearner):
+    """Weighs the errors of a minibatch by its largest one."""
+
+    def value_error(self, module: Any, batch: Any, fwd_out: Any) -> Tensor:
+        error = super().value_error(module, batch, fwd_out)
+        return error * error.detach() / error.detach().max()
+
+
 class OwnOptimizer(PPOLearner):
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         return torch.optim.SGD([parameters], lr=0.1)
 
 
+class Warming(PPOModule):
+    """Counts its passes in training, by which its logits grow after the third."""
+
+    passes: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        self.register_buffer("passes", torch.zeros(1))
+
+    def _forward_train(self, batch: Any) -> Any:
+        self.passes += self.training
+        out = super()._forward_train(batch)
+        return out | {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS] * self.passes.clamp_min(3)}
+
+
 APART: dict[str, dict[str, Any]] = {
     "own loss": {"cls": OwnLoss},
+    "own value error": {"cls": OwnValueError},
+    "counts its passes": {"rl_module_spec": RLModuleSpec(Warming)},
     "own optimizer": {"cls": OwnOptimizer},
     "KL penalty": {"use_kl_loss": True},
     "stops early": {"target_kl": 0.01},
