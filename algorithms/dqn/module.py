@@ -287,12 +287,13 @@ class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI
 
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
-        values = self._q_values(latent, batch, mean=True)
+        is_noisy = isinstance(self.af_head, NoisyHead)
+        values = self._q_values(latent, batch, mean=True) if is_noisy else self.compute_q_values(batch, latent)
         return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
-        values, allowed = self._q_values(latent, batch), self._allowed(batch)
+        values, allowed = self.compute_q_values(batch, latent), self._allowed(batch)
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))

@@ -56,9 +56,10 @@ def check_module(module: RLModule) -> None:
     Raises:
         TypeError: If a hook of the catalog returned an action converter or mask of another class.
         ValueError: If one row of a batch changes the outputs of another in a net that is not of this library, or the
-            training pass of such a net has no gradient, or it keeps nets in a plain list or dict. If a pass raises an
-            error, changes its observations in place, lacks an output column or returns a column of the wrong shape; if
-            the initial state contains anything but tensors, dicts and tuples; or if the action distribution raises an
+            training pass of such a net has no gradient, or it keeps nets in a plain list or dict. If such a policy acts
+            in another way than it is trained, or values are not the means of their outputs. If a pass raises an error,
+            changes its observations in place, lacks an output column or returns a column of the wrong shape; if the
+            initial state contains anything but tensors, dicts and tuples; or if the action distribution raises an
             error or returns a wrong shape. The message names the pass or the method.
     """
     _check_parts_of_catalog(module)
@@ -83,6 +84,7 @@ def check_module(module: RLModule) -> None:
             _try_training(module, batch)
             if custom:
                 _check_gradient(module, batch)
+                _check_passes_agree(module)
         except ValueError as error:
             if not isinstance(error.__cause__, KeyError):  # the pass reads a column that only a train batch has
                 raise
@@ -188,6 +190,28 @@ def _check_gradient(module: RLModule, batch: Batch) -> None:
         )
 
 
+def _check_passes_agree(module: RLModule) -> None:
+    """Raise ValueError if the passes for acting and for training compute different inputs of the action distribution,
+    as they do if a subclass overrides ``_forward`` alone. A policy with a separate pass for inference may do so."""
+    has_own_pass = type(module)._forward_inference is not RLModule._forward_inference
+    if has_own_pass or isinstance(module, QNetAPI) or not isinstance(module, ValueFunctionAPI):
+        return
+    found, batch = list[Tensor](), probe_batch(module, 1)
+    for forward in (module.forward_inference, module.forward_train):
+        torch.manual_seed(0)  # so that both draw the same random numbers
+        _, out = _called(module, forward, batch)
+        found.append(out[Columns.ACTION_DIST_INPUTS])
+    remedy = "Override _forward_train(), too, or write another pass for acting as _forward_inference()."
+    acting, training = found
+    _check_same(f"{type(module).__name__}.forward_inference()", "forward_train()", acting, training, remedy)
+
+
+def _check_same(where: str, other: str, found: Tensor, expected: Tensor, remedy: str) -> None:
+    """Raise ValueError if ``found``, which ``where`` returned, differs from ``expected``, which ``other`` returned."""
+    if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
+        raise ValueError(f"{where}: expected the numbers that {other} gives, got others. {remedy}")
+
+
 def _try_training(module: RLModule, batch: Batch) -> None:
     """Check the training pass on ``batch``, and the values that learners compute from its outputs. Raise ValueError if
     an output is missing or has the wrong shape."""
@@ -214,12 +238,20 @@ def _try_training(module: RLModule, batch: Batch) -> None:
         for method, shape, wanted in checks:
             where, values = _called(module, method, rows, embeddings)
             check_floats(values, shape, f"{where} of {count} rows", f"floats of shape {shape}", f"Return {wanted}.")
+    name, remedy = type(module).__name__, "Override both: losses read the outputs, and acting or the policy the values."
+    if isinstance(module, QNetAPI):
+        values, outputs = (f(rows, given[0]) for f in (module.compute_q_values, module.compute_q_outputs))
+        expected = module.return_head().mean(outputs)
+        _check_same(f"{name}.compute_q_values()", "the mean of compute_q_outputs()", values, expected, remedy)
     if isinstance(module, ActionValueAPI):
         inputs = out[Columns.ACTION_DIST_INPUTS].reshape(count, -1)
         actions = most_likely(module.action_dist_cls.from_logits(inputs))
         for embeddings in given:
             _check_action_values(module, rows, actions, embeddings)
         _check_frozen_values(module, rows, actions, given[0])
+        values = module.compute_action_values(rows, actions, given[0])
+        expected = module.return_head().mean(module.compute_action_outputs(rows, actions, given[0]))
+        _check_same(f"{name}.compute_action_values()", "the mean of compute_action_outputs()", values, expected, remedy)
 
 
 def _check_action_values(module: Any, rows: Batch, actions: Tree, embeddings: Tensor | None) -> None:

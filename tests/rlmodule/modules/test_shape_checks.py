@@ -224,6 +224,73 @@ def test_critics_that_do_not_fit_are_refused(
         check_module(RLModuleSpec(module_class, VECTOR, action_space, {}, catalog_class).build())
 
 
+class WarmsActing(PPOModule):
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: 0.5 * super()._forward(batch)[INPUTS] + 1}
+
+
+class AddsToValues(DQNModule):
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_q_values(batch, embeddings) + torch.arange(2.0)
+
+
+class AddsToCritics(SACModule):
+    def compute_action_values(self, *args: Any, **kwargs: Any) -> Tensor:
+        return super().compute_action_values(*args, **kwargs) + 1
+
+
+@pytest.mark.parametrize(
+    ("module_class", "catalog_class", "message"),
+    [
+        (
+            WarmsActing,
+            PPOCatalog,
+            r"forward_inference\(\): expected the numbers that forward_train\(\) gives.*_forward_train",
+        ),
+        (AddsToValues, DQNCatalog, r"compute_q_values\(\): expected .* the mean of compute_q_outputs\(\) gives"),
+        (
+            AddsToCritics,
+            SACCatalog,
+            r"compute_action_values\(\): expected .* the mean of compute_action_outputs\(\) gives",
+        ),
+    ],
+)
+def test_methods_of_which_one_alone_was_overridden_are_refused(
+    module_class: type[RLModule], catalog_class: type[Any], message: str
+) -> None:
+    """Losses read one of them and acting the other, so that half of the algorithm would skip the override."""
+    with pytest.raises(ValueError, match=rf"{module_class.__name__}\.{message}"):
+        check_module(RLModuleSpec(module_class, VECTOR, TWO, {}, catalog_class).build())
+
+
+class ExploresOtherwise(PPOModule):
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: 0.5 * self._forward(batch)[INPUTS] + 1}
+
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: 2 * self._forward(batch)[INPUTS]}
+
+
+class WithPrior(DQNModule):
+    """Adds fixed values to those of the net, in all that reads them (Osband et al. 2018)."""
+
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_q_values(batch, embeddings) + torch.tensor([0.0, 9.0])
+
+    def compute_q_outputs(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_q_outputs(batch, embeddings) + torch.tensor([0.0, 9.0])
+
+
+def test_passes_and_values_may_be_overridden_on_purpose() -> None:
+    check_module(RLModuleSpec(ExploresOtherwise, VECTOR, TWO, {}, PPOCatalog).build())
+    module: Any = RLModuleSpec(WithPrior, VECTOR, TWO, {}, DQNCatalog).build()
+    check_module(module)
+    module.set_exploration(0.0)
+    obs = torch.linspace(-9, 9, 40).view(10, 4) * torch.tensor([1, -1, 1, -1])
+    for forward in (module.forward_inference, module.forward_exploration):
+        assert forward({Columns.OBS: torch.cat([obs, -obs])})[INPUTS].argmax(-1).all()
+
+
 def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_batch() -> None:
     class Recalls(Own):
         def _forward_train(self, batch: Mapping[str, Tree]) -> Any:
