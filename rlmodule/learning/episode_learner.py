@@ -184,9 +184,7 @@ class EpisodeLearner(Learner):
             start = perf_counter()
             # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
             self.module.eval()
-            prepared = dict[str, TrainData]()
-            for module_id in module_ids:
-                prepared[module_id] = self._prepare(module_id, data[module_id], num_epochs, minibatch_size)
+            prepared = {x: self._prepare(x, data[x], num_epochs, minibatch_size) for x in module_ids}
             prepared_at, steps_before = perf_counter(), self.progress
             self.module.train()
             metrics = dict[str, Metrics]()

@@ -134,8 +134,7 @@ class FlatParameters:
         """Set all gradients to zero in place, so that the backward pass adds to the flat gradient."""
         self.grad.zero_()
         for p, grad in self._grads:
-            if p.grad is not grad:  # zero_grad() of a module or an optimizer has removed it
-                p.grad = grad
+            p.grad = grad  # zero_grad() of a module or an optimizer may have removed it
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
         """Replace ``grad``, the gradient of the mean loss over this learner's rows, with the gradient of the mean loss
@@ -190,13 +189,12 @@ class FlatAdam(torch.optim.Adam):
         state["step"].add_(1.0).sub_(skip)
         weights, grad = parameters.detach(), parameters.grad  # detach() takes less time than no_grad()
         tensors = [weights], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
-        rates = {name: group[name] for name in ("lr", "eps", "weight_decay", "maximize")}
+        settings = {name: group[name] for name in ("lr", "eps", "weight_decay", "maximize")}
+        settings |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "found_inf": skip}
         flushes = _DENORMAL * 2.0 == 0.0
         torch.set_flush_denormal(True)
         try:
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-                *tensors, **rates, beta1=beta1, beta2=beta2, amsgrad=False, found_inf=skip
-            )
+            torch._fused_adam_(*tensors, **settings)  # pyright: ignore[reportPrivateImportUsage]
         finally:
             torch.set_flush_denormal(flushes)
 

@@ -49,7 +49,13 @@ from rlmodule.learning.reports import (
     wrong_loss,
 )
 from rlmodule.learning.schedules import value_at
-from rlmodule.learning.trained_module import TrainedModule, check_nets_apart, check_parts_to_step
+from rlmodule.learning.trained_module import (
+    TrainedModule,
+    check_nets_apart,
+    check_parts_to_step,
+    not_trained,
+    tensor_changed,
+)
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
@@ -225,11 +231,7 @@ class Learner(Hooks, ABC):
         """
         if module_id not in self.trained:
             self.module[module_id]  # raises if no module has that id
-            trained = ", ".join(self.trained) or "none"
-            raise ValueError(
-                f"module {module_id!r}: expected one that is trained ({trained}), got one that is not. Name it in "
-                "policies_to_train, or leave out its data."
-            )
+            raise not_trained(module_id, self.trained)
         return self.trained[module_id].settings
 
     def use_settings_of(self, module_id: str) -> Any:
@@ -430,10 +432,13 @@ class Learner(Hooks, ABC):
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return numbers to report: ``more``, :meth:`summarize` results, learning rates, skipped updates, extra losses.
-        Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite, and the error
-        of :meth:`TrainedModule.check_tensors`."""
+        Raise FloatingPointError if too many updates in a row had a loss or gradient that was not finite, and
+        ValueError if tensors of the module were replaced, frozen or unfrozen."""
         trained = self.trained[module_id]
-        trained.check_tensors(module_id, self.module[module_id])
+        now = self.module[module_id].state_dict(keep_vars=True)
+        for name, (x, is_trained) in trained.tensors.items():
+            if now.get(name) is not x or x.requires_grad != is_trained:
+                raise tensor_changed(module_id, name, is_same=now.get(name) is x, is_trained=is_trained)
         skipped = metrics.pop(SKIPPED).tolist()
         limit = trained.settings.max_nonfinite_updates_in_a_row
         for was_skipped in skipped:

@@ -44,21 +44,33 @@ class TrainedModule:
     def __post_init__(self) -> None:
         self.stepping = tuple(self.parts)
 
-    def check_tensors(self, module_id: str, module: nn.Module) -> None:
-        """Raise ValueError if ``module`` no longer has its ``tensors``, which optimizers update and the copies that act
-        share, or if one of them was frozen or unfrozen."""
-        now = module.state_dict(keep_vars=True)
-        for name, (tensor, is_trained) in self.tensors.items():
-            what, remedy = "replaced", "Change it in place: buffer.copy_(...) for buffer = ...."
-            if now.get(name) is tensor:
-                if tensor.requires_grad == is_trained:
-                    continue
-                what = "frozen" if is_trained else "unfrozen"
-                remedy = "Call requires_grad_() in build_encoder() or setup(); parts_to_step() leaves out parts later."
-            raise ValueError(
-                f"module {module_id!r}: expected the tensors that it was built with, got {name!r}, which was {what} "
-                f"later. {remedy}"
-            )
+
+def not_trained(module_id: str, trained: Iterable[str]) -> ValueError:
+    """Return the error to raise if module ``module_id`` is to be trained, but is not among those that are."""
+    return ValueError(
+        f"module {module_id!r}: expected one that is trained ({', '.join(trained) or 'none'}), got one that is not. "
+        "Name it in policies_to_train, or leave out its data."
+    )
+
+
+def tensor_changed(module_id: str, name: str, *, is_same: bool, is_trained: bool) -> ValueError:
+    """Return the error to raise if a module no longer has one of its :attr:`TrainedModule.tensors`, which optimizers
+    update and the copies that act share, or if it was frozen or unfrozen.
+
+    Args:
+        module_id: Id of the module.
+        name: Name of the tensor.
+        is_same: Whether the module still has the tensor.
+        is_trained: Whether optimizers update the tensor.
+    """
+    what, remedy = "replaced", "Change it in place, as tensor.copy_(...) does."
+    if is_same:
+        what = "frozen" if is_trained else "unfrozen"
+        remedy = "Call requires_grad_() in build_encoder() or setup(); later, parts_to_step() can leave a part out."
+    return ValueError(
+        f"module {module_id!r}: expected the tensors that it was built with, got {name!r}, which was {what} later. "
+        f"{remedy}"
+    )
 
 
 def check_nets_apart(
