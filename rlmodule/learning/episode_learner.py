@@ -13,7 +13,7 @@ from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, row_minibatches
-from rlmodule.data.sequences import cut_into_sequences, num_rows, sequence_minibatches
+from rlmodule.data.sequences import cut_into_sequences, sequence_minibatches
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.families import Family
 from rlmodule.learning.flat_optimizer import FlatParameters, Part
@@ -184,7 +184,9 @@ class EpisodeLearner(Learner):
             start = perf_counter()
             # only gradient steps run in train mode: in the value pass, dropout and batch norm act as in the runners
             self.module.eval()
-            prepared = {x: self._prepare(x, data[x], num_epochs, minibatch_size) for x in module_ids}
+            prepared = dict[str, TrainData]()
+            for module_id in module_ids:
+                prepared[module_id] = self._prepare(module_id, data[module_id], num_epochs, minibatch_size)
             prepared_at, steps_before = perf_counter(), self.progress
             self.module.train()
             metrics = dict[str, Metrics]()
@@ -215,10 +217,8 @@ class EpisodeLearner(Learner):
             for module_id, of_module in prepared.items():
                 self.use_settings_of(module_id)
                 results[module_id] = self._summary(module_id, metrics[module_id], of_module.reported)
-                if self.data_parallel is not None:  # now, since a target net may copy the statistics of batch norm
-                    self.data_parallel.average_buffers(self.module[module_id], num_rows(of_module.batch))
+                self._update_statistics(module_id, of_module.batch)  # which the copies of target nets have, too
                 self.after_update(module_id, of_module.batch)
-                self._update_statistics(module_id, of_module.batch)
             self.env_steps = env_steps_after
         results["timers"] = {"value_pass": prepared_at - start, "update": perf_counter() - prepared_at}
         return results
