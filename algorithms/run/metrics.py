@@ -179,7 +179,7 @@ class RunMetrics:
                 self.best_evaluation = mean
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of an iteration that took ``seconds``: counters and ``sections``. Start the next one."""
+        """Return the result of an iteration that took ``seconds``: counters and ``sections``."""
         self.iterations += 1
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():
@@ -195,10 +195,9 @@ class RunMetrics:
             time_total_s=self.seconds,
             **self.clock_entry(),
             env_runners=Result(episode_summary(self._returns, self._lengths) | sampled),
-            timers=self._timers,
+            timers=dict(self._timers),  # rollouts sampled by hand later do not change it
         )
         result.update(sections)
-        self.begin_iteration()
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -221,7 +220,6 @@ class RunMetrics:
             )
         vars(self).update({name: state[name] for name in COUNTERS})
         self.unlogged = tuple(rows)
-        self.begin_iteration()
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
             window.extend(saved)

@@ -30,6 +30,7 @@ def test_only_valid_rows_are_counted() -> None:
     first = metrics.finish_iteration(2.0, {})["env_runners"]
     assert (first["num_env_steps_sampled"], first["num_env_steps_sampled_lifetime"]) == (5, 5)
     assert first["num_env_steps_per_second"] == 2.5
+    metrics.begin_iteration()
     metrics.add_rollout(rollout([True], [], []))
     second = metrics.finish_iteration(1.0, {})
     assert second["env_runners"]["num_env_steps_sampled"] == 1
@@ -62,6 +63,7 @@ def test_timers_add_up_within_an_iteration() -> None:
     result = metrics.finish_iteration(1.0, {"timers": timers, "mine": {"a": 1}})
     assert result["timers"] == {"env_step": 1.5, "forward": 2.5, "bookkeeping": 0.0, "update": 3.0}
     assert result["mine"] == {"a": 1}
+    metrics.begin_iteration()
     assert metrics.finish_iteration(1.0, {})["timers"] == dict.fromkeys(RUNNER_PHASES, 0.0)
 
 
@@ -89,6 +91,7 @@ def test_state_round_trip() -> None:
     other.set_state(json.loads(json.dumps(metrics.get_state())))
     assert other.get_state() == metrics.get_state()
     for each in (metrics, other):
+        each.begin_iteration()
         each.add_rollout(rollout([True], [5.0], [1]))
     assert metrics.finish_iteration(1.0, {}) == other.finish_iteration(1.0, {})
     assert other.get_state()["returns"] == [3.0, 5.0]
