@@ -239,7 +239,7 @@ _LSTM_BATCHED = _BATCHED | {
     "lr": 1e-3,
     "model_config": {"use_lstm": True, "max_seq_len": 16},
 }
-_PONG = dict(config_class("PPO").presets["ALE/*"].settings)
+_ALL_GAMES = dict(config_class("PPO").presets["ALE/*"].settings)
 _SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of the arithmetic
     "train_batch_size_per_learner": 1024,
     "minibatch_size": 128,
@@ -253,12 +253,6 @@ _SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of 
         "conv_dense_dim": 256,
         "vf_share_layers": True,
     },
-}
-_QUICK_PONG = _SMALL_PONG | {
-    "env_config": {"repeat_action_probability": 0.0},  # as in PongNoFrameskip-v4
-    "minibatch_size": 32,
-    "num_epochs": 3,
-    "lr": [[0, 2.5e-4], [1_500_000, 2.5e-4], [2_500_000, 0.0]],
 }
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
@@ -458,23 +452,23 @@ GOALS = {
             ("PPO", "64 CartPoles without velocities, LSTM", "PositionCarts-v0", 400_000, 450, _LSTM_BATCHED),
         )
     },
-    "PPO-Pong": {
+    "PPO-Pong": _on_presets("PPO", {PONG: 15}, evaluate_every=100_000, best=False, episodes=10, most_seeds=1)
+    | {
         part: Goal(
             "PPO",
             PONG,
             2_500_000,
             15,
             settings,
-            evaluate_every=every,
+            evaluate_every=250_000,
             best=False,
             part=part,
             episodes=10,
             most_seeds=1,
         )
-        for part, every, settings in (
-            ("the preset", 250_000, _PONG),
-            ("a smaller net", 250_000, _SMALL_PONG),
-            ("no sticky actions, minibatches of 32", 100_000, _QUICK_PONG),
+        for part, settings in (
+            ("sticky actions, the preset of all games", _ALL_GAMES),
+            ("sticky actions, minibatches of 128", _SMALL_PONG),
         )
     },
     "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),

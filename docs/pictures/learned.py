@@ -35,6 +35,8 @@ from drawing import (
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from benchmarks.learning import GOALS, stored
+
 Curve = tuple[np.ndarray, np.ndarray]
 """Steps ``[P]`` and returns ``[S, P]`` of ``S`` seeds."""
 
@@ -199,14 +201,10 @@ def sac(path: Path) -> None:
 def read_pong() -> dict[str, Curve]:
     """The evaluations of the runs of PPO on Pong."""
     curves: dict[str, Curve] = {}
-    for text in (ROOT / "benchmarks" / "learning.jsonl").read_text(encoding="utf-8").splitlines():
-        result = json.loads(text)
-        if result["job"]["env_id"] == "ALE/Pong-v5":
-            settings = result["job"]["settings"]
-            net = "the preset" if settings["model_config"]["conv_filters"] == "nature" else "a smaller net"
-            actions = "" if "env_config" not in settings else ", no sticky actions"
-            points = np.array(result["run"]["evaluations"])
-            curves[net + actions] = points[:, 0], points[:, 1][None]
+    for goal in GOALS["PPO-Pong"].values():
+        (run,) = stored(goal)
+        points = np.array(run.evaluations)
+        curves[goal.part or "its preset"] = points[:, 0], points[:, 1][None]
     return curves
 
 

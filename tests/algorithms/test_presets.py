@@ -19,6 +19,8 @@ from benchmarks.learning import GOALS
 
 DOCS = Path(catalog_rl.__file__).resolve().parent / "docs"
 LEARNING = DOCS / "learning.md"
+TABLES = ("", "-agents", "-Pong")
+"""What follows the name of an algorithm in the names of its tables."""
 EACH = [(name, env_id) for name in ALGORITHMS for env_id in config_class(name).presets]
 WHAT = {
     **dict.fromkeys(("rlmodule.agents.cartpoles", "mpe2.simple_spread_v3"), " per agent"),
@@ -35,8 +37,8 @@ def page_of(algo: str) -> str:
 
 def row_of(algo: str, env_id: str) -> dict[str, str]:
     """The line on an env in the table of an algorithm, by column."""
-    for name in (algo, f"{algo}-agents"):
-        table = [line for line in page_of(name).splitlines() if line.startswith("|")]
+    for suffix in TABLES:
+        table = [line for line in page_of(algo + suffix).splitlines() if line.startswith("|")]
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
         for row in rows:
             if row[0] == env_id:
@@ -53,7 +55,8 @@ def test_a_preset_says_what_was_measured(algo: str, env_id: str) -> None:
     what = WHAT.get(env_id, "")
     seeds = len(row["all seeds"].split(", "))
     assert preset.reached == f"{row['figure']}{what} {how}, {f'median of {seeds} seeds' if seeds > 1 else 'one seed'}"
-    stated = re.search(rf"^- {env_id}: (.*)$", page_of(algo) + page_of(f"{algo}-agents"), re.M)
+    pages = "".join(page_of(algo + suffix) for suffix in TABLES)
+    stated = re.search(rf"^- {env_id}: (.*)$", pages, re.M)
     settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items())
     assert settings == (stated[1] if stated else "")
     assert row["reached"] == "yes"
@@ -70,7 +73,7 @@ def test_a_preset_differs_from_the_defaults_only_where_it_says_so(algo: str, env
 
 
 def test_the_presets_are_what_is_measured() -> None:
-    names = [*ALGORITHMS, *(f"{name}-agents" for name in ALGORITHMS)]
+    names = [name + suffix for name in ALGORITHMS for suffix in TABLES]
     goals = [goal for name in names for goal in GOALS.get(name, {}).values() if not goal.part]
     assert {(goal.algo, goal.env_id) for goal in goals} == {*MEASURED}
     for goal in goals:
