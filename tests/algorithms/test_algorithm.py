@@ -473,7 +473,7 @@ NOT_SAVED = (
     # evaluation begins with new episodes
     "_evaluation.made._runner._row", "_evaluation.made._runner._totals", "_evaluation.made._runner._data",
     # the process counts them, or takes the time
-    ".progress", "step_counter", "seconds", "_seeds", "report._failed",
+    ".progress", "step_counter", "seconds", "_timers", "_seeds", "report._failed",
 )  # fmt: skip
 
 
