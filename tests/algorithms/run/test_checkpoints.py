@@ -137,6 +137,23 @@ def test_learning_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
         assert torch.equal(weights(load_checkpoint(tmp_path / folder))["default_policy"][name], seen[steps])
 
 
+@pytest.mark.parametrize("build", [ppo, dqn])
+def test_the_best_checkpoint_is_written_first(
+    build: Callable[..., Algorithm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed between the two resumes from the one before, and evaluates again."""
+    written, write_folder = list[str](), checkpoint.write_folder
+
+    def write(path: Path, *args: Any) -> None:
+        written.append(path.name)
+        write_folder(path, *args)
+
+    monkeypatch.setattr(checkpoint, "write_folder", write)
+    with build(run_dir=str(tmp_path), checkpoint_interval=1, evaluation_interval=1, evaluation_duration=1) as algorithm:
+        algorithm.train()
+    assert written == ["best_checkpoint", "checkpoint"]
+
+
 def test_a_file_that_cannot_be_written_in_the_background_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
