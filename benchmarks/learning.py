@@ -240,19 +240,11 @@ _LSTM_BATCHED = _BATCHED | {
     "model_config": {"use_lstm": True, "max_seq_len": 16},
 }
 _ALL_GAMES = dict(config_class("PPO").presets["ALE/*"].settings)
-_SMALL_PONG: dict[str, Any] = {  # the net of Mnih et al. 2016, with a third of the arithmetic
-    "train_batch_size_per_learner": 1024,
+_PONG = config_class("PPO").presets[PONG].settings
+_LARGER_STEPS = {name: value for name, value in _PONG.items() if name != "env_config"} | {
     "minibatch_size": 128,
     "num_epochs": 2,
     "lr": [[0, 5e-4], [2_000_000, 5e-4], [2_500_000, 0.0]],
-    "entropy_coeff": 0.01,
-    "clip_rewards": "sign",
-    "model_config": {
-        "conv_filters": [[16, 8, 4], [32, 4, 2]],
-        "conv_padding": "valid",
-        "conv_dense_dim": 256,
-        "vf_share_layers": True,
-    },
 }
 _FEW_STEPS = {"num_epochs": 4, "minibatch_size": 256}
 _BRICKS = {
@@ -468,7 +460,7 @@ GOALS = {
         )
         for part, settings in (
             ("sticky actions, the preset of all games", _ALL_GAMES),
-            ("sticky actions, minibatches of 128", _SMALL_PONG),
+            ("sticky actions, minibatches of 128", _LARGER_STEPS),
         )
     },
     "A2C": _on_presets("A2C", {"CartPole-v1": 475, "Acrobot-v1": -90}),

@@ -68,8 +68,8 @@ class CheckpointWriter:
             write_best = prepare_content(content, copy=True) if write_last is None or waits else write_last
             jobs.append((best, write_best))
         thread = ThreadPoolExecutor(1, "checkpoint writer")
-        # The best one is written first. If the process is killed in between, the run resumes from the checkpoint before,
-        # and evaluates again; the other way round, it would resume after the evaluation, without its best weights.
+        # The best one is written first. A run that is killed in between resumes from the last checkpoint before, and
+        # evaluates again. The other way round, it would resume after the evaluation, without its best weights.
         best_first = [(path, thread.submit(write, path)) for path, write in reversed(jobs)]
         self._written = best_first[::-1]
         thread.shutdown(wait=waits)  # the thread ends once all is written
