@@ -2,7 +2,8 @@
 
     python -m benchmarks.scale             # prints the tables
     python -m benchmarks.scale --write     # puts them and the picture into docs/scale.md and benchmarks/README.md
-    python -m benchmarks.scale runners 8   # one measurement alone: one line of JSON; or weights 8, learners, constants
+    python -m benchmarks.scale runners 8   # one measurement alone: one line of JSON; or stream 8, weights 8, learners,
+                                           # constants
 
 Every measurement has a process and a Ray of its own. Envs sleep, so that many of them fit on few cores: what is left
 besides the sleep is what a framework takes. `carried_on` is the model by which the curve goes on.
@@ -45,21 +46,13 @@ Numbers = dict[str, float]
 def runners(size: int, iterations: int = 20) -> Numbers:
     """Sampling by so many runners of one sleeping env each, with new weights in every iteration. Per iteration:
     `wall_s`, `runner_s` (of the slowest, as it says itself) and `driver_cpu_s`, and the bytes of one rollout."""
-    from benchmarks.jobs import JOBS
-    from benchmarks.ours_ppo import config
-    from benchmarks.workers import SHARE_OF_CPU, all_of, seconds_reported
+    from benchmarks.workers import all_of, seconds_reported
     from rlmodule import Rollout
     from rlmodule.distributed.serialization import num_bytes, pack
 
-    settings = (
-        config(JOBS["cartpole"], seed=0)
-        .environment(sleeper())
-        .env_runners(num_env_runners=size, num_envs_per_env_runner=1, num_cpus_per_env_runner=SHARE_OF_CPU)
-        .training(train_batch_size_per_learner=size * FRAGMENT, minibatch_size=None)
-    )
     walls, reported, cpus = [], [], []
     rollouts: list[Rollout] = []
-    with settings.build() as algorithm:
+    with sleepers(size).build() as algorithm:
         for version in range(WARM_UP + iterations):
             cpu, started = time.process_time(), time.perf_counter()
             rollouts = all_of(algorithm.env_runner_group, FRAGMENT, version)
@@ -71,6 +64,38 @@ def runners(size: int, iterations: int = 20) -> Numbers:
     times = {"wall_s": walls, "runner_s": reported, "driver_cpu_s": cpus}
     found = {name: median(seconds[WARM_UP:]) for name, seconds in times.items()}
     return {"runners": size, **found, "rollout_bytes": size_of_one}
+
+
+def stream(size: int, iterations: int = 20) -> Numbers:
+    """The same by runners that have two rollouts to sample, so that none waits for the others or for the driver. An
+    iteration takes as many rollouts as there are runners, of whichever are first. Per iteration: `wall_s` and
+    `driver_cpu_s`."""
+    from rlmodule import Rollout
+
+    times: dict[str, list[float]] = {"wall_s": [], "driver_cpu_s": []}
+    with sleepers(size).build() as algorithm:
+        group = algorithm.env_runner_group
+        group.ask(FRAGMENT, in_flight=2)
+        for version in range(1, 1 + WARM_UP + iterations):
+            cpu, started = time.process_time(), time.perf_counter()
+            Rollout.concat(group.take(size))
+            group.post_weights(version)
+            times["wall_s"].append(time.perf_counter() - started)
+            times["driver_cpu_s"].append(time.process_time() - cpu)
+        group.finish()
+    # runners finish in bunches: the mean of the iterations, not their median, is what a long run takes for each
+    return {"runners": size} | {name: float(np.mean(seconds[WARM_UP:])) for name, seconds in times.items()}
+
+
+def sleepers(size: int) -> Any:
+    """The settings of `size` runners of one sleeping env each."""
+    from benchmarks.jobs import JOBS
+    from benchmarks.ours_ppo import config
+    from benchmarks.workers import SHARE_OF_CPU
+
+    settings = config(JOBS["cartpole"], seed=0).environment(sleeper())
+    settings.env_runners(num_env_runners=size, num_envs_per_env_runner=1, num_cpus_per_env_runner=SHARE_OF_CPU)
+    return settings.training(train_batch_size_per_learner=size * FRAGMENT, minibatch_size=None)
 
 
 def sleeper() -> Any:
@@ -219,7 +244,13 @@ def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
 
 
 def carried_on(
-    found: Mapping[str, float], num_runners: int, *, fragments: int = 1, per_gatherer: int = 1, keeps_rows: bool = True
+    found: Mapping[str, float],
+    num_runners: int,
+    *,
+    fragments: int = 1,
+    per_gatherer: int = 1,
+    keeps_rows: bool = True,
+    waits: bool = True,
 ) -> float:
     """Env steps per second of sampling by the model: an iteration lasts as long as a runner samples, and then as long
     as the driver takes for all answers, one after the other.
@@ -230,10 +261,13 @@ def carried_on(
         fragments: How many times longer than measured a fragment is.
         per_gatherer: Runners whose rollouts somebody puts side by side before the driver sees them.
         keeps_rows: Whether rollouts come to the driver at all, or only word of them.
+        waits: Whether runners wait for the driver. In a stream they do not: what takes longer sets the pace.
     """
     answers = num_runners / per_gatherer
     rows = num_runners * fragments * (found["take_s"] if keeps_rows else 0.0)
-    seconds = fragments * found["sampling_s"] + found["once_s"] + answers * found["call_s"] + rows
+    sampling = fragments * found["sampling_s"]
+    driver = found["once_s"] + answers * found["call_s"] + rows
+    seconds = sampling + driver if waits else max(sampling, driver)
     return num_runners * fragments * FRAGMENT / seconds
 
 
@@ -292,6 +326,16 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
         )
         for one in results["runners"]
     ]
+    streamed = [
+        (
+            f"{one['runners']:.0f}",
+            f"{one['runners'] * FRAGMENT / one['wall_s']:,.0f}",
+            f"{ideal / one['wall_s']:.2f}",
+            f"{carried_on(found, int(one['runners']), waits=False) * ideal / FRAGMENT / one['runners']:.2f}",
+            f"{one['driver_cpu_s'] / one['runners'] * 1e3:.2f} ms",
+        )
+        for one in results["stream"]
+    ]
     sent = [
         (
             f"{number:,}",
@@ -307,6 +351,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
         ("fragments four times as long", {"fragments": 4}),
         (f"rollouts put side by side per {NODE} runners", {"per_gatherer": NODE}),
         ("that, and learners that fetch rollouts themselves", {"per_gatherer": NODE, "keeps_rows": False}),
+        ("a stream", {"waits": False}),
+        ("a stream, fragments four times as long", {"waits": False, "fragments": 4}),
     ]
     on_paper = [
         (name, *(f"{carried_on(found, number, **way) * SLEEP_S / number:.2f}" for number in ON_PAPER))
@@ -324,6 +370,10 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
                 "driver's CPU per runner",
             ),
             sampled,
+        ),
+        "stream": table(
+            ("runners", "steps/s", "of the ideal", "by the model", "driver's CPU per runner"),
+            streamed,
         ),
         "weights": table(("parameters", "bytes", *who, "sum of two learners"), sent),
         "limits": table(("what there is once", "per runner and iteration", "runners that fill it"), asked),
@@ -345,6 +395,7 @@ def measured(numbers: tuple[int, ...]) -> dict[str, Any]:
 
     return {
         "runners": [part("runners", str(number)) for number in numbers],
+        "stream": [part("stream", str(number)) for number in numbers],
         "weights": [part("weights", str(number)) for number in numbers if number in (1, 8, 32)],
         "learners": part("learners"),
         "constants": part("constants"),
@@ -366,13 +417,14 @@ def put(results: Mapping[str, Any], data: Path = DATA, page: Path = PAGE, readme
 def main() -> None:
     """Measure one thing, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("runners", "weights", "learners", "constants"))
+    parser.add_argument("what", nargs="?", choices=("runners", "stream", "weights", "learners", "constants"))
     parser.add_argument("number", nargs="?", type=int, default=2, help="of runners (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="put tables and picture where they belong")
     args = parser.parse_args()
     if args.what is not None:
         parts = {
             "runners": lambda: runners(args.number),
+            "stream": lambda: stream(args.number),
             "weights": lambda: weights(args.number),
             "learners": learners,
             "constants": constants,

@@ -82,7 +82,7 @@ def worker_group(size: int, factory: Callable[[int, int], Any]) -> RayWorkers:
         size,
         factory,
         num_cpus=SHARE_OF_CPU,
-        timeout_s=60.0,
+        timeout_s=300.0,  # they start one after the other: 32 on two cores take minutes
         restarts=RestartPolicy(0),
         accounts=WorkerAccounts(),
     )

@@ -25,12 +25,14 @@ def draw(path: Path) -> None:
     left, right = figure.subplots(1, 2)
     left.plot(PAPER, [number / SLEEP_S for number in PAPER], ":", color="#7a8699", label="ideal")
     fetched: dict[str, Any] = {"per_gatherer": NODE, "keeps_rows": False}
-    ways = ("as it is", {}), (f"gathered per {NODE}, learners fetch", fetched)
+    ways = ("as it is", {}), (f"gathered per {NODE}, learners fetch", fetched), ("a stream", {"waits": False})
     for colour, (name, way) in zip(COLOURS, ways, strict=False):
         left.plot(PAPER, [carried_on(found, n, **way) for n in PAPER], "--", color=colour, label=f"{name}, on paper")
-    numbers = [one["runners"] for one in results["runners"]]
-    speeds = [one["runners"] * FRAGMENT / one["wall_s"] for one in results["runners"]]
-    left.plot(numbers, speeds, "o", color=COLOURS[0], label="measured", zorder=3)
+    for name, colour, marker in (("runners", COLOURS[0], "o"), ("stream", COLOURS[2], "s")):
+        numbers = [one["runners"] for one in results[name]]
+        speeds = [one["runners"] * FRAGMENT / one["wall_s"] for one in results[name]]
+        label = "measured" if name == "runners" else "a stream, measured"
+        left.plot(numbers, speeds, marker, color=colour, label=label, zorder=3)
     left.set(title=f"sampling, {SLEEP_S * 1e3:g} ms per env step", xlabel="runners", ylabel="env steps per second")
     for colour, one in zip(COLOURS, results["weights"], strict=False):
         label = f"weights to {one['runners']:.0f} runner{'s' if one['runners'] > 1 else ''}"

@@ -15,6 +15,10 @@ RESULTS: dict[str, Any] = {
         {"runners": 1, "wall_s": 0.5, "runner_s": 0.4, "driver_cpu_s": 0.005, "rollout_bytes": 5000},
         {"runners": 32, "wall_s": 0.64, "runner_s": 0.4, "driver_cpu_s": 0.098, "rollout_bytes": 5000},
     ],
+    "stream": [
+        {"runners": 1, "wall_s": 0.4, "driver_cpu_s": 0.004},
+        {"runners": 32, "wall_s": 0.5, "driver_cpu_s": 0.096},
+    ],
     "weights": [
         {"runners": size} | {f"ms {n}": n / 1e4 * size for n in SIZES} | {f"bytes {n}": 4 * n for n in SIZES}
         for size in (1, 32)
@@ -32,6 +36,12 @@ def test_the_model_adds_the_driver_to_the_runners() -> None:
     assert carried_on(found, 200, fragments=4) == pytest.approx(800 * FRAGMENT / (1.56 + 0.01 + 0.4 + 0.8))
     assert carried_on(found, 200, per_gatherer=20) == pytest.approx(200 * FRAGMENT / (0.4 + 0.02 + 0.2))
     assert carried_on(found, 200, per_gatherer=20, keeps_rows=False) == pytest.approx(200 * FRAGMENT / 0.42)
+
+
+def test_in_a_stream_the_slower_of_driver_and_runners_sets_the_pace() -> None:
+    found = {"sampling_s": 0.39, "once_s": 0.01, "call_s": 0.002, "take_s": 0.001}
+    assert carried_on(found, 100, waits=False) == pytest.approx(100 * FRAGMENT / 0.39)
+    assert carried_on(found, 200, waits=False) == pytest.approx(200 * FRAGMENT / 0.61)
 
 
 def test_constants_come_from_what_was_measured() -> None:
@@ -61,6 +71,9 @@ def test_tables_have_the_shares_of_the_ideal() -> None:
     *_, last = made["runners"].splitlines()
     share = f"{carried_on(model_of(RESULTS), 32) / 32 * SLEEP_S:.2f}"
     assert last == f"| 32 | 3,200 | 0.50 | 0.80 | {share} | 3.06 ms |"
+    *_, last = made["stream"].splitlines()
+    share = f"{carried_on(model_of(RESULTS), 32, waits=False) / 32 * SLEEP_S:.2f}"
+    assert last == f"| 32 | 4,096 | 0.64 | {share} | 3.00 ms |"
     assert "| 1,000,000 | 4.00 MB | 100.0 ms | 3200.0 ms | 10.00 ms |" in made["weights"]
     assert made["paper"].splitlines()[0].endswith("| 32 | 100 | 300 | 1,000 |")
     assert made["machine"] == "Medians. somewhere."
@@ -81,9 +94,9 @@ def test_everything_is_measured_in_processes_of_its_own(monkeypatch: pytest.Monk
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(scale, "child", lambda *args: asked.append(args[2:]) or {"got": len(asked)})
     results = scale.measured((1, 2, 8))
-    runners = [("runners", size) for size in "128"]
+    runners = [(what, size) for what in ("runners", "stream") for size in "128"]
     assert asked == [*runners, ("weights", "1"), ("weights", "8"), ("learners",), ("constants",)]
-    assert [one["got"] for one in results["weights"]] == [4, 5]
+    assert [one["got"] for one in results["weights"]] == [7, 8]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -103,6 +116,7 @@ def test_every_measurement_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         workers.syncing(repeats=1, num_parameters=1000, num_workers=1),
         workers.driver(repeats=1),
         scale.runners(1, iterations=1),
+        scale.stream(1, iterations=1),
         scale.weights(1, repeats=1),
         scale.learners(repeats=1),
         scale.constants(num_workers=1, repeats=1),
@@ -112,6 +126,7 @@ def test_every_measurement_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         ["sync_ms"],
         ["concat_ms", "driver_ms"],
         ["driver_cpu_s", "rollout_bytes", "runner_s", "runners", "wall_s"],
+        ["driver_cpu_s", "runners", "wall_s"],
         ["bytes 10000", "ms 10000", "runners"],
         ["ms 10000"],
         ["call_s", "learn_s", "take_s"],
