@@ -177,5 +177,5 @@ class ActorCriticLearner(EpisodeLearner):
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)
-        rest["approx_kl"] = k3_divergence(rest.pop("log_ratio"))
+        rest.setdefault("approx_kl", k3_divergence(rest.pop("log_ratio")))
         return super().summarize(module_id, rest)

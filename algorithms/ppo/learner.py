@@ -188,7 +188,7 @@ class PPOLearner(ActorCriticLearner):
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         beyond = self._log_ratio(metrics).expm1().abs() > self.settings.clip_param
-        return super().summarize(module_id, {**metrics, "clip_fraction": beyond.float()})
+        return super().summarize(module_id, {**metrics, "clip_fraction": beyond.float(), **metrics})
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         target = self.settings.target_kl

@@ -330,7 +330,8 @@ class Learner(Hooks, ABC):
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
         """Return the scalar loss of one minibatch, and the metrics to report by name. A metric is a scalar tensor or
-        has one entry per row.
+        has one entry per row. One with the name of a metric that this library reports itself, such as ``total_loss``,
+        replaces that metric.
 
         Args:
             module_id: The module to train.
@@ -416,9 +417,10 @@ class Learner(Hooks, ABC):
             part.step_unless(skip)
         self.progress += 1
         trained.num_gradient_steps += 1
-        metrics = {**metrics, "gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+        own = {"gradient_norm": norm, "total_loss": loss}
         if len(trained.parts) > 1:
-            metrics |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
+            own |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
+        metrics = {**metrics, **own, **metrics, SKIPPED: skip}  # the loss may replace what is reported here
         return map_leaves(Tensor.detach, metrics)
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
@@ -448,10 +450,10 @@ class Learner(Hooks, ABC):
         # summarize() gets the metrics of the algorithm's loss; those of the module's own losses are averaged
         extra = trained.extra_metrics or frozenset()
         results = self.summarize(module_id, {name: value for name, value in metrics.items() if name not in extra})
-        results |= more
+        results |= {**more, **results}
         for name, part in trained.parts.items():
             key = f"learning_rate_{name}" if len(trained.parts) > 1 else "learning_rate"
-            results[key] = part.learning_rate
+            results.setdefault(key, part.learning_rate)
         results["num_updates_skipped"] = sum(skipped)
         if taken := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], taken[0])

@@ -120,5 +120,6 @@ class Stack:
             part.flat.grad.copy_(gradient)
             part.step_unless(skip)
             trained.num_gradient_steps += 1
-            metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+            own = {"gradient_norm": norm, "total_loss": loss}
+            metrics |= own | metrics | {SKIPPED: skip}
         return results

@@ -603,6 +603,34 @@ def test_a_metric_may_be_a_tensor_of_integers_or_bools() -> None:
     assert (results["count"], results["share"]) == (3.0, 0.5)
 
 
+OURS = ("total_loss", "gradient_norm", "approx_kl", "clip_fraction", "vf_explained_var", "learning_rate")
+
+
+@pytest.mark.parametrize("policies", [1, 2], ids=["one policy", "policies updated at once"])
+def test_a_metric_of_the_loss_replaces_one_of_the_same_name(policies: int) -> None:
+    class Named(Reporting):
+        reported: ClassVar[Mapping[str, Any]] = {name: float(i) for i, name in enumerate(OURS)}
+
+    learner = learner_of(Named, policies)
+    data = {name: random_rollout(module, 32, 2) for name, module in learner.module.items()}
+    results = learner.update_from_episodes(data)
+    for name in data:
+        assert [results[name][key] for key in OURS] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+        assert results[name]["num_updates_skipped"] == 0
+
+
+def test_metrics_of_policies_that_share_a_part_replace_ours() -> None:
+    class Named(Reporting):
+        reported: ClassVar[Mapping[str, Any]] = {"total_loss": 7.0}
+
+    config = PPOConfig(minibatch_size=32, num_epochs=1)
+    spec = config.get_rl_module_spec(OBS, ACTIONS, RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
+    specs = MultiRLModuleSpec({"a": spec, "b": spec}, shared_parts={"actor": "encoder.actor_encoder"})
+    learner = Named(config, specs, run_seed=1)
+    results = learner.update_from_episodes({name: random_rollout(x, 32, 2) for name, x in learner.module.items()})
+    assert (results["a"]["total_loss"], results["b"]["total_loss"]) == (7.0, 7.0)
+
+
 @pytest.mark.parametrize("settings", [{}, {"target_kl": 0.01}])
 def test_a_loss_in_the_place_of_ppo_s_is_told_what_to_report(settings: dict[str, Any]) -> None:
     class Whole(PPOLearner):
