@@ -56,6 +56,7 @@ from rlmodule.learning.trained_module import (
     not_trained,
     tensor_changed,
 )
+from rlmodule.learning.update_data import explain_missing_column
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
@@ -400,14 +401,18 @@ class Learner(Hooks, ABC):
         if names != trained.stepping:
             check_parts_to_step(names, trained.parts, f"{type(self).__name__}.parts_to_step({module_id!r})")
             trained.stepping = names
-        if self._is_plain:  # alone, and neither compiled, captured nor in bfloat16
-            loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
-            trained.parameters.zero_grad()
-            loss.backward()
-        elif self.data_parallel is None:
-            loss, metrics = trained.gradient_pass(batch)
-        else:
-            loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
+        try:
+            if self._is_plain:  # alone, and neither compiled, captured nor in bfloat16
+                loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
+                trained.parameters.zero_grad()
+                loss.backward()
+            elif self.data_parallel is None:
+                loss, metrics = trained.gradient_pass(batch)
+            else:
+                loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
+        except KeyError as error:
+            explain_missing_column(error, f"minibatch of {type(self).__name__}", batch)
+            raise
         parts = [trained.parts[name] for name in names]
         norms = [part.clip() for part in parts]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
