@@ -133,6 +133,18 @@ def check_signature(where: str, name: str, method: Any, overridden: Any, remedy:
         )
 
 
+def check_constructor(cls: Any, base: Any, remedy: str = "") -> None:
+    """Raise ``TypeError``, with ``remedy`` at the end, if the class ``cls`` cannot be constructed with the arguments of
+    its base class ``base``, or if its constructor calls no other one."""
+    where, method = f"{cls.__qualname__}.__init__()", cls.__init__
+    check_signature(where, "__init__", method, base.__init__, remedy)
+    if method is not base.__init__ and "__init__" not in inspect.unwrap(method).__code__.co_names:
+        raise TypeError(
+            f"{where}: expected one that calls super().__init__() with its arguments, got one without that call. Make "
+            f"it the first line.{remedy}"
+        )
+
+
 def _signature(method: Any) -> inspect.Signature:
     """Return the signature of a method without annotations but with ``self`` or ``cls``."""
     signature = inspect.signature(method if isinstance(method, FunctionType) else method.__func__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from catalog.hooks import check_constructor
 from catalog_rl import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
@@ -88,7 +89,10 @@ class LearnerGroup(ABC):
 
         Raises:
             WorkerFailed: If a learner in another process cannot be built.
+            TypeError: If the constructor of ``learner_class`` has other arguments than that of :class:`Learner`, or
+                does not call it.
         """
+        check_constructor(learner_class, Learner)
         if settings.num_learners:
             from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
 from catalog.catalog import Catalog
-from catalog.hooks import check_signature
+from catalog.hooks import check_constructor
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.shared_parts import SharedParts
@@ -100,7 +100,7 @@ class RLModuleSpec:
     Raises:
         TypeError: If ``module_class`` does not derive from :class:`RLModule`, or ``catalog_class`` not from
             :class:`Catalog`, or if a class lacks a method or cannot be constructed with the arguments of its base
-            class.
+            class, or if their constructor does not call that of its base class.
     """
 
     module_class: type[RLModule] | None = None
@@ -122,7 +122,7 @@ class RLModuleSpec:
                 )
             if value is not None:
                 remedy = f" Or override {hook}, which runs at construction, and set attributes there."
-                check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
+                check_constructor(value, base, remedy)
         if self.module_class is not None and (missing := sorted(self.module_class.__abstractmethods__)):
             raise TypeError(
                 "RLModuleSpec.module_class: expected a class with every method that its bases ask for, got "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
-from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
+from rlmodule import Columns, Episode, Learner, LearnerGroup, Rollout, ValueFunctionAPI
 from rlmodule.data.columns import Batch
 from rlmodule.data.rollout import row_minibatches
 from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_state
@@ -720,3 +720,20 @@ def test_policies_of_one_update_read_schedules_at_the_same_step() -> None:
         results = learner.update_from_episodes(data)
         assert learner.env_steps == steps + (0 if expected == 1e-3 else 100)
         assert [results[name]["learning_rate"] for name in data] == pytest.approx([expected, expected])
+
+
+def test_a_learner_whose_constructor_calls_no_other_is_refused() -> None:
+    class Forgets(PPOLearner):
+        def __init__(self, settings: Any, spec: Any, *, run_seed: int) -> None:
+            self.scale = 2.0
+
+    class Fewer(PPOLearner):
+        def __init__(self, settings: Any) -> None:
+            super().__init__(settings, MultiRLModuleSpec(), run_seed=1)
+
+    with pytest.raises(TypeError, match=r"Forgets\.__init__\(\): expected one that calls super\(\)\.__init__\(\)"):
+        LearnerGroup.create(PPOConfig(), Forgets, SPEC, run_seed=1)
+    with pytest.raises(
+        TypeError, match=r"Fewer\.__init__\(\): expected the arguments \(self, settings, spec, \*, run_s"
+    ):
+        LearnerGroup.create(PPOConfig(), Fewer, SPEC, run_seed=1)

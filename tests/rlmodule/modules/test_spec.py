@@ -1,5 +1,7 @@
 """Specs: filling up, and building."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +88,30 @@ def test_a_class_without_a_method_of_its_bases_is_refused_at_once() -> None:
     message = "RLModuleSpec.module_class: expected a class with every method .*Misspelt without compute_q_values. Write"
     with pytest.raises(TypeError, match=message):
         RLModuleSpec(Misspelt)
+
+
+def test_a_constructor_that_does_not_call_that_of_its_base_is_refused_at_once() -> None:
+    class Forgets(Small):
+        def __init__(self, **kwargs: object) -> None:
+            self.scale = 2.0
+
+    class Inherits(Forgets):
+        pass
+
+    class ForgetsToo(Catalog):
+        def __init__(self, observation_space: object, action_space: object, *args: object, **kwargs: object) -> None:
+            self.scale = 2.0
+
+    class Calls(Small):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.scale = 2.0
+
+    expected = r"Forgets\.__init__\(\): expected one that calls super\(\)\.__init__\(\) .* Or override setup\(\)"
+    with pytest.raises(TypeError, match=expected):
+        RLModuleSpec(Forgets)
+    with pytest.raises(TypeError, match=r"Inherits\.__init__\(\): expected one that calls"):
+        RLModuleSpec(Inherits)
+    with pytest.raises(TypeError, match=r"ForgetsToo\.__init__\(\): .* Or override _determine_components_hook\(\)"):
+        RLModuleSpec(catalog_class=ForgetsToo)
+    assert RLModuleSpec(Calls, OBS, ACTIONS).build().scale == 2.0  # type: ignore[comparison-overlap]
