@@ -186,6 +186,7 @@ class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI
 
     catalog: DQNCatalog
     exploration_buffers = ("epsilon", "greedy_bonus")
+    _takes_means = False  # whether noisy heads leave out their noise, as in the greedy pass
     epsilon: Tensor
     greedy_bonus: Tensor
 
@@ -287,8 +288,13 @@ class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI
 
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
-        is_noisy = isinstance(self.af_head, NoisyHead)
-        values = self._q_values(latent, batch, mean=True) if is_noisy else self.compute_q_values(batch, latent)
+        if isinstance(self.af_head, NoisyHead):
+            self._takes_means = True
+        try:
+            values = self.compute_q_values(batch, latent)  # which may be overridden
+        finally:
+            if self._takes_means:  # setting an attribute of a module takes as long as a small tensor operation
+                self._takes_means = False
         return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
@@ -325,25 +331,22 @@ class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI
         mask = self.action_mask
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
-    def _q_values(self, latent: Tensor, batch: Mapping[str, Tree], *, mean: bool = False) -> Tensor:
+    def _q_values(self, latent: Tensor, batch: Mapping[str, Tree]) -> Tensor:
         """Return action values ``[..., num_actions]``, ``FORBIDDEN`` for forbidden actions. The arguments are described
-        in :meth:`_outputs`; ``mean`` turns off the noise of noisy heads."""
+        in :meth:`_outputs`."""
         allowed = self._allowed(batch)
-        values = self.returns.mean(self._outputs(latent, allowed, batch, mean=mean))
+        values = self.returns.mean(self._outputs(latent, allowed, batch))
         return values if allowed is None else values.masked_fill(~allowed, FORBIDDEN)
 
-    def _outputs(
-        self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
-    ) -> Tensor:
+    def _outputs(self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree]) -> Tensor:
         """Return the outputs for each action, ``[..., num_actions, *returns.shape]``.
 
         Args:
             latent: Latents ``[..., D]``.
             allowed: The allowed actions from :meth:`_allowed`, whose mean advantage dueling nets subtract.
             batch: Columns with the observations, which hold the action embeddings if there are any.
-            mean: Use the mean weights of noisy heads instead of the noise drawn last.
         """
-        actions, value_head = _run(self.af_head, latent, mean), self.vf_head
+        actions, value_head = self._run(self.af_head, latent), self.vf_head
         has_several = len(self.returns.shape) > 0
         if has_several:
             actions = actions.unflatten(-1, (-1, *self.returns.shape))
@@ -352,10 +355,13 @@ class DQNModule(RLModule, QNetAPI, ExplorationAPI, NoisyNetAPI, InferenceOnlyAPI
             actions = score(actions, self.env_part(batch[Columns.OBS]))
         if value_head is None:
             return actions
-        value = _run(value_head, latent, mean)
+        value = self._run(value_head, latent)
         if not has_several:
             return _joined(value, actions, allowed, -1)
         return _joined(value.unsqueeze(-2), actions, None if allowed is None else allowed.unsqueeze(-1), -2)
+
+    def _run(self, head: nn.Module, latent: Tensor) -> Tensor:
+        return head.forward_mean(latent) if self._takes_means and isinstance(head, NoisyHead) else head(latent)
 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
@@ -385,10 +391,6 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
 
 def _with_state(columns: Batch, state: Tree | None) -> Batch:
     return columns if state is None else columns | {Columns.STATE_OUT: state}
-
-
-def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
-    return head.forward_mean(latent) if mean and isinstance(head, NoisyHead) else head(latent)
 
 
 def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int) -> Tensor:

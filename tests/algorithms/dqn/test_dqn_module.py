@@ -1,5 +1,6 @@
 """DQN's catalog and module: what is built for which settings, and what each forward pass gives."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -347,6 +348,20 @@ def test_noise_reaches_all_passes_but_inference(name: str) -> None:
         module.resample_noise(generator(seed))
         explored = module.forward_exploration(batch())[Columns.ACTION_DIST_INPUTS].argmax(-1)
         assert torch.equal(explored, module.compute_q_values(batch()).argmax(-1))
+
+
+@pytest.mark.parametrize("name", ["noisy", "rainbow"])
+def test_values_that_a_subclass_changes_are_those_of_the_greedy_pass_without_noise(name: str) -> None:
+    class Doubled(DQNModule):
+        def compute_q_values(self, batch: Mapping[str, Any], embeddings: Tensor | None = None) -> Tensor:
+            return 2 * super().compute_q_values(batch, embeddings)
+
+    module = dataclasses.replace(spec(VARIANTS[name]), module_class=Doubled).build()
+    assert isinstance(module, Doubled)
+    quiet = module.compute_q_values(batch())
+    module.resample_noise(generator())
+    torch.testing.assert_close(module.forward_inference(batch())[Columns.ACTION_DIST_INPUTS], quiet.detach())
+    assert not torch.allclose(module.compute_q_values(batch()), quiet)  # the noise is back
 
 
 def test_each_head_has_noise_of_its_own() -> None:
