@@ -137,7 +137,9 @@ class MARWILLearner(BootstrappingLearner):
             total = self.collective.all_reduce(total)
         before = self.squared_advantage[module_id]
         mean = (total[0] / total[1]).to(before.dtype)
-        self.squared_advantage[module_id] = torch.where(before > 0, torch.lerp(before, mean, rate), mean)
+        after = torch.where(before > 0, torch.lerp(before, mean, rate), mean)
+        # squares of huge advantages are infinite, and so would all later averages be
+        self.squared_advantage[module_id] = torch.where(after.isfinite(), after, before)
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | {"squared_advantage": dict(self.squared_advantage)}

@@ -75,6 +75,16 @@ def test_squared_advantages_are_averaged_over_updates() -> None:
     assert float(learner.squared_advantage[ID]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_advantages_whose_squares_are_infinite_leave_the_average_as_it_was() -> None:
+    learner, batch = learner_and_batch()
+    learner.step_on_batch(batch, env_steps=0)
+    before = float(learner.squared_advantage[ID])
+    learner.step_on_batch(batch | {Columns.REWARDS: torch.full((16,), 1e25)}, env_steps=0)
+    assert float(learner.squared_advantage[ID]) == before > 0
+    learner.step_on_batch(batch, env_steps=0)
+    assert math.isfinite(float(learner.squared_advantage[ID]))
+
+
 def test_rows_weigh_the_same_before_advantages_have_a_scale() -> None:
     learner, batch = learner_and_batch()
     assert learner.step_on_batch(batch, env_steps=0)[ID]["weight"].tolist() == [1.0] * 16
