@@ -46,7 +46,8 @@ class IQLCatalog(ActionCriticCatalog):
 
     def _check_functions(self) -> None:
         super()._check_functions()
-        for _, leaf in leaf_classes(self.bound_dist_cls):
+        dist_cls = self.bound_dist_cls
+        for _, leaf in leaf_classes(getattr(dist_cls, "independent", dist_cls)):  # of parts that depend on each other
             if issubclass(leaf, DeterministicAction):
                 raise ValueError(
                     f"distribution of the actions of {type(self).__name__}: expected one with log-probabilities, by "

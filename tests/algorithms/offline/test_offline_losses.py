@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from algorithms.ddpg import DDPG, DDPGConfig
 from algorithms.dqn import DQNConfig
-from algorithms.iql import IQLConfig, IQLLearner
+from algorithms.iql import IQLCatalog, IQLConfig, IQLLearner
 from algorithms.iql.learner import expectile_loss
 from algorithms.sac import SACConfig
 from algorithms.sac.conservative import CQL_NOISE, NEXT_DIST_INPUTS
@@ -435,6 +435,14 @@ def test_mistakes_are_told_before_anything_is_learned(name: str) -> None:
     make, message = MISTAKES[name]
     with pytest.raises((ValueError, TypeError), match=message):
         make().build()
+
+
+@pytest.mark.parametrize("autoregressive", [False, True])
+def test_iql_refuses_a_part_of_an_action_without_log_probabilities(autoregressive: bool) -> None:
+    space = gym.spaces.Dict(grip=gym.spaces.Discrete(2), push=BOX)
+    nets = {"custom_action_dist": {"push": "DeterministicAction"}, "autoregressive_actions": autoregressive}
+    with pytest.raises(ValueError, match=r"expected one with log-probabilities.*got DeterministicAction"):
+        IQLCatalog(OBS, space, nets)
 
 
 # --- presets of methods -----------------------------------------------------------------------------------------------
