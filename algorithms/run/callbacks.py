@@ -142,7 +142,17 @@ class CallbackCaller:
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        made = (config.callbacks_class or Callbacks)()
+        made_of = config.callbacks_class or Callbacks
+        signature = inspect.signature(made_of)
+        try:
+            signature.bind()
+        except TypeError as error:
+            raise TypeError(
+                f"callbacks_class {made_of.__qualname__}: expected a class that can be called without arguments, since "
+                f"each run makes one instance, got {signature}. Give each argument a default, or pass methods of your "
+                "own instance: .callbacks(on_train_result=mine.on_train_result)."
+            ) from error
+        made = made_of()
         if assigned := [name for name in CALLBACKS if name in vars(made)]:
             raise TypeError(
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "

@@ -654,3 +654,13 @@ def test_callbacks_that_are_assigned_are_refused_since_nobody_would_hear_them() 
         TypeError, match=r"Assigning: expected callbacks that are methods, got on_train_result assigned"
     ):
         PPOConfig(env="CartPole-v1", callbacks_class=Assigning).build()
+
+
+def test_a_class_that_needs_arguments_is_refused_with_what_to_do() -> None:
+    class Watch(Callbacks):
+        def __init__(self, limit: float) -> None:
+            self.limit = limit
+
+    expected = r"callbacks_class .*Watch: expected a class that can be called without arguments.*got \(limit: .*default"
+    with pytest.raises(TypeError, match=expected):
+        PPOConfig(env="CartPole-v1", callbacks_class=Watch).build()
