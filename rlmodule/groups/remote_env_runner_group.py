@@ -107,7 +107,14 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             undo.callback(self._remove_counters)  # some runners may have been built
             self.workers = self._start_processes(run_seed, role, on_env)
             undo.callback(self.workers.stop)
-            self.observation_space, self.action_space = self._call_all("get_spaces", {0: ()})[0]
+            found = self._call_all("get_spaces")
+            self.observation_space, self.action_space = found[0]
+            for worker, spaces in found.items():
+                if spaces != found[0]:
+                    raise ValueError(
+                        f"env runner {worker}, spaces: expected those of env runner 0, {found[0]}, got {spaces}. Let "
+                        "them depend on nothing that differs between the envs of a run."
+                    )
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:

@@ -394,6 +394,16 @@ def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup, monkeypatch
     assert list(group.sample(5)) == [rollout]
 
 
+def test_runners_whose_envs_have_other_spaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unlike(Scripted):
+        def call(self, method: str, args: Mapping[int, Any]) -> list[Answer]:
+            return [Answer(worker, (SPEC.observation_space, spaces.Discrete(2 + worker))) for worker in args]
+
+    monkeypatch.setattr(RemoteEnvRunnerGroup, "_start_processes", lambda *args: Unlike([]))
+    with pytest.raises(ValueError, match=r"env runner 1, spaces: expected those of env runner 0, .*Discrete\(3\)"):
+        group_of(num_env_runners=2, num_envs_per_env_runner=2)
+
+
 # --- another number of runners or envs --------------------------------------------------------------------------------
 
 
