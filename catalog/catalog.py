@@ -328,7 +328,14 @@ class Catalog(DecisionTree):
         where = f"{type(self).__name__}.build_encoder()"
         encoder, config = as_encoder(self.build_encoder(), where), self.encoder_config
         declared = None if self.has_custom_encoder or config is None else tuple(config.output_dims)
-        dims = check_encoder(encoder, self.input_space, where, declared)
+        try:
+            dims = check_encoder(encoder, self.input_space, where, declared)
+        except ValueError:
+            for node in [*self.encoder_node.walk()][:0:-1] if declared else []:  # the smallest parts first
+                part = f"encoder of {node.path}"
+                assert node.result is not None
+                check_encoder(as_encoder(node.result.build(), part), node.space, part, tuple(node.result.output_dims))
+            raise
         remembers = any(isinstance(part, MemoryEncoder) for part in encoder.modules())
         if self.has_custom_encoder and self.model_config.is_recurrent and not remembers:
             encoder = as_encoder(self._with_memory(BuiltEncoderConfig(net=encoder, width=dims[0])).build())

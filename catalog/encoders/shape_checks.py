@@ -1,5 +1,6 @@
 """Checks that call new nets with samples, so that errors appear early and name the net."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ def check_encoder(
         ValueError: If the encoder does not accept observations of ``space``, does not return one latent of the expected
             shape and torch's default dtype for each, has an initial state that does not consist of tensors, or returns
             a next state that does not have the form of the initial state.
+
+    Warns if the latents have no gradient although the encoder has parameters to train.
     """
     initial = encoder.get_initial_state()
     leading = (2,)  # with a batch of 1, a net that drops the batch dim would pass by broadcasting
@@ -64,6 +67,12 @@ def check_encoder(
     remedy = "Flatten the output, keep the batch dim, let output_dims say its width, and return float32 as heads take."
     check_floats(latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
     check_next_state(memory["state"], out.state, where)
+    if not latent.requires_grad and any(parameter.requires_grad for parameter in encoder.parameters()):
+        warnings.warn(
+            f"{where}: expected latents with a gradient, got some without, so no loss of heads trains the encoder. "
+            "Leave out detach() and torch.no_grad(), or freeze its parameters with requires_grad_(False).",
+            stacklevel=2,
+        )
     return dims
 
 
@@ -203,7 +212,7 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """Return ``net(*samples, **memory)``, called in eval mode and without gradients. Modes and buffers are restored.
+    """Return ``net(*samples, **memory)``, called in eval mode. Modes and buffers are restored.
 
     Args:
         net: The net.
@@ -216,5 +225,5 @@ def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, r
     Raises:
         ValueError: If the call fails, or if it changes the samples in place.
     """
-    with untouched(net):
+    with untouched(net), torch.enable_grad():
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

@@ -365,6 +365,21 @@ def test_latents_of_another_rank_or_batch_raise(shape: tuple[int, ...]) -> None:
     assert str(shape) in str(error.value)
 
 
+class Cut(nn.Linear):
+    """A layer whose output has no gradient."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).detach()
+
+
+def test_an_encoder_that_gets_no_gradient_is_warned_of() -> None:
+    with pytest.warns(
+        UserWarning, match=r"Injected\.build_encoder\(\): expected latents with a gradient.*no loss of heads"
+    ):
+        linear_catalog(Cut(4, 3)).build_trunk()
+    linear_catalog(nn.Linear(4, 3).requires_grad_(False)).build_trunk()  # is meant to stay as it is
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
 def test_latents_of_a_dtype_that_no_head_takes_raise(dtype: torch.dtype) -> None:
     class Other(nn.Linear):
@@ -463,6 +478,24 @@ def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) 
 
     with pytest.raises(ValueError, match=r"expected latents of shape \(2, .*got shape \(2, 6\)"):
         Mine(VECTOR, TWO).build_actor_critic_encoder()
+
+
+@pytest.mark.parametrize("settings", [{}, {"fusionnet_hiddens": ()}, {"use_lstm": True}], ids=str)
+def test_a_part_that_is_wider_than_its_output_dims_is_named(settings: dict[str, Any]) -> None:
+    class Wrong(BagConfig):
+        output_dims = (5,)
+
+    class Mine(Catalog):
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            is_arm = observation_space == VECTOR
+            return Wrong() if is_arm else super()._get_encoder_config(observation_space, model_config)
+
+    space = spaces.Dict(robot=spaces.Dict(arm=VECTOR, grip=TWO), goal=spaces.Discrete(3))
+    expected = (
+        r"encoder of observation_space\['robot'\]\['arm'\]: expected latents of shape \(2, 5\).*got shape \(2, 6\)"
+    )
+    with pytest.raises(ValueError, match=expected):
+        Mine(space, TWO, settings).build_actor_critic_encoder()
 
 
 def test_output_dims_that_are_a_number_raise() -> None:
