@@ -121,7 +121,7 @@ class ActingStep:
         past = {name: memory[name] for name in self.past}
         if rewards is not None and PREV_REWARD in past:
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], rewards, self.past[PREV_REWARD])
-        return {name: tree.map_structure(seen_by, past[name], self._no_past[name]) for name in past}
+        return {name: map_leaves(seen_by, past[name], self._no_past[name]) for name in past}
 
 
 def most_likely(dist: Distribution) -> Tree:

@@ -51,7 +51,6 @@ class Policy(OnHub):
         self._step = ActingStep(module)
         self._reader = ObservationReader(module.acting_space)
         self._memory_of_one = self._step.new_memory(1)
-        self._state_shapes = {name: shape[1:] for name, shape in _shapes(self._memory_of_one).items()}
         self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
 
     def with_generator(self, generator: torch.Generator) -> Policy:
@@ -253,10 +252,12 @@ class Policy(OnHub):
         Raise ValueError if ``state`` is not a memory of ``num`` envs."""
         if state is None:
             return self._step.new_memory(num), torch.ones(num, dtype=torch.bool, device=self.device)
-        given, expected = _shapes(state), {name: (num, *shape) for name, shape in self._state_shapes.items()}
-        if given != expected:
+        like = map_leaves(lambda x: (num, *x.shape[1:]), self._memory_of_one)
+        if map_leaves(np.shape, state) != like:
+            given, of_one = _shapes(state), _shapes(self._memory_of_one)
+            expected = {name: (num, *shape[1:]) for name, shape in of_one.items()}
             is_size = given.keys() == expected.keys()
-            wrong = next(name for name in expected if given[name] != expected[name]) if is_size else None
+            wrong = next((name for name in expected if is_size and given[name] != expected[name]), None)
             what = "the state that the last call returned" + (", a dict of arrays" if expected else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             if wrong is not None:
@@ -267,7 +268,7 @@ class Policy(OnHub):
             )
         begins = [False] * num if starts is None else starts
         # it may have been stored as arrays in the meantime, or moved to another device
-        memory: Any = tree.map_structure(lambda x, like: torch.as_tensor(x).to(like), state, self._memory_of_one)
+        memory: Any = map_leaves(lambda x, like: torch.as_tensor(x).to(like), state, self._memory_of_one)
         return memory, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
     def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
