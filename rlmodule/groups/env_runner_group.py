@@ -158,7 +158,7 @@ class EnvRunnerGroup(ABC):
         """Return a rollout of ``num_steps`` rows from each runner, in order of the envs; see :meth:`EnvRunner.sample`.
 
         A runner that fails and restarts returns no rollout. If no runner returns one, all are asked again. If the call
-        raises, the steps of rollouts that have arrived count as lost, and all envs start new episodes.
+        raises after rollouts have arrived, the steps of all count as lost, and all envs start new episodes.
 
         Raises:
             WorkerFailed: If a runner in another process fails, and the settings do not let the run continue without it.

@@ -203,8 +203,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         try:
             self.ask(num_steps, explore=explore, policy_version=policy_version)
             return self.take()
-        except BaseException:
-            self._drop_asked()
+        except BaseException as error:
+            if self.held or isinstance(error, Exception):  # else they are on their way: the next call takes them
+                self._drop_asked()
             raise
 
     def ask(self, num_steps: int, *, explore: bool = True, policy_version: int = 0, in_flight: int = 1) -> None:
@@ -285,16 +286,17 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             raise self._lost_for_good
 
     def _drop_asked(self) -> None:
-        """Forget what was asked for. If rollouts have arrived, count their steps as lost, and let every runner begin
-        new episodes."""
+        """Forget what was asked for. If rollouts have arrived, let every runner begin new episodes, and count the steps
+        of these rollouts and of those on their way as lost."""
         self._asked = None
         if not self.held:
             return
-        self.num_env_steps_lost["not_learned"] += sum(rollout.num_env_steps for rollout in self.held)
-        self.held = []
         if self._lost_for_good is None:  # if it is set, no rollout will follow
             with suppress(Exception):  # the error that is being raised is more important
                 self.reset()
+                self._hold_answers(timeout=0.0)  # which arrived before those of reset()
+        self.num_env_steps_lost["not_learned"] += sum(rollout.num_env_steps for rollout in self.held)
+        self.held = []
 
     def _hold_answers(self, timeout: float | None = None) -> None:
         """Wait for answers of runners, at most ``timeout`` seconds if that is given. Hold their rollouts, and restart

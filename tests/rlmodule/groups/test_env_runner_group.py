@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -306,6 +306,50 @@ def test_rollouts_that_an_interrupted_call_did_not_take_are_in_the_next_one(remo
     state = remote.get_state()  # which waits for what is on its way, and keeps it
     assert sorted(state) == ["0", "1"]
     assert sorted(rollout.first_env_index for rollout in remote.sample(10)) == [0, 0, 1, 1]
+
+
+def test_rollouts_on_their_way_when_sampling_is_interrupted_are_in_a_state(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.sample(5)
+    lost = remote.num_env_steps_lost.copy()
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.workers, "_wait", interrupting_wait(remote, lambda: True))
+        with pytest.raises(KeyboardInterrupt):
+            remote.sample(10)
+    remote.get_state()
+    assert [rollout.num_env_steps for rollout in remote.held] == [10, 10]
+    assert [rollout.num_env_steps for rollout in remote.take()] == [10, 10]
+    assert remote.num_env_steps_lost == lost
+
+
+def test_rollouts_on_their_way_when_others_were_dropped_count_as_lost(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.sample(5)
+    before = remote.num_env_steps_lost["not_learned"]
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.workers, "_wait", interrupting_wait(remote, lambda: bool(remote.held)))
+        with pytest.raises(KeyboardInterrupt):
+            remote.sample(10)
+    remote.get_state()
+    assert not remote.held
+    assert remote.num_env_steps_lost["not_learned"] - before == 20
+    assert [rollout.num_env_steps for rollout in remote.sample(5)] == [5, 5]
+
+
+def interrupting_wait(remote: EnvRunnerGroup, when: Callable[[], bool]) -> Callable[[float], list[int]]:
+    """Return a wait for one worker that is interrupted the first time that ``when()`` holds."""
+    real, left = remote.workers._wait, [1]  # type: ignore[attr-defined]
+
+    def wait(timeout: float) -> list[int]:
+        with interruptible():
+            if left and when() and any(map(remote.workers.in_flight, (0, 1))):  # type: ignore[attr-defined]
+                left.clear()
+                signal.raise_signal(signal.SIGINT)
+        return real(timeout)[:1]
+
+    return wait
 
 
 class Scripted:
