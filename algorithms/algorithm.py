@@ -273,8 +273,8 @@ class Algorithm(ABC):
         and learning_curve.png at the end.
 
         On Ctrl-C, finish the iteration, write a checkpoint (below ``runs/`` if there is no ``run_dir``) and raise
-        ``KeyboardInterrupt``, so that a loop over several runs ends, too. On SIGTERM, do the same, but raise
-        ``SystemExit`` with code 143. On a second Ctrl-C, raise ``KeyboardInterrupt`` at once.
+        ``KeyboardInterrupt``, so that a loop over several runs ends, too. On SIGTERM and SIGHUP, do the same, but raise
+        ``SystemExit`` with code 143 or 129. On a second Ctrl-C, raise ``KeyboardInterrupt`` at once.
 
         Args:
             num_env_steps: Env steps to sample from now on, over all envs.
@@ -292,7 +292,7 @@ class Algorithm(ABC):
                 ``num_updates`` is given and is among :attr:`budgets`.
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
             RuntimeError: If an iteration takes no step.
-            KeyboardInterrupt, SystemExit: After Ctrl-C and SIGTERM; :attr:`stopped_by` is then ``"signal"``.
+            KeyboardInterrupt, SystemExit: After Ctrl-C, SIGTERM and SIGHUP; :attr:`stopped_by` is then ``"signal"``.
         """
         if args or foreign:
             raise wrong_learn(self, num_env_steps, args, foreign)

@@ -211,7 +211,7 @@ def _carry_out(plan: TrainPlan, session: TrainingSession) -> int:
     is left."""
     say, algorithm = plan.say, session.algorithm
     session.run()
-    if session.signal is signal.SIGTERM:
+    if session.signal is not signal.SIGINT:
         session.raise_signal()
     steps, target = session.taken, session.goal.target_return
     if steps:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
+from algorithms.cli.exits import FAILED, OK, TERMINATED, UsageError
 from algorithms.cli.one_run import TrainPlan, commands, own_run_dir
 from algorithms.run.jobs import Job, Jobs, allow_flag
 from algorithms.run.plotting import plot_runs
@@ -48,7 +48,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         args: The arguments of the command, which each process gets with one of the seeds.
 
     Returns:
-        The exit code: 0 if all runs succeeded, 130 or 143 if a signal stopped them, else 1.
+        The exit code: 0 if all runs succeeded, 128 plus its number if a signal stopped them, else 1.
     """
     config, say, jobs = plan.config, plan.say, plan.flags.jobs
     if config.run_dir is None:
@@ -74,7 +74,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
             say(line)
         _draw(folder, plan)
     if running.stopped_by is not None:
-        return INTERRUPTED if running.stopped_by is signal.SIGINT else TERMINATED
+        return 128 + running.stopped_by
     return OK if all(job.exit_code == OK for job in ended.values()) else FAILED
 
 

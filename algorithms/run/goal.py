@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 StoppedBy: TypeAlias = Literal["steps", "target", "callback", "signal"]
 """What ended a call of ``learn()``: all env steps were sampled or all updates taken, the target return was reached, a
-callback called ``stop_learning()``, or Ctrl-C or SIGTERM arrived."""
+callback called ``stop_learning()``, or Ctrl-C, SIGTERM or SIGHUP arrived."""
 
 Budget: TypeAlias = Literal["num_env_steps", "num_updates"]
 """The arguments of ``learn()`` that say how long to learn: env steps to sample, or gradient steps to take from data

@@ -101,16 +101,21 @@ def _live(total: int, waiting: str) -> Iterator[Show]:
     moves_prints = bool(sys.stdout and sys.stdout.isatty())
     # without auto_refresh, whose thread would take time from training
     drawn = {"console": Console(stderr=True), "auto_refresh": False, "redirect_stdout": moves_prints}
-    with Progress(*columns, **drawn, expand=True) as bar:
-        task = bar.add_task("", total=total, facts=waiting)
-        bar.refresh()
+    bar = Progress(*columns, **drawn, expand=True)
+    task = bar.add_task("", total=total, facts=waiting)
 
-        def show(done: int, facts: str) -> None:
-            nonlocal drawn_at
-            now = perf_counter()
-            bar.update(task, completed=min(done, total), facts=facts)
-            if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
+    def show(done: int, facts: str) -> None:
+        nonlocal drawn_at
+        now = perf_counter()
+        bar.update(task, completed=min(done, total), facts=facts)
+        if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
+            drawn_at = now
+            with suppress(OSError):  # the terminal is closed
                 bar.refresh()
-                drawn_at = now
 
+    bar.start()
+    try:
         yield show
+    finally:
+        with suppress(OSError):
+            bar.stop()

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from algorithms.loggers.base import LoggerFailed
+from algorithms.run.callbacks import CallbackError
 from algorithms.run.goal import Goal
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display
@@ -105,11 +106,11 @@ class TrainingSession:
 
     def raise_signal(self) -> None:
         """Raise what belongs to the signal that ended the run: ``KeyboardInterrupt`` for Ctrl-C, ``SystemExit`` with
-        code 143 for SIGTERM. Do nothing if there was none."""
+        code 143 for SIGTERM and 129 for SIGHUP. Do nothing if there was none."""
         if self.signal is signal.SIGINT:
             raise KeyboardInterrupt(f"saved {self.checkpoint}")
-        if self.signal is signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
+        if self.signal is not None:
+            raise SystemExit(128 + self.signal)
 
     @property
     def is_done(self) -> bool:
@@ -133,7 +134,14 @@ class TrainingSession:
         evaluates = algorithm.config.evaluation_interval is not None
         while True:
             before, clock_before = self.taken, algorithm.clock
-            result = algorithm.train()
+            try:
+                result = algorithm.train()
+            except CallbackError as error:
+                # The signal may have ended what the callback prints to, such as a `tee`. The run is saved all the same.
+                if self.signal is None or not isinstance(error.__cause__, OSError):
+                    raise
+                algorithm.stopped_by = "signal"
+                return {}
             # A run of env steps may begin with updates from data.
             if self.taken == before and (self.goal.budget == "num_updates" or algorithm.clock == clock_before):
                 raise self._no_step()
@@ -244,9 +252,11 @@ def write_in_handler(text: str) -> None:
 
 @contextmanager
 def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within the block, call ``handler`` on SIGINT and SIGTERM, except for a signal that the process ignores. Do
-    nothing outside the main thread."""
-    heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    """Within the block, call ``handler`` on SIGINT, SIGTERM and SIGHUP, which a terminal that closes sends, except for
+    a signal that the process ignores, as SIGHUP under nohup. Do nothing outside the main thread."""
+    heard = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+    if heard and sys.platform != "win32":
+        heard.append(signal.SIGHUP)
     listening = [number for number in heard if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in listening}
     try:

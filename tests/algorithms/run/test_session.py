@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -464,6 +465,35 @@ def test_ctrl_c_saves_also_if_it_ended_the_reader_of_stderr(make: Make, monkeypa
     assert Path("run/checkpoint").exists()
 
 
+@pytest.mark.parametrize("name", ["on_train_result", "on_sample_end"])
+def test_ctrl_c_saves_also_if_it_ended_the_reader_of_what_a_callback_prints(
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def prints(algorithm: Algorithm, **_: Any) -> None:
+        if algorithm.metrics.env_steps >= 128:
+            raise BrokenPipeError
+
+    algorithm = make(run_dir="run", **{name: prints})
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=r"^saved "):
+        algorithm.learn(num_env_steps=10_000)
+    assert algorithm.stopped_by == "signal"
+    algorithm.stop()
+    silent: dict[str, Any] = {name: None}
+    with Algorithm.from_checkpoint("run/checkpoint", **silent) as resumed:
+        assert resumed.env_steps == 128
+        assert resumed.train()["env_runners"]["num_env_steps_sampled_lifetime"] == 192
+
+
+def test_a_callback_that_fails_without_a_signal_ends_the_run(make: Make) -> None:
+    def prints(algorithm: Algorithm, result: dict[str, Any]) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(RuntimeError, match=r"on_train_result .* got BrokenPipeError"):
+        make(run_dir="run", on_train_result=prints).learn(num_env_steps=128)
+    assert not Path("run/checkpoint").exists()
+
+
 def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, signal.SIGINT, signal.SIGINT)
@@ -506,12 +536,15 @@ def test_ctrl_c_without_run_dir_still_saves(
         assert resumed.env_steps == 128
 
 
-def test_sigterm_saves_once_and_exits_even_if_sent_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_sigterm_and_a_closed_terminal_save_once_and_exit_even_if_sent_twice(
+    make: Make, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
     algorithm = make(run_dir="run")
-    signal_during(algorithm, monkeypatch, signal.SIGTERM, signal.SIGTERM)
+    signal_during(algorithm, monkeypatch, number, number)
     with pytest.raises(SystemExit) as ended:
         algorithm.learn(num_env_steps=10_000)
-    assert (ended.value.code, algorithm.stopped_by) == (143, "signal")
+    assert (ended.value.code, algorithm.stopped_by) == (code, "signal")
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
 
@@ -547,15 +580,16 @@ def test_ctrl_c_ends_an_optuna_study(make: Make, monkeypatch: pytest.MonkeyPatch
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
 
 
-def test_an_ignored_signal_stays_ignored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["in the background", "under nohup"])
+def test_an_ignored_signal_stays_ignored(make: Make, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     algorithm = make()
-    signal_during(algorithm, monkeypatch, signal.SIGINT)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal_during(algorithm, monkeypatch, number)
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         assert algorithm.learn(num_env_steps=192)["training_iteration"] == 3
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def test_learns_in_another_thread(make: Make) -> None:
@@ -601,6 +635,22 @@ def test_a_bar_on_a_terminal(make: Make, monkeypatch: pytest.MonkeyPatch) -> Non
     for steps in ("64/192 steps", "128/192 steps", "192/192 steps"):
         assert steps in shown
     assert "━" in shown
+
+
+def test_a_terminal_that_is_closed_ends_no_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(text: str) -> int:
+        if algorithm.metrics.iterations:
+            raise OSError(errno.EIO, "Input/output error")
+        return len(text)
+
+    terminal = Terminal()
+    monkeypatch.setattr(terminal, "write", write)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_REDRAWS", 0.0)
+    monkeypatch.setitem(os.environ, "TERM", "xterm")
+    algorithm = make(run_dir="run")
+    assert algorithm.learn(num_env_steps=192, progress=True)["training_iteration"] == 3
+    assert Path("run/checkpoint").exists()
 
 
 def test_durations_read_like_a_clock() -> None:
