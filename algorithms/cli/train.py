@@ -18,7 +18,7 @@ from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folder_of
 from algorithms.run.goal import Budget, Goal, read_goal
 from algorithms.run.run_folder import RunFolder
-from algorithms.run.saved_settings import read_about
+from algorithms.run.saved_settings import plain_settings, read_about
 from algorithms.run.text import path_text
 from catalog.settings import settings_of
 from catalog_rl import closest
@@ -205,14 +205,19 @@ def _saved_config(
     there: their saved values are not decoded, and may name code that ``allow`` lacks.
 
     Raises:
-        UsageError: If the checkpoint is of another algorithm than ``algo``.
+        UsageError: If the checkpoint is of another algorithm than ``algo``, or its run is in another env.
         ValueError: If a saved setting names code that is not allowed.
     """
     if saved_config_class(content, allow) is not algo:
         got = f"{content['algorithm']} in {checkpoint}"
         raise UsageError(f"--resume: expected a run of {name_of(algo())}, got {got}. Choose another --run-dir.")
     with allowing(allow):
-        return algo.from_dict(content["config"], allow=allow, **replaced)
+        config = algo.from_dict(content["config"], allow=allow, **replaced)
+    settings = content["config"], config.to_dict()
+    saved, typed = (plain_settings(content["algorithm"], of_run).get("env") for of_run in settings)
+    if checkpoint is not None and saved not in (None, typed):
+        raise UsageError(f"--resume: expected a run in {typed}, got {saved} in {checkpoint}. Choose another --run-dir.")
+    return config
 
 
 def _folder_of_run(flags: TrainFlags, checkpoint: Path | None, seeds: Sequence[int]) -> Path | None:

@@ -526,6 +526,17 @@ def test_what_contradicts_the_run_to_go_on_with(
 
 
 @pytest.mark.usefixtures("mine")
+def test_a_run_resumes_in_its_own_env_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*SMALL, "--run-dir", "run", "--resume", "auto", "--allow", "envs_of_mine", "--num-env-steps"]
+    assert main(["train", "ppo", "envs_of_mine:Mine-v0", *flags, "64"]) == 0
+    assert main(["train", "ppo", "CartPole-v1", *flags, "128"]) == 2  # has the same spaces
+    error = "error: --resume: expected a run in CartPole-v1, got envs_of_mine:Mine-v0 in run/checkpoint. Choose another"
+    assert capsys.readouterr().err.startswith(error)
+    assert main(["train", "ppo", "envs_of_mine:Mine-v0", *flags, "128"]) == 0
+    assert steps_logged("run") == [64, 128]
+
+
+@pytest.mark.usefixtures("mine")
 def test_modules_of_a_checkpoint_are_imported_if_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     env = ["train", "ppo", "envs_of_mine:Mine-v0"]
     assert main([*env, *SMALL, "--num-env-steps", "64", "--run-dir", "run", "--quiet"]) == 0
