@@ -291,14 +291,15 @@ def numbers_of(values: Mapping[str, Any]) -> dict[str, int | float]:
 def replace_file(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically."""
     staged = path.with_name(f".{path.name}-new")
-    staged.write_text(text, encoding="utf-8", newline="")
-    os.replace(staged, path)
+    with _writing(path):
+        staged.write_text(text, encoding="utf-8", newline="")
+        os.replace(staged, path)
 
 
 def append_whole(path: Path, data: bytes) -> None:
     """Append ``data`` to the file ``path``: all of it or, if that fails, nothing, so that no later row joins half a
     row."""
-    with open(path, "ab", buffering=0) as file:
+    with _writing(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
         try:
             written = 0
@@ -307,6 +308,18 @@ def append_whole(path: Path, data: bytes) -> None:
         except BaseException:
             file.truncate(end)
             raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Replace an ``OSError`` raised inside the block, as on a full disk, with one that names ``path`` and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{str(path)!r}: expected a file to write to, got {error.strerror or error}. Free disk space or get "
+            "permission there, or choose another folder."
+        ) from error
 
 
 @contextmanager

@@ -91,6 +91,14 @@ def lock_folder(folder: Path) -> BaseFileLock:
     return lock
 
 
+def not_written(folder: Path, error: OSError) -> OSError:
+    """Return the error for a ``run_dir`` that cannot be written to because of ``error``."""
+    return OSError(
+        f"run_dir {path_text(folder)!r}: expected a folder to write to, got {error.strerror or error}. Choose another "
+        "run_dir, or free disk space or get permission there."
+    )
+
+
 class RunFolder:
     """The folder of a run, locked until :meth:`release`.
 
@@ -132,10 +140,7 @@ class RunFolder:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise OSError(
-                f"run_dir {path_text(self.path)!r}: expected a folder to write to, got {error.strerror or error}. "
-                "Choose another run_dir, or None to write nothing."
-            ) from error
+            raise not_written(self.path, error) from error
         about, saved = read_about(self.path), self.checkpoint.exists()
         there = "an earlier one" if about is None else f"{about['algorithm']} with seed {about['seed']}"
         # a run that failed in its first iteration leaves nothing to keep: an empty log, and no checkpoint

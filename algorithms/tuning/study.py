@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any, Literal
 
 from algorithms.loggers.base import replace_file
-from algorithms.run.run_folder import lock_folder
+from algorithms.run.run_folder import lock_folder, not_written
 from algorithms.run.text import path_text
 from algorithms.tuning.search import Search, checked_shares, point_at
 from catalog_rl import printable
@@ -120,6 +120,7 @@ class SearchFolder(ABC):
     Raises:
         BlockingIOError: If the search goes on in another process.
         FileExistsError: If the folder holds something else, or another search.
+        OSError: If the folder cannot be written to.
         ValueError: If the lines are damaged.
     """
 
@@ -129,8 +130,13 @@ class SearchFolder(ABC):
         self.folder, self.about, self.search = folder, about, search
         self._file = folder / self.lines_file
         about_file = folder / "study.json"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(folder)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise not_written(folder, error) from error
         try:
             found = json.loads(about_file.read_text(encoding="utf-8")) if about_file.exists() else None
             self._check(found, json.loads(json.dumps(about)))

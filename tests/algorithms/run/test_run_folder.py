@@ -332,6 +332,19 @@ def test_a_folder_is_as_it_was_if_its_run_could_not_begin(tmp_path: Path) -> Non
         assert algorithm.train()["training_iteration"] == 1
 
 
+@pytest.mark.parametrize(("loggers", "name"), [([], "run.json"), (["jsonl"], "progress.jsonl")])
+def test_a_run_that_begins_on_a_full_disk_names_the_file(
+    loggers: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(*paths: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", replace)
+    text = rf"^'{tmp_path}/run/{name}': expected a file to write to, got No space left on device\. Free disk space"
+    with build(tmp_path / "run", [], loggers=loggers) as algorithm, pytest.raises(OSError, match=text):
+        algorithm.train()
+
+
 def test_a_folder_whose_run_failed_in_its_first_iteration_is_used_again(tmp_path: Path) -> None:
     def failing(algorithm: Any, result: Any) -> None:
         raise RuntimeError("no number")

@@ -160,6 +160,13 @@ def test_a_folder_with_something_else_or_that_another_process_uses_is_refused(st
         Study(study.folder.parent, ABOUT, SEARCH)
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "file/study"):
+        with pytest.raises(OSError, match=rf"^run_dir '.*{name}': expected a folder to write to, got .+\. Choose"):
+            Study(tmp_path / name, ABOUT, SEARCH)
+
+
 def test_a_study_without_a_finished_trial_has_no_best(study: Study) -> None:
     ended(study, [1.0], state="pruned")
     with pytest.raises(ValueError, match="expected a trial that has finished, got none"):
