@@ -11,7 +11,7 @@ from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.cli.values import environment
 from algorithms.run.callbacks import CALLBACK_SETTINGS
-from algorithms.run.checkpoints import read_checkpoint
+from algorithms.run.checkpoints import load_algorithm, read_checkpoint
 from algorithms.run.evaluation import evaluation_summary, play
 from algorithms.run.run_folder import run_name
 from algorithms.run.text import return_text
@@ -100,7 +100,7 @@ def _evaluate_checkpoint(checkpoint: Path, flags: EvaluateFlags) -> dict[str, An
     objects |= {name: value for name, value in typed.items() if value is not None}
     video_dir = None if flags.video is None else Path(flags.video).absolute()  # before envs are made
     with allowing(allow):
-        algorithm = Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
+        algorithm = load_algorithm(checkpoint, allow, objects, trains=False)
     with algorithm:
         if not flags.json:
             print(f"{run_name(algorithm)}, trained for {algorithm.metrics.clock_text}")

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import CheckpointFlags, allowing, find_checkpoint, modules_in
 from algorithms.cli.evaluate import objects_without_training
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.recording import record as record_played
 from algorithms.recording import record_replay
-from algorithms.run.checkpoints import read_checkpoint
+from algorithms.run.checkpoints import load_algorithm, read_checkpoint
 from algorithms.run.progress import display
 from algorithms.run.run_folder import run_name
 from catalog.settings import setting
@@ -56,7 +55,7 @@ def record(args: Sequence[str]) -> int:
     if flags.seed is not None:
         objects["seed"] = flags.seed
     with allowing(allow):
-        algorithm = Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
+        algorithm = load_algorithm(checkpoint, allow, objects, trains=False)
     with algorithm:
         print(f"{run_name(algorithm)}, trained for {algorithm.metrics.clock_text}")
         if flags.from_replay:

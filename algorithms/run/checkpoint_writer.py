@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content
+from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content, saved_clock
 from rlmodule.checkpoint import KIND, verify_checkpoint
-from rlmodule.sealed_folder import DamagedFolder, read_folder, read_manifest
+from rlmodule.sealed_folder import DamagedFolder, read_folder
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -106,8 +106,7 @@ def _write_and_keep(write: Callable[..., Path], clock: int, keep: int, path: Pat
     """
     aside = None
     if _is_complete(path):
-        about = read_manifest(path, KIND)["about"]
-        earlier = about["env_steps"] + about.get("updates", 0)  # earlier versions wrote no updates
+        earlier = saved_clock(path)
         if earlier != clock:
             aside = path.with_name("checkpoints") / str(earlier)
             aside.parent.mkdir(exist_ok=True)

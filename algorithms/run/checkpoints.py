@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +22,10 @@ from algorithms.settings.base import SettingsBase
 from catalog.activations import without_initialisers
 from catalog.settings import settings_of
 from catalog_rl import printable
-from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
+from rlmodule.checkpoint import KIND, holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import MOST_COPIES, RLModuleSpec, modules_up_to, most_weights
-from rlmodule.sealed_folder import MANIFEST, StrPath
+from rlmodule.sealed_folder import MANIFEST, DamagedFolder, StrPath, read_manifest
 
 # Sections of settings that fit any saved state.
 UNRELATED_TO_STATE = ("reporting", "checkpointing", "callbacks")
@@ -48,13 +50,21 @@ class NotFinite(ValueError):
 
 
 def history_of(run: Path) -> list[Path]:
-    """Return the earlier checkpoints in the run folder ``run``, which are in its folder ``checkpoints``, newest
-    first."""
-    return sorted(
-        (found.parent for found in run.glob(f"checkpoints/*/{MANIFEST}")),
-        key=lambda folder: (folder / MANIFEST).stat().st_mtime_ns,
-        reverse=True,
-    )
+    """Return the earlier checkpoints in the run folder ``run``, which are in its folder ``checkpoints``, newest first.
+
+    They are ordered by their clocks, as copies have other times of files. Those from before the run went back to an
+    earlier checkpoint, whose clocks are not below that of the last one, are last."""
+    last = saved_clock(run / "checkpoint")
+    clocks = {found.parent: saved_clock(found.parent) for found in run.glob(f"checkpoints/*/{MANIFEST}")}
+    return sorted(clocks, key=lambda folder: (clocks[folder] < last, clocks[folder]), reverse=True)
+
+
+def saved_clock(checkpoint: Path) -> float:
+    """Return the clock of the run when it wrote ``checkpoint``; infinity if that cannot be read."""
+    with suppress(DamagedFolder, KeyError, TypeError):
+        about = read_manifest(checkpoint, KIND)["about"]
+        return sum((about["env_steps"], about.get("updates", 0)))  # earlier versions wrote no updates
+    return math.inf
 
 
 def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
@@ -180,8 +190,11 @@ def read_checkpoint(folder: Path, *, replay: bool = True) -> dict[str, Any]:
     return content
 
 
-def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
-    """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
+def load_algorithm(
+    path: StrPath, allow: Sequence[str], objects: Mapping[str, Any], *, trains: bool = True
+) -> Algorithm:
+    """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`. If it only acts, and ``trains`` is False, do
+    not log in what its further training would differ."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder, replay=objects.get("replay_in_checkpoints", True))
     state = content["state"]
@@ -192,7 +205,8 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         weights = check_weights(content)
         check_sizes(content, config, objects, weights)
         saved = SavedSettings(content)
-        _tell_what_differs(content["config"], folder, config)
+        if trains:
+            _tell_what_differs(content["config"], folder, config)
         # Policies that the run removed are built, too, and removed again; the file has no weights of them.
         num_copies = MOST_COPIES * (1 + len(state.get("policies", {}).get("removed", ())))
         with without_initialisers(), modules_up_to(most_weights(weights, num_copies)):
@@ -204,6 +218,7 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
         check_state(content, algorithm, objects)
         if objects:
             algorithm.adapt_state(state, saved)
+        if objects and trains:
             _tell_what_has_no_effect(saved, folder, algorithm, objects)
         algorithm.set_state(state)
     except BaseException as error:

@@ -115,10 +115,11 @@ def test_a_run_stands_for_its_best_checkpoint_or_for_its_last(
 
 
 def test_seed_exploration_and_env_config_change_what_is_played(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = str(trained / "checkpoint")
     plain, seeded = measured(capsys, path), measured(capsys, path, "--seed", "7")
+    assert not caplog.messages  # only who trains on cares which random streams the seed begins
     explored = measured(capsys, path, "--explore")
     assert len({str(one["env_runners"]) for one in (plain, seeded, explored)}) == 3
     changed = measured(capsys, path, "--env-config", '{"sutton_barto_reward": true}')["env_runners"]

@@ -1,5 +1,6 @@
 """The checkpoints of a run: which are kept, found and skipped, and what a file cannot ask for."""
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from algorithms import Algorithm
 from algorithms.cli import main
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.run.checkpoints import NotFinite
+from algorithms.run.checkpoints import NotFinite, history_of
 from rlmodule import RLModuleSpec, checkpoint
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.sealed_folder import read_manifest
@@ -97,6 +98,27 @@ def test_the_last_ones_are_kept_and_the_newest_sound_one_is_loaded(
         Algorithm.from_checkpoint(tmp_path)
     assert "checkpoints/32 is skipped" in caplog.messages[-1]
     assert "(extra: it is not in manifest.json)" in caplog.messages[-1]
+
+
+def test_a_copy_with_other_times_has_the_same_order(tmp_path: Path) -> None:
+    with ppo(run_dir=str(tmp_path), checkpoint_interval=1, keep_checkpoints=4) as algorithm:
+        for _ in range(13):  # up to 104 steps: by their names, 88 would be the newest
+            algorithm.train()
+    for number, steps in enumerate(("96", "88", "80")):
+        os.utime(tmp_path / "checkpoints" / steps / "manifest.json", (number, number))
+    assert [folder.name for folder in history_of(tmp_path)] == ["96", "88", "80"]
+
+
+def test_checkpoints_from_before_a_run_went_back_are_older(tmp_path: Path) -> None:
+    keeps: dict[str, Any] = {"run_dir": str(tmp_path), "checkpoint_interval": 1, "keep_checkpoints": 4}
+    with ppo(**keeps) as algorithm:
+        for _ in range(4):
+            algorithm.train()
+    with Algorithm.from_checkpoint(tmp_path / "checkpoints" / "8") as algorithm:
+        algorithm.train()
+        assert [folder.name for folder in history_of(tmp_path)] == ["8", "32", "24"]
+        algorithm.train()
+    assert [folder.name for folder in history_of(tmp_path)] == ["16", "8", "32"]
 
 
 def test_the_best_checkpoint_is_without_the_replay(tmp_path: Path) -> None:
