@@ -182,6 +182,8 @@ def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str,
         if not (folder / MANIFEST).exists():
             got += "; checkpoints of format 1 have none, and cannot be read"
         remedy = "Load another checkpoint; this one is damaged or from another version."
+        if (folder / "policy.json").exists():
+            remedy = "It holds a policy: load it with Policy.load() or MultiAgentPolicy.load()."
         with suppress(DamagedFolder, KeyError):  # KeyError: the folder is not one of a run's two
             other = folder.with_name(SIBLING[folder.name])
             verify_folder(other, KIND)

@@ -27,11 +27,11 @@ def push(args: Sequence[str]) -> int:
     evaluation = None
     if flags.evaluation is not None:
         try:
-            evaluation = json.loads(Path(flags.evaluation).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            evaluation = dict(json.loads(Path(flags.evaluation).read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise UsageError(
-                f"--evaluation: expected a file with JSON, got {flags.evaluation!r} ({error}). Type rlmodule evaluate "
-                f"{path} --json > evaluation.json."
+                f"--evaluation: expected a file with JSON of an evaluation, got {flags.evaluation!r} ({error}). Type "
+                f"rlmodule evaluate {path} --json > evaluation.json."
             ) from error
     policy = load_policy(path, flags)
     about = {"evaluation": evaluation, "env": flags.env, "command": flags.command, "film": flags.film}

@@ -69,7 +69,7 @@ def compare_runs(runs: Sequence[Path], *, metric: str | None = None, normalize: 
         ValueError: If a folder has no runs, the runs have no values, those of an env differ in more than their seed,
             their envs differ, or there are several envs and no ranges.
     """
-    if len({*runs}) < max(2, len(runs)):
+    if len({run.resolve() for run in runs}) < max(2, len(runs)):
         raise ValueError(
             f"compare: expected two folders of runs or more, each once, got {', '.join(map(str, runs))}. Name them: "
             "runs/a runs/b."

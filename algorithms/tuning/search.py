@@ -113,7 +113,7 @@ def _range(text: str, values: str) -> Range:
         low, high = float(low_text), float(high_text)
     except ValueError:
         low = high = math.nan
-    if not math.isfinite(high - low):
+    if not math.isfinite(high - low) or high_text.startswith("."):  # 1e-4...1e-2 would end at .1e-2
         raise _malformed(text, "ends that are no numbers")
     if colon and scale not in ("log", "1-log"):
         raise _malformed(text, f"the scale {scale}")

@@ -25,8 +25,10 @@ def settings_of_trials(config: AlgorithmConfig, run_dir: str | Path) -> Algorith
     of threads change the last bits.
 
     Raises:
-        ValueError: If there is no env, or another process cannot import what a setting names.
+        ValueError: If there is no env or no folder, or another process cannot import what a setting names.
     """
+    if run_dir in (None, "None"):  # as typed in a shell
+        raise ValueError("run_dir: expected a folder, which a study needs, got None. Leave it out.")
     if config.env is None:
         remedy = "Name one: .environment('CartPole-v1')."
         raise config._invalid("env", "an environment, whose returns are the values of trials", remedy)
@@ -64,11 +66,11 @@ def wait_until_free(run: Path, jobs: Jobs) -> None:
 
 def raise_if_stopped(jobs: Jobs, folder: Path) -> None:
     """Raise what belongs to the signal that stopped ``jobs``: ``KeyboardInterrupt`` for Ctrl-C, ``SystemExit`` with
-    code 143 for SIGTERM. Do nothing if there was none."""
+    code 143 for SIGTERM and 129 for SIGHUP. Do nothing if there was none."""
     if jobs.stopped_by is not None:
         where = path_text(folder)
         print(f"Stopped by {jobs.stopped_by.name}. The same command goes on in {where}.", file=sys.stderr)
-        raise KeyboardInterrupt if jobs.stopped_by is signal.SIGINT else SystemExit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt if jobs.stopped_by is signal.SIGINT else SystemExit(128 + jobs.stopped_by)
 
 
 def check_jobs(jobs: int) -> None:

@@ -67,8 +67,13 @@ def export_policy(module: RLModule, path: StrPath, *, explore: bool = False) -> 
         graph = ActingGraph(RLModuleSpec.of(module).build_with(module.get_state()), explore)
         content, run = formats[path.suffix](_traced(graph), graph)
         _verify(graph, run, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise OSError(
+            f"Policy.export({str(path)!r}): expected a file to write to, got {error.strerror}. Choose another path."
+        ) from error
     return path
 
 

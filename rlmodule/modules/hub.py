@@ -153,7 +153,8 @@ def model_card(name: str, load: str, score: str | None, env: str | None, rows: M
 def score_of(evaluation: Mapping[str, Any], where: str) -> tuple[str, str]:
     """Return the mean and standard deviation of the returns as the string ``"mean +/- std"``, and the same with the
     number of episodes. Raise ValueError, with a message that begins with ``where``, if ``evaluation`` lacks them."""
-    played = evaluation.get("env_runners", {})
+    played = evaluation.get("env_runners")
+    played = played if isinstance(played, Mapping) else {}
     if missing := {"episode_return_mean", "episode_return_std", "num_episodes"} - played.keys():
         raise ValueError(
             f"{where}: expected the result of algo.evaluate(), got one without {', '.join(sorted(missing))}. Pass "

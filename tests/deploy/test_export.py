@@ -183,6 +183,14 @@ def test_a_runtime_that_is_too_old_is_explained(tmp_path: Path, monkeypatch: pyt
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.pt2").mkdir()
+    with pytest.raises(
+        OSError, match=r"^Policy\.export\('.*x\.pt2'\): expected a file to write to, got Is a dir.*Choose"
+    ):
+        policy_of().export(tmp_path / "x.pt2")
+
+
 def test_a_missing_package_and_an_unknown_ending_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"a name that ends with \.onnx or \.pt2, got 'x\.pt'"):
         policy_of().export(tmp_path / "x.pt")

@@ -142,3 +142,11 @@ def test_the_shell_pushes(hub: HubDouble, tmp_path: Path, capsys: pytest.Capture
     assert b"1.00 +/- 2.00 over 3 episodes" in hub.newest(REPO)["README.md"]
     assert main(["push", folder, REPO, "--evaluation", str(tmp_path / "none.json")]) == 2
     assert "--evaluation: expected a file with JSON" in capsys.readouterr().err
+    for content, code, text in (
+        ("null", 2, "--evaluation: expected a file with JSON of an evaluation"),
+        ("[1]", 2, "--evaluation: expected a file with JSON of an evaluation"),
+        ('{"env_runners": 5}', 1, "the result of algo.evaluate(), got one without episode_return_mean"),
+    ):
+        evaluation.write_text(content)
+        assert main(["push", folder, REPO, "--evaluation", str(evaluation)]) == code
+        assert text in capsys.readouterr().err

@@ -203,6 +203,14 @@ def test_a_checkpoint_of_format_1_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+def test_the_folder_of_a_policy_leads_to_what_loads_it(tmp_path: Path) -> None:
+    write_folder(tmp_path / "policy", "policy", {"policy.json": b"{}"})
+    with pytest.raises(
+        ValueError, match=r"got one that .* of a policy .* load it with Policy\.load\(\) or MultiAgentPol"
+    ):
+        load_checkpoint(tmp_path / "policy")
+
+
 def test_of_two_checkpoints_of_a_run_the_sound_one_is_named(tmp_path: Path) -> None:
     last, best = (save_checkpoint(tmp_path / name, STATE) for name in ("checkpoint", "best_checkpoint"))
     remote = save_checkpoint(tmp_path / "mine", STATE)

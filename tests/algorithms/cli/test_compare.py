@@ -88,6 +88,9 @@ def test_mistakes_are_told(tmp_path: Path, says: Says) -> None:
     assert "metric: expected one of" in says(first, other, "--metric", "loss", code=1)
     assert "expected ENV=LOW..HIGH" in says(first, first, "--normalize", "CartPole-v1", code=1)
     assert "expected two folders of runs or more, each once" in says(first, first, code=1)
+    (tmp_path / "link").symlink_to(first)
+    for same in (f"{other}/../a", tmp_path / "link"):
+        assert "expected two folders of runs or more, each once" in says(first, same, code=1)
     near = write_runs(tmp_path / "near", [1, 2, 3])
     assert "Did you mean 'CartPole-v1'?" in says(first, near, "--normalize", "Cartpole-v1=0..1", code=1)
     evaluated = write_runs(tmp_path / "evaluated", [1, 2, 3], evaluated=False)

@@ -64,6 +64,7 @@ def test_the_index_of_a_choice_and_its_share_are_inverse(count: int, data: st.Da
         (["lr"], "no name and values"),
         (["=1..2"], "no name and values"),
         (["lr=a..b"], "ends that are no numbers"),
+        (["lr=1e-4...1e-2"], "ends that are no numbers"),
         (["lr=nan..1"], "ends that are no numbers"),
         (["env_config.mass=1..inf"], "ends that are no numbers"),
         (["lr=exp:1..2"], "the scale exp"),

@@ -118,6 +118,7 @@ def test_the_printed_command_repeats_the_best_trial_bit_for_bit(capsys: pytest.C
         (["bc", "--data", "data", "--search", "lr=1e-4..1e-3", "--num-updates", "9"], "whose returns are the values"),
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--num-updates", "9", "--num-env-steps", "9"], "got both"),
         (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--pbt-interval", "9"], "expected --pbt with it"),
+        (["ppo", "CartPole-v1", "--search", "lr=1e-4..1e-3", "--run-dir", "None"], "a study needs, got None"),
         ([], "expected ALGO first"),
     ],
 )
@@ -155,6 +156,7 @@ def test_tpe_without_optuna_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
         ({"seeds": "3"}, r"tune\(seeds=\): expected int, >= 1, got '3'"),
         ({"trials": 0}, r"tune\(trials=\): expected finite int, >= 1, got 0"),
         ({"test_seeds": -1}, r"tune\(test_seeds=\): expected finite int, >= 0, got -1"),
+        ({"run_dir": None}, r"^run_dir: expected a folder, which a study needs, got None\. Leave it out\."),
     ],
 )
 def test_a_wrong_argument_is_refused(given: dict[str, Any], message: str, here: Path) -> None:
