@@ -47,11 +47,12 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
     try:
         try:
             code = command()
-        except SystemExit as end:  # raised by --help and by a SIGTERM
+        except SystemExit as end:  # raised by --help, and by SIGTERM and SIGHUP
             if isinstance(end.code, str):  # raised by the user's module
                 raise
             code = end.code or OK
-        print(end="", flush=True)  # not sys.stdout.flush(): that is None if stdout was closed
+        if sys.stdout:  # None if stdout was closed
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 
 import catalog_rl
 from algorithms.cli import main
+from algorithms.cli.exits import exit_code_of
 from algorithms.ppo import PPOConfig
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
@@ -249,6 +251,19 @@ def test_a_pipe_between_processes_that_breaks_is_an_error(
     monkeypatch.setattr(PPOConfig, "build", broken)
     assert main(PPO) == 1
     assert "a worker is gone" in capfd.readouterr().err
+
+
+def test_a_terminal_that_is_closed_leaves_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> int:
+        raise SystemExit(129)
+
+    window, stdout = os.openpty()
+    os.close(window)
+    with io.TextIOWrapper(open(stdout, "wb", buffering=0), write_through=True) as closed:  # as of PYTHONUNBUFFERED
+        monkeypatch.setattr(sys, "stdout", closed)
+        code = exit_code_of(stopped, debug=False)
+        monkeypatch.undo()
+    assert code == 129
 
 
 def test_stdout_may_be_closed() -> None:
