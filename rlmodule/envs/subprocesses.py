@@ -29,13 +29,15 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 
 def follow_parent() -> None:
-    """Make this process ignore Ctrl-C and, on Linux, terminate when its parent exits.
+    """Make this process ignore Ctrl-C and, on Linux, SIGHUP, and terminate when its parent exits.
 
-    A terminal sends Ctrl-C to worker processes too, but only their parent may end them. On Linux the kernel kills this
-    process when the parent exits, even if a signal that cannot be handled killed the parent.
+    A terminal sends Ctrl-C, and SIGHUP when it closes, to worker processes too, but only their parent may end them. On
+    Linux the kernel kills this process when the parent exits, even if a signal that cannot be handled killed the
+    parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -56,7 +58,7 @@ def _lasting_thread(pid: int) -> ThreadPoolExecutor:
 
 def is_broken(env: AsyncVectorEnv) -> bool:
     """Return whether any process of ``env`` has ended."""
-    return any(pipe is None for pipe in env.parent_pipes) or not all(p.is_alive() for p in env.processes)
+    return None in env.parent_pipes or not all(p.is_alive() for p in env.processes)
 
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
@@ -72,13 +74,13 @@ def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Seq
     for index, (process, pipe) in enumerate(zip(env.processes, env.parent_pipes, strict=True)):
         if process.sentinel in ended and pipe is not None:  # without a pipe: it sent its error before it ended
             process.join(1)
-            code, seed = process.exitcode or 0, seeds[index]
+            code = process.exitcode or 0
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             text = (
                 f"env {first_env_index + index}: expected a process that continues, got one that ended {how} (last "
-                f"seed {seed}). See what it printed; mode 'sync' runs the env in this process."
+                f"seed {seeds[index]}). See what it printed; mode 'sync' runs the env in this process."
             )
-            return EnvError(text, {"env": first_env_index + index, "seed": seed})
+            return EnvError(text, {"env": first_env_index + index, "seed": seeds[index]})
     return None
 
 
@@ -107,9 +109,10 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
 def close_vector_env(env: VectorEnv) -> None:
     """Close ``env`` and end all its processes, within about :data:`CLOSE_SECONDS`. Log errors instead of raising
     them."""
-    if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
-        end_processes(env.unwrapped, CLOSE_SECONDS)
-    close_in_time(env, type(env.unwrapped).__name__)
+    inner = env.unwrapped
+    if isinstance(inner, AsyncVectorEnv) and not inner.closed:
+        end_processes(inner, CLOSE_SECONDS)
+    close_in_time(env, type(inner).__name__)
 
 
 def close_in_time(env: Any, name: str) -> None:

@@ -616,7 +616,7 @@ def test_who_is_told_of_an_env_is_told_of_the_one_that_takes_its_place(folders: 
 
 
 @pytest.mark.parametrize("where", ["main thread", "another thread"])
-def test_processes_of_envs_leave_ctrl_c_to_the_runner(folders: Any, where: str) -> None:
+def test_processes_of_envs_leave_ctrl_c_and_a_closed_terminal_to_the_runner(folders: Any, where: str) -> None:
     folder, made = next(folders), []
     thread = threading.Thread(target=lambda: made.append(runner_for(folder, "async", num_envs=2)))
     thread.run() if where == "main thread" else thread.start()
@@ -625,6 +625,7 @@ def test_processes_of_envs_leave_ctrl_c_to_the_runner(folders: Any, where: str) 
     [runner] = made
     for process in runner.env.processes:
         os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGHUP)
     assert runner.sample(5).num_env_steps == 10
     runner.stop()
 
