@@ -157,6 +157,8 @@ class RunFolder:
                 how = f"; continue it with Algorithm.from_checkpoint({path_text(self.checkpoint)!r})"
         elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
             got = f"the runs of several seeds ({', '.join(seeds)})"
+        elif (self.path / "study.json").exists():
+            got = "the trials of a study"
         if got:
             self.release()
             raise FileExistsError(

@@ -139,6 +139,7 @@ def test_the_shell_pushes(hub: HubDouble, tmp_path: Path, capsys: pytest.Capture
     evaluation.write_text('{"env_runners": {"episode_return_mean": 1, "episode_return_std": 2, "num_episodes": 3}}')
     assert main(["push", folder, REPO, "--evaluation", str(evaluation), "--env", "Arm-v0"]) == 0
     assert capsys.readouterr().out.strip() == f"{hub.url}/{REPO}"
+    assert same(Policy.from_pretrained(REPO), Policy.load(folder))
     assert b"1.00 +/- 2.00 over 3 episodes" in hub.newest(REPO)["README.md"]
     assert main(["push", folder, REPO, "--evaluation", str(tmp_path / "none.json")]) == 2
     assert "--evaluation: expected a file with JSON" in capsys.readouterr().err

@@ -261,6 +261,14 @@ def test_the_folder_of_several_seeds_takes_no_other_run(tmp_path: Path) -> None:
     assert not (tmp_path / "progress.jsonl").exists()
 
 
+def test_the_folder_of_a_study_takes_no_run(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    text = "expected a folder without another run, got the trials of a study. Choose another."
+    with build(tmp_path, []) as algorithm, pytest.raises(FileExistsError, match=re.escape(text)):
+        algorithm.train()
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["study.json"]
+
+
 def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
     with build(tmp_path, []) as algorithm:
         algorithm.train()
