@@ -268,7 +268,7 @@ def started(here: Path, jobs: str) -> subprocess.Popen[str]:
     return process
 
 
-ENDINGS = [("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143)]
+ENDINGS = [("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("1", signal.SIGHUP, 129)]
 
 
 @pytest.mark.faults
