@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.critics import ActionCriticCatalog, ActionCriticConfig, ActionCriticModelConfig
+from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.deterministic import DeterministicAction
 from catalog.distributions.nested import leaf_classes
 from catalog.hooks import refuses_foreign
@@ -47,7 +48,9 @@ class IQLCatalog(ActionCriticCatalog):
     def _check_functions(self) -> None:
         super()._check_functions()
         dist_cls = self.bound_dist_cls
-        for _, leaf in leaf_classes(getattr(dist_cls, "independent", dist_cls)):  # of parts that depend on each other
+        if issubclass(dist_cls, AutoregressiveDistribution):
+            dist_cls = dist_cls.independent
+        for _, leaf in leaf_classes(dist_cls):
             if issubclass(leaf, DeterministicAction):
                 raise ValueError(
                     f"distribution of the actions of {type(self).__name__}: expected one with log-probabilities, by "

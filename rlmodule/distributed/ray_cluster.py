@@ -3,8 +3,10 @@
 import importlib.metadata
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rlmodule.distributed.resources import Resources, check_room
@@ -45,7 +47,8 @@ def start_ray() -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
+        with _sighup_blocked():
+            ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
     except (ConnectionError, RayError) as error:
         if address == "local":
             raise
@@ -58,6 +61,20 @@ def start_ray() -> None:
         raise ConnectionError(
             f"RAY_ADDRESS={address}: expected a Ray cluster that accepts this process, got {got}. {remedy}"
         ) from None
+
+
+@contextmanager
+def _sighup_blocked() -> Iterator[None]:
+    """Start processes in this block that a closed terminal does not end, since the run is saved with them. They inherit
+    which signals are blocked, and Ray itself blocks Ctrl-C for them."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:

@@ -9,18 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from algorithms.ppo import PPOConfig
 from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
 
 def main(folder: Path, num_epochs: int) -> None:
-    ray.init("local", num_cpus=8, include_dashboard=False, object_store_memory=150_000_000)
     config = (
         PPOConfig(env="CartPole-v1", seed=1)
-        .env_runners(num_env_runners=2, num_envs_per_env_runner=2)
-        .learners(num_learners=1)
+        .env_runners(num_env_runners=2, num_envs_per_env_runner=2, num_cpus_per_env_runner=0.1)
+        .learners(num_learners=1, num_cpus_per_learner=0.1)
         .training(train_batch_size_per_learner=256, minibatch_size=64, num_epochs=num_epochs)
         .reporting(run_dir=str(folder / "run"))
     )

@@ -82,6 +82,12 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         yield made
 
 
+@pytest.fixture
+def foreground(tmp_path: Path) -> Iterator[Driver]:
+    with closing(Driver(tmp_path, 2)) as made:
+        yield made
+
+
 def checkpoint(driver: Driver) -> dict[str, Any]:
     content = load_checkpoint(driver.folder / "run" / "checkpoint")
     assert content["state"]["learners"]["num_updates"] == 8 * content["state"]["metrics"]["iterations"]
@@ -126,4 +132,14 @@ def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(
     assert all(is_running(pid) for pid in pids), (driver.folder / "log").read_text()  # to them it means nothing
     driver.wait_for_iterations(2)  # it can go on from there
     driver.process.kill()
+    wait_for(lambda: not any(map(is_running, pids)))
+
+
+@pytest.mark.faults
+def test_a_terminal_that_closes_ends_no_process_of_ray_before_the_run_is_saved(foreground: Driver) -> None:
+    driver = foreground
+    pids = driver.wait_until_it_trains()
+    os.killpg(driver.process.pid, signal.SIGHUP)  # which a terminal sends to all in the foreground
+    assert driver.process.wait(PATIENCE_S) == 129, (driver.folder / "log").read_text()
+    assert checkpoint(driver)["metrics"]["iterations"] > driver.message("built")["iterations"]
     wait_for(lambda: not any(map(is_running, pids)))
