@@ -138,8 +138,8 @@ class Family:
             trained.num_gradient_steps += 1
             of_module = [*(shared[name] for name in trained.shared), *trained.parts.values()]
             norm = torch.linalg.vector_norm(torch.stack([norms[part] for part in of_module]))
-            own = {"gradient_norm": norm, "total_loss": losses[i]}
-            results[module_id] |= own | results[module_id] | {SKIPPED: skip}
+            reported = {"gradient_norm": norm, "total_loss": losses[i], SKIPPED: skip}
+            results[module_id] |= reported | results[module_id]
             if collective.size > 1:
                 results[module_id][ROWS] = rows[i]
         return map_leaves(Tensor.detach, results)

@@ -56,7 +56,6 @@ from rlmodule.learning.trained_module import (
     not_trained,
     tensor_changed,
 )
-from rlmodule.learning.update_data import explain_missing_column
 from rlmodule.modules.apis import ExtraLossAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences
 from rlmodule.modules.rl_module import MultiRLModule
@@ -401,18 +400,14 @@ class Learner(Hooks, ABC):
         if names != trained.stepping:
             check_parts_to_step(names, trained.parts, f"{type(self).__name__}.parts_to_step({module_id!r})")
             trained.stepping = names
-        try:
-            if self._is_plain:  # alone, and neither compiled, captured nor in bfloat16
-                loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
-                trained.parameters.zero_grad()
-                loss.backward()
-            elif self.data_parallel is None:
-                loss, metrics = trained.gradient_pass(batch)
-            else:
-                loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
-        except KeyError as error:
-            explain_missing_column(error, f"minibatch of {type(self).__name__}", batch)
-            raise
+        if self._is_plain:  # alone, and neither compiled, captured nor in bfloat16
+            loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
+            trained.parameters.zero_grad()
+            loss.backward()
+        elif self.data_parallel is None:
+            loss, metrics = trained.gradient_pass(batch)
+        else:
+            loss, metrics = self.data_parallel.gradient(trained.gradient_pass, trained.parameters, batch)
         parts = [trained.parts[name] for name in names]
         norms = [part.clip() for part in parts]
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
@@ -422,11 +417,11 @@ class Learner(Hooks, ABC):
             part.step_unless(skip)
         self.progress += 1
         trained.num_gradient_steps += 1
-        own = {"gradient_norm": norm, "total_loss": loss}
+        reported = {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
         if len(trained.parts) > 1:
-            own |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
-        metrics = {**metrics, **own, **metrics, SKIPPED: skip}  # the loss may replace what is reported here
-        return map_leaves(Tensor.detach, metrics)
+            reported |= {f"gradient_norm_{name}": part_norm for name, part_norm in zip(names, norms, strict=True)}
+        # the loss may replace what is reported here, which comes after its other metrics
+        return map_leaves(Tensor.detach, {**metrics, **reported, **metrics})
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Update the observation statistics with ``batch``; average buffers over all learners."""

@@ -120,6 +120,6 @@ class Stack:
             part.flat.grad.copy_(gradient)
             part.step_unless(skip)
             trained.num_gradient_steps += 1
-            own = {"gradient_norm": norm, "total_loss": loss}
-            metrics |= own | metrics | {SKIPPED: skip}
+            reported = {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+            metrics |= reported | metrics
         return results

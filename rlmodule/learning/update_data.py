@@ -147,9 +147,8 @@ def explain_missing_column(error: KeyError, where: str, columns: Collection[str]
     name = error.args[0] if len(error.args) == 1 else None
     if name in _NAMES and name not in columns:
         raise KeyError(
-            f"{where}: expected the column {name!r}, which the learner reads, got {', '.join(columns)}. Add it to the "
-            "data. To give the loss of a PPO-like learner more of a rollout, override further_columns(): return "
-            "super().further_columns(module_id, rollout) | {'rewards': rollout['rewards']}."
+            f"{where}: expected the column {name!r}, which the learner reads, got "
+            f"{', '.join(columns)}. Add it to the data."
         ) from error
 
 

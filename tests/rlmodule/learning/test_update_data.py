@@ -2,26 +2,14 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
-from algorithms.ppo import PPOConfig, PPOLearner
-from rlmodule import (
-    BatchLearner,
-    Columns,
-    Episode,
-    EpisodeLearner,
-    Learner,
-    LearnerGroup,
-    RLModule,
-    RLModuleSpec,
-    Rollout,
-)
+from rlmodule import BatchLearner, Columns, Episode, EpisodeLearner, Learner, LearnerGroup, RLModule, Rollout
 from rlmodule.data.columns import Batch
 from rlmodule.testing.data import differences, random_rollout
 from tests.rlmodule.learning.test_learner_modules import ID, make, rollout_for, spec
@@ -266,26 +254,6 @@ def test_a_column_that_is_missing_is_named_with_those_there_are() -> None:
         KeyError, match=r"expected the column 'next_obs', which the learner reads, got obs, target\. Add"
     ):
         make(Small, ReadsNext).update_from_batch(batch())
-
-
-def test_a_column_that_a_loss_reads_and_minibatches_lack_is_named_with_the_hook_that_adds_it() -> None:
-    class ReadsRewards(PPOLearner):
-        def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Any]) -> Any:
-            assert batch["rewards"].shape == batch["advantages"].shape
-            return super().compute_loss_for_module(module_id, batch, fwd_out)
-
-    class Adds(ReadsRewards):
-        def further_columns(self, module_id: str, rollout: Rollout) -> dict[str, Any]:
-            return super().further_columns(module_id, rollout) | {"rewards": rollout["rewards"]}
-
-    config, obs_space = PPOConfig(num_epochs=1), spaces.Box(-1, 1, (4,), np.float32)
-    nets = config.get_rl_module_spec(obs_space, spaces.Discrete(3), RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
-    learner = ReadsRewards(config, nets.as_multi(), run_seed=1)
-    rollout = random_rollout(learner.module["default_policy"], 8, 2)
-    expected = r"minibatch of ReadsRewards: expected the column 'rewards', .* got obs, actions, .*further_columns\(\)"
-    with pytest.raises(KeyError, match=expected):
-        learner.update_from_episodes(rollout)
-    Adds(config, nets.as_multi(), run_seed=1).update_from_episodes(rollout)
 
 
 def test_a_key_error_of_ones_own_is_left_alone() -> None:
