@@ -580,7 +580,13 @@ def read_runs(trials: Trials) -> None:
     trials.run(Source("runs/lake", "checkpoint/tensors.safetensors", "tensors"), from_run)
     plot = Entry("plot", lambda: command("plot", "runs/lake", "--out", "curves.png"))
     runs = Entry("inspect", lambda: command("inspect", "runs"))
-    compare = Entry("compare", lambda: command("compare", "runs/lake", os.path.abspath("runs/lake")))
+
+    def compare_with_copy() -> Any:
+        ignored = shutil.ignore_patterns("checkpoint*")
+        shutil.copytree("runs/lake", "copied", dirs_exist_ok=True, ignore=ignored)
+        return command("compare", "runs/lake", "copied")
+
+    compare = Entry("compare", compare_with_copy)
     again, number = ("train", "--config", "runs/lake/run.json", "--num-env-steps", "4", "--run-dir"), itertools.count()
     trials.run(
         Source("runs/lake", "run.json", "run.json"),
