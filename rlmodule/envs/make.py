@@ -100,12 +100,11 @@ def make_vector_env(
     ready, maker_pid = [made], os.getpid()
 
     def guarded(single: gym.Env, index: int) -> EnvGuard:
-        if (spaces_of_env := _spaces_of(single, f"env {index}")) != spaces:
+        try:
+            check_same_spaces(f"env {index}", _spaces_of(single, f"env {index}"), f"env {first_env_index}", spaces)
+        except ValueError:
             close_in_time(single, f"env {index}")
-            raise ValueError(
-                f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {spaces_of_env}. Let "
-                "them depend on nothing that differs between the envs of a run."
-            )
+            raise
         return EnvGuard(single, index, None if mode == "async" else step_counter)
 
     def make_single(index: int) -> gym.Env:
@@ -327,3 +326,12 @@ def guard_for(env: VectorEnv, first_env_index: int = 0) -> VectorGuard | None:
     """Return a guard for the caller to check each step of `env` with. Return None if every sub-env is already in an
     `EnvGuard`."""
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)
+
+
+def check_same_spaces(name: str, found: Any, first: str, expected: Any) -> None:
+    """Raise ValueError if the spaces ``found`` of ``name`` are not ``expected``, those of ``first``."""
+    if found != expected:
+        raise ValueError(
+            f"{name}, spaces: expected those of {first}, {expected}, got {found}. Let them depend on nothing that "
+            "differs between the envs of a run."
+        )
