@@ -164,10 +164,24 @@ def check_search(config: AlgorithmConfig, search: Search) -> None:
     """Apply corners and random points of a search to ``config``, to find wrong names and values before any trial.
 
     Raises:
-        TypeError, ValueError: If a name does not exist, or a value does not fit it or the other settings.
+        TypeError, ValueError: If a name does not exist, or a value does not fit it or the other settings; or if results
+            could not be compared.
     """
+    if "env" in search:
+        raise ValueError(
+            "search: expected one env for all trials, since returns in different envs cannot be compared, got a search "
+            "of env. Tune for each env in turn, or search its options: env_config.NAME=A|B."
+        )
+    changed = config
     for shares in _samples(search):
-        applied(config, point_at(search, shares))
+        changed = applied(config, point_at(search, shares))
+    for name, dimension in search.items():
+        if isinstance(dimension, Range) and dimension.is_whole and isinstance(vars(changed).get(name), float):
+            low, high = dimension.low, dimension.high
+            raise ValueError(
+                f"search: expected ends with a point for {name}, which need not be whole, got {low:.0f}..{high:.0f}, "
+                f"which means whole numbers alone. Write {low}..{high}, or {low:.0f}|{high:.0f} for these two."
+            )
 
 
 def _samples(search: Search) -> Iterator[dict[str, float]]:

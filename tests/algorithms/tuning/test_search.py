@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,9 @@ def test_a_malformed_text_is_refused(texts: list[str], message: str) -> None:
         ("num_epochs=1|many", TypeError, "num_epochs"),
         ("minibatch_size=64|4096", ValueError, "minibatch_size"),  # more than a batch
         ("lr.x=1..2", ValueError, "Search 'lr' itself"),
+        ("env=CartPole-v1|Acrobot-v1", ValueError, "one env for all trials"),
+        ("lambda_=0..1", ValueError, re.escape("lambda_, which need not be whole, got 0..1, which")),
+        ("lr=log:1..10", ValueError, re.escape("Write 1.0..10.0, or 1|10 for these two.")),
     ],
 )
 def test_a_wrong_name_or_value_is_refused_at_a_corner(text: str, error: type[Exception], message: str) -> None:
