@@ -91,7 +91,7 @@ def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
         if (maker := maker_of(source)) is not None:
             return maker(**config)
     except Exception as error:
-        text = str(error).rstrip(".")
+        text = str(error).rstrip(".?")
         missing = error if isinstance(error, ImportError) else error.__cause__  # PettingZoo wraps it
         if isinstance(missing, ImportError):
             remedy = 'Run: pip install "catalog-rl[multiagent]"' if missing.name in _EXTRA else install_remedy(missing)

@@ -157,7 +157,7 @@ def _make(
         ):
             raise _unknown_id(source.removeprefix("ale_py:")) from None
         raise RuntimeError(
-            f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.')}. {remedy}"
+            f"{where}: expected an env, got {type(error).__name__}: {str(error).rstrip('.?')}. {remedy}"
         ) from error
     if (batch := as_vector_env(made)) is not None:
         return batch

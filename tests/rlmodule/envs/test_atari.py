@@ -133,7 +133,7 @@ def test_in_turn_by_name_are_the_games_as_gymnasium_makes_them() -> None:
 @pytest.mark.parametrize("setting", ["frame_skip", "obs_type"])
 def test_an_unknown_option_is_named(setting: str) -> None:
     suggests = setting == "frame_skip" and sys.version_info >= (3, 13)  # Python itself, as part of its error
-    suggestion = r" Did you mean 'frameskip'\?\." if suggests else ""
+    suggestion = r" Did you mean 'frameskip'\." if suggests else ""
     remedy = r"Check env_config .* or for a game as it is, set another mode"
     with pytest.raises(RuntimeError, match=rf"'{setting}'\.{suggestion} {remedy}"):
         make_vector_env("ALE/Pong-v5", {setting: 2}, 1)
