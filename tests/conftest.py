@@ -39,6 +39,7 @@ END_TO_END = (
     "algorithms/test_ray_tune.py",
     "algorithms/test_resume.py",
     "algorithms/test_sample_ahead.py",
+    "algorithms/test_simulated_gpu.py",
     "algorithms/test_streams.py",
     "benchmarks",
     "deploy/test_browser_page.py",

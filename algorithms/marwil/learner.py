@@ -132,7 +132,7 @@ class MARWILLearner(BootstrappingLearner):
         assert isinstance(module, ValueFunctionAPI)
         module.update_value_statistics(metrics.get("value_target", empty))
         squares = metrics.get("advantage", empty).square()
-        total = torch.stack([squares.sum(), squares.new_tensor(len(squares))])
+        total = torch.stack([squares.sum(), squares.new_full((), len(squares))])
         if self.collective.size > 1:
             total = self.collective.all_reduce(total)
         before = self.squared_advantage[module_id]

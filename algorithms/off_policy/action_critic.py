@@ -138,7 +138,7 @@ class ActionCriticLearner(ReplayLearner):
         """Return the most pessimistic outputs of the critics that targets use, as
         :func:`algorithms.ops.distributional.least_returns` does."""
         if self._target_critics is not None:
-            outputs = outputs[self._target_critics.to(outputs.device)]
+            outputs = outputs[moved(self._target_critics, outputs.device)]
         return least_returns(head, outputs, self.settings.drop_quantiles)
 
     def critic_loss(

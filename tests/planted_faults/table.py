@@ -31,8 +31,24 @@ class Fault(NamedTuple):
 
 
 _FROM_DATA = "tests/algorithms/offline/test_offline_losses.py::test_"
+_ON_GPU = "tests/algorithms/test_simulated_gpu.py::test_it_learns_on_a_gpu_what_it_learns_on_the_cpu"
 
 FAULTS: dict[str, Fault] = {
+    # --- learners on a GPU
+    "an index that the GPU waits for": Fault(
+        "algorithms/off_policy/action_critic.py",
+        "outputs = outputs[moved(self._target_critics, outputs.device)]",
+        "outputs = outputs[self._target_critics.to(outputs.device)]",
+        "each gradient step on a GPU waits until all work before it is done",
+        f"{_ON_GPU}[several critics]",
+    ),
+    "a count that stays on the CPU": Fault(
+        "algorithms/marwil/learner.py",
+        "total = torch.stack([squares.sum(), squares.new_full((), len(squares))])",
+        "total = torch.stack([squares.sum().unsqueeze(0), torch.full((1,), len(squares))]).squeeze(1)",
+        "MARWIL raises on every GPU, and on no CPU",
+        f"{_ON_GPU}[MARWIL]",
+    ),
     # --- losses of data sets
     "the expectile on the wrong side": Fault(
         "algorithms/iql/learner.py",

@@ -22,13 +22,16 @@ from rlmodule.data.device import moved
 from rlmodule.data.rollout import row_minibatches
 from rlmodule.learning import compilation
 from rlmodule.learning.compilation import gradient_pass, learner_device
-from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters
+from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.global_stream import GlobalStream
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import Coefficient
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Settings, Small
+from tests.simulated_gpu import SimulatedGPU, simulated_gpu
+
+__all__ = ["simulated_gpu"]
 
 ID = "default_policy"
 OBS = spaces.Box(-1, 1, (4,), np.float32)
@@ -114,43 +117,6 @@ def test_moved_keeps_the_structure() -> None:
     assert (there["a"][0].shape, there["a"][0].dtype, there["a"][0].device.type) == ((3,), torch.uint8, "meta")
 
 
-class NoSteps(FlatAdam):
-    """For parameters without numbers, which torch's Adam does not take."""
-
-    def __init__(self, parameters: nn.Parameter) -> None:
-        super().__init__(nn.Parameter(torch.zeros(1)), lr=0.1, eps=1e-5)
-
-    def step_unless(self, skip: Tensor) -> None:
-        assert skip.device.type == "meta"
-
-
-class OtherPasses:
-    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        return NoSteps(parameters)
-
-
-class Mixes(TorchDispatchMode):
-    """Names what is given tensors of several devices; numbers on the CPU are at hand anywhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.dim()]
-        if len({x.device for x in tensors}) > 1:
-            self.found.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-class ElsewherePPO(OtherPasses, PPOLearner):
-    pass
-
-
-class ElsewhereDQN(OtherPasses, DQNLearner):
-    pass
-
-
 @pytest.mark.parametrize(
     ("space", "model"),
     [
@@ -162,36 +128,33 @@ class ElsewhereDQN(OtherPasses, DQNLearner):
     ],
 )
 def test_minibatches_of_ppo_stay_on_the_device_and_wait_for_nothing(
-    monkeypatch: pytest.MonkeyPatch, space: spaces.Space, model: dict[str, Any]
+    simulated_gpu: SimulatedGPU, space: spaces.Space, model: dict[str, Any]
 ) -> None:
-    # The device "meta" has no numbers: to ask for one, or to mix it with the CPU, is an error there.
     here = ppo(space=space, model_config=model, use_kl_loss=True, vf_clip_param=1.0)
     with torch.no_grad():
         batch, _ = here.make_train_batch(ID, rollout(here))
-    monkeypatch.setattr("rlmodule.learning.learner.learner_device", lambda settings: torch.device("meta"))
-    there = ppo(ElsewherePPO, space=space, model_config=model, use_kl_loss=True, vf_clip_param=1.0)
+    there = ppo(num_gpus_per_learner=1, space=space, model_config=model, use_kl_loss=True, vf_clip_param=1.0)
     batch = {name: moved(column, there.device) for name, column in batch.items()}
-    with Mixes() as mixes:
+    with simulated_gpu.watched():
         for minibatch in row_minibatches(batch, 64, there.generator):
             metrics = there.gradient_step(ID, minibatch)
             assert {value.device.type for value in metrics.values()} == {"meta"}
         there.module[ID].update_observation_statistics(batch[Columns.OBS])
-    assert mixes.found == []
+    assert simulated_gpu.waits == []
 
 
 @pytest.mark.parametrize(
     "training", [{}, {"td_error_loss_fn": "mse"}, {"num_atoms": 5, "v_min": 0.0, "v_max": 9.0, "dueling": True}]
 )
 def test_batches_of_dqn_are_moved_once_and_wait_for_nothing(
-    monkeypatch: pytest.MonkeyPatch, training: dict[str, Any]
+    simulated_gpu: SimulatedGPU, training: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("rlmodule.learning.learner.learner_device", lambda settings: torch.device("meta"))
-    config = DQNConfig().training(target_network_update_freq=1, **training)
+    config = DQNConfig().training(target_network_update_freq=1, **training).learners(num_gpus_per_learner=1)
     spec = config.get_rl_module_spec(OBS, spaces.Discrete(3)).as_multi()
-    learner = ElsewhereDQN(config, spec, run_seed=0)
-    with Mixes() as mixes:
+    learner = DQNLearner(config, spec, run_seed=0)
+    with simulated_gpu.watched():
         metrics = learner.step_on_batch(transitions(), env_steps=1)[ID]
-    assert mixes.found == []
+    assert simulated_gpu.waits == []
     assert learner.targets.num_updates == {ID: 1}
     assert {value.device.type for value in metrics.values()} == {"meta"}
 
