@@ -125,7 +125,7 @@ def _scores_by_env(path: Path, runs: Mapping[Path, Rows], metric: str, ranges: R
                 "there is one, move the run out of the folder, or choose another metric."
             )
         about = read_about(run)
-        env = str(about["name"]).partition(" on ")[2] if about else ""
+        env = str(about["name"]).partition(" on ")[2] if about else "an unknown env (no run.json)"
         abouts.setdefault(env, []).extend([about] if about else [])
         low, high = ranges.get(env, (0.0, 1.0))
         found.setdefault(env, []).append((value - low) / (high - low))

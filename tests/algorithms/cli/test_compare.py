@@ -131,6 +131,14 @@ def test_runs_that_differ_in_more_than_their_seed_are_no_sample(tmp_path: Path, 
     assert "got runs that differ: lr." in got
 
 
+def test_the_env_of_a_run_without_its_json_is_unknown(tmp_path: Path, says: Says) -> None:
+    first, second = (write_runs(tmp_path / name, [1, 2, 3]) for name in "ab")
+    for file in second.glob("*/run.json"):
+        file.unlink()
+    got = says(first, second, code=1)
+    assert f"expected runs of CartPole-v1, as in '{first}', got those of an unknown env (no run.json)." in got
+
+
 @pytest.mark.parametrize("text", ["CartPole-v1=1..1", "=0..1", "CartPole-v1=a..b", "CartPole-v1=1e..2"])
 def test_ranges_that_say_nothing_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected ENV=LOW"):
