@@ -542,8 +542,12 @@ def test_sigterm_and_a_closed_terminal_save_once_and_exit_even_if_sent_twice(
 ) -> None:
     algorithm = make(run_dir="run")
     signal_during(algorithm, monkeypatch, number, number)
-    with pytest.raises(SystemExit) as ended:
-        algorithm.learn(num_env_steps=10_000)
+    before = signal.signal(number, signal.SIG_DFL)  # these tests may run under nohup
+    try:
+        with pytest.raises(SystemExit) as ended:
+            algorithm.learn(num_env_steps=10_000)
+    finally:
+        signal.signal(number, before)
     assert (ended.value.code, algorithm.stopped_by) == (code, "signal")
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
