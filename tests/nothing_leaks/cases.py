@@ -185,14 +185,8 @@ class Case:
 
     def rollout(self, seed: int = 0, steps: int = STEPS, slots: int = SLOTS) -> Rollout:
         """Return a rollout with episodes that end in both ways, invalid rows after them, and episodes left open. It
-        lists the true final observations that runners with the same settings list."""
-        module = self.module()
-        rollout = random_rollout(module, steps, slots, seed)
-        if self.config.records_final_obs == "truncated":
-            return rollout
-        index = ended(rollout).nonzero()
-        final_obs = random_observations(module.input_space, len(index), seed + 1)
-        return replace(rollout, final_index=index, final_obs=final_obs)
+        lists the true final observations that runners with the same settings list. Change only copies of it."""
+        return _rollout(self, seed, steps, slots)
 
     def batches(self, num: int = 2, seed: int = 0) -> list[Any]:
         """Return batches that the algorithm draws from its replay of three rollouts."""
@@ -207,6 +201,17 @@ class Case:
         for rollout in rollouts:
             replay.add(rollout)
         return [in_float64(replay.sample(size).batch) for _ in range(num)]
+
+
+@cache
+def _rollout(case: Case, seed: int, steps: int, slots: int) -> Rollout:
+    module = case.module()
+    rollout = random_rollout(module, steps, slots, seed)
+    if case.config.records_final_obs == "truncated":
+        return rollout
+    index = ended(rollout).nonzero()
+    final_obs = random_observations(module.input_space, len(index), seed + 1)
+    return replace(rollout, final_index=index, final_obs=final_obs)
 
 
 @cache
