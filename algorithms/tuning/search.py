@@ -177,10 +177,11 @@ def check_search(config: AlgorithmConfig, search: Search) -> None:
         changed = applied(config, point_at(search, shares))
     for name, dimension in search.items():
         if isinstance(dimension, Range) and dimension.is_whole and isinstance(vars(changed).get(name), float):
-            low, high = dimension.low, dimension.high
+            low, high, scale = dimension.low, dimension.high, "log:" if dimension.log else ""
             raise ValueError(
-                f"search: expected ends with a point for {name}, which need not be whole, got {low:.0f}..{high:.0f}, "
-                f"which means whole numbers alone. Write {low}..{high}, or {low:.0f}|{high:.0f} for these two."
+                f"search: expected ends with a point for {name}, which need not be whole, got {scale}{low:.0f}.."
+                f"{high:.0f}, which means whole numbers alone. Write {scale}{low}..{high}, or {low:.0f}|{high:.0f} for "
+                "these two."
             )
 
 

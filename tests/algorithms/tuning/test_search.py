@@ -91,7 +91,7 @@ def test_a_malformed_text_is_refused(texts: list[str], message: str) -> None:
         ("lr.x=1..2", ValueError, "Search 'lr' itself"),
         ("env=CartPole-v1|Acrobot-v1", ValueError, "one env for all trials"),
         ("lambda_=0..1", ValueError, re.escape("lambda_, which need not be whole, got 0..1, which")),
-        ("lr=log:1..10", ValueError, re.escape("Write 1.0..10.0, or 1|10 for these two.")),
+        ("lr=log:1..10", ValueError, re.escape("Write log:1.0..10.0, or 1|10 for these two.")),
     ],
 )
 def test_a_wrong_name_or_value_is_refused_at_a_corner(text: str, error: type[Exception], message: str) -> None:
