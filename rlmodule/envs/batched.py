@@ -5,7 +5,6 @@ Each adapter is chosen by what an object has, so nothing is imported that the us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 import tree
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from torch import Tensor
 
 
 def as_vector_env(env: Any) -> VectorEnv | None:
@@ -77,13 +75,13 @@ class BatchedEnv(VectorEnv):
 class RslEnvs(BatchedEnv):
     """A ``VecEnv`` of rsl_rl as a vector env (rsl-rl-lib 5.5.1, ``rsl_rl/env/vec_env.py``).
 
-    Its observation space is a dict of the groups of ``get_observations()``, its actions are unbounded, and
-    ``extras["time_outs"]`` marks the ended episodes that a time limit cut off. ``reset()`` and ``seed(seed)`` are
-    called if the env has them.
+    Its observation space is a dict of the groups of ``get_observations()``, a dict or TensorDict. Its actions are
+    unbounded, and ``extras["time_outs"]`` marks the ended episodes that a time limit cut off. ``reset()`` and
+    ``seed(seed)`` are called if the env has them.
     """
 
     def __init__(self, env: Any) -> None:
-        groups = _as_dict(env.get_observations())
+        groups = dict(env.get_observations())
         obs_space = gym.spaces.Dict({name: _unbounded(leaf.shape[1:]) for name, leaf in groups.items()})
         self._adopt(env, env.num_envs, obs_space, _unbounded((env.num_actions,)))
 
@@ -93,7 +91,7 @@ class RslEnvs(BatchedEnv):
             self.env.seed(seed)
         if "reset" in has:
             self.env.reset()
-        return _as_dict(self.env.get_observations()), {}
+        return dict(self.env.get_observations()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, rewards, dones, extras = self.env.step(actions)
@@ -103,7 +101,7 @@ class RslEnvs(BatchedEnv):
                 "episodes a time limit ended, or all zeros if there is none."
             )
         late, ended = extras["time_outs"] != 0, dones != 0
-        return _as_dict(obs), rewards, ended & ~late, ended & late, dict(extras)
+        return dict(obs), rewards, ended & ~late, ended & late, dict(extras)
 
 
 class PoolEnvs(BatchedEnv):
@@ -166,11 +164,6 @@ class JaxEnvs(BatchedEnv):
 
 def _unwrapped(env: Any) -> Any:
     return env.unwrapped if isinstance(env, gym.Env) else env
-
-
-def _as_dict(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return observation groups, maybe a TensorDict, as a dict."""
-    return {name: groups[name] for name in groups.keys()}  # noqa: SIM118  # iterating a TensorDict gives its rows
 
 
 def _unbounded(shape: Any) -> gym.spaces.Box:
