@@ -175,14 +175,19 @@ def _chunks(content: bytes | Mapping[str, Tensor]) -> list[bytes | memoryview]:
     arrays: list[memoryview] = []
     end = 0
     for name, tensor in tensors:
-        # Not reshape(-1), as one item may keep a stride of 0, which cannot be viewed as bytes.
-        flat = tensor.detach().cpu().contiguous().as_strided([tensor.numel()], [1])
-        begin, end = end, end + flat.nbytes
+        raw = bytes_of(tensor)
+        begin, end = end, end + raw.nbytes
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [begin, end]}
-        arrays.append(flat.view(torch.uint8).numpy().data)
+        arrays.append(raw.numpy().data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little") + text, *arrays]
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of ``tensor`` as uint8 ``[n]`` on the CPU, as a view if it is there and contiguous."""
+    # Not reshape(-1), as one item may keep a stride of 0, which cannot be viewed as bytes.
+    return tensor.detach().cpu().contiguous().as_strided([tensor.numel()], [1]).view(torch.uint8)
 
 
 def _write(file: Path, chunks: Sequence[bytes | memoryview]) -> dict[str, Any]:

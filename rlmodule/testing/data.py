@@ -15,6 +15,7 @@ from rlmodule.data.rollout import Rollout, random_observations
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
+from rlmodule.sealed_folder import bytes_of
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 
@@ -101,12 +102,8 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         a, b = torch.from_numpy(a), torch.from_numpy(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        # compare bytes, so that NaN equals NaN and 0 differs from -0; torch cannot view empty tensors
-        alike = (a.dtype, a.shape) == (b.dtype, b.shape)
-        # not flatten(), as one item may keep its stride, which cannot be viewed as bytes
-        flat = (x.detach().cpu().contiguous().as_strided([x.numel()], [1]) for x in (a, b))
-        raw = (x.view(torch.uint8) for x in flat)
-        return alike and (not a.numel() or torch.equal(*raw))
+        # compare bytes, so that NaN equals NaN and 0 differs from -0
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.equal(bytes_of(a), bytes_of(b))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 
