@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from catalog.copies import mutable_copy
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.pettingzoo import adapted
-from rlmodule.envs.make import install_remedy, name_of
+from rlmodule.envs.make import check_alike, install_remedy, name_of
 from rlmodule.envs.pettingzoo import is_of_gymnasium, maker_of
 from rlmodule.envs.restarting import made_in_tries
 from rlmodule.envs.shared_counter import SharedCounter
@@ -61,23 +61,16 @@ def make_agent_envs(
                 remedy = "Construct the env inside the factory."
                 raise ValueError(f"{where}: expected a new env from each call, got the same one. {remedy}")
             guards.append(AgentEnvGuard(adapted(made[-1], where), index, step_counter))
-            _check_alike(like or guards[0], guards[-1])
+            first = like or guards[0]
+            for name in ("possible_agents", "observation_spaces", "action_spaces"):
+                found, expected = getattr(guards[-1], name), getattr(first, name)
+                check_alike(f"env {index}, {name}", found, f"env {first.env_index}", expected)
     except Exception:
         for env in made:
             with suppress(Exception):  # the refusal matters more, and it may be no env
                 env.close()
         raise
     return guards
-
-
-def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
-    """Raise ValueError unless both envs have the same agents and spaces."""
-    for name in ("possible_agents", "observation_spaces", "action_spaces"):
-        expected, got = getattr(first, name), getattr(other, name)
-        if expected != got:
-            where = f"env {other.env_index}, {name}: expected those of env {first.env_index}"
-            remedy = "Let them depend on nothing that differs between the envs of a run."
-            raise ValueError(f"{where}, {expected}, got {got}. {remedy}")
 
 
 def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:

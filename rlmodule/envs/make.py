@@ -101,7 +101,7 @@ def make_vector_env(
 
     def guarded(single: gym.Env, index: int) -> EnvGuard:
         try:
-            check_same_spaces(f"env {index}", _spaces_of(single, f"env {index}"), f"env {first_env_index}", spaces)
+            check_alike(f"env {index}, spaces", _spaces_of(single, f"env {index}"), f"env {first_env_index}", spaces)
         except ValueError:
             close_in_time(single, f"env {index}")
             raise
@@ -328,10 +328,10 @@ def guard_for(env: VectorEnv, first_env_index: int = 0) -> VectorGuard | None:
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)
 
 
-def check_same_spaces(name: str, found: Any, first: str, expected: Any) -> None:
-    """Raise ValueError if the spaces ``found`` of ``name`` are not ``expected``, those of ``first``."""
+def check_alike(where: str, found: Any, first: str, expected: Any) -> None:
+    """Raise ValueError if what was ``found``, such as the spaces of an env, is not ``expected``, that of ``first``."""
     if found != expected:
         raise ValueError(
-            f"{name}, spaces: expected those of {first}, {expected}, got {found}. Let them depend on nothing that "
+            f"{where}: expected those of {first}, {expected}, got {found}. Let them depend on nothing that "
             "differs between the envs of a run."
         )

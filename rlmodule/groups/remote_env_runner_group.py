@@ -22,7 +22,7 @@ from rlmodule.distributed.ray_workers import Answer, RayWorkers, wait_for_any
 from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.restarts import RestartPolicy
 from rlmodule.distributed.serialization import check_portable
-from rlmodule.envs.make import check_same_spaces, spec_to_send
+from rlmodule.envs.make import check_alike, spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner_class_for
 from rlmodule.groups.runner_actor import ModuleFailed, PolicyChanges, RunnerActor, Weights
@@ -110,7 +110,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             found = self._call_all("get_spaces")
             self.observation_space, self.action_space = found[0]
             for worker, spaces in found.items():
-                check_same_spaces(f"env runner {worker}", spaces, "env runner 0", found[0])
+                check_alike(f"env runner {worker}, spaces", spaces, "env runner 0", found[0])
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
