@@ -55,7 +55,7 @@ class ActingStep:
 
     def new_memory(self, num: int) -> dict[str, Tree]:
         """Return the memory for ``num`` envs whose episodes start."""
-        memory = {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self._no_past.items()}
+        memory = map_leaves(lambda x: x.expand(num, *x.shape[1:]), self._no_past)
         return memory | ({Columns.STATE_IN: initial_states(self.module, num)} if self.is_stateful else {})
 
     def __call__(
@@ -82,7 +82,7 @@ class ActingStep:
         if self.unread:
             assert isinstance(obs, dict)
             num = tree.flatten(obs)[0].shape[0]
-            obs |= {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self.unread.items()}
+            obs |= map_leaves(lambda x: x.expand(num, *x.shape[1:]), self.unread)
         seen = obs
         if self.past:
             assert starts is not None
@@ -121,7 +121,7 @@ class ActingStep:
         past = {name: memory[name] for name in self.past}
         if rewards is not None and PREV_REWARD in past:
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], rewards, self.past[PREV_REWARD])
-        return {name: map_leaves(seen_by, past[name], self._no_past[name]) for name in past}
+        return map_leaves(seen_by, past, self._no_past)
 
 
 def most_likely(dist: Distribution) -> Tree:
