@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from gymnasium import Space, spaces
 from torch import nn
@@ -31,8 +31,6 @@ from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PastView, input_space
 from catalog.spaces import check_storable
-
-T = TypeVar("T")
 
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
 

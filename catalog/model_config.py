@@ -24,9 +24,9 @@ from catalog.checks import Bounds, Filters, check_value
 from catalog.settings import Settings, setting, settings_of
 from catalog_rl import closest, remedy_for
 
-ENCODER, HEAD, MODULE = "encoder", "head", "module"
-"""What a setting shapes: encoders (the value may differ by part of the observation and by function), heads (it may
-differ by function), or the whole module."""
+ENCODER, HEAD = "encoder", "head"
+"""What a setting shapes: encoders (the value may differ by part of the observation and by function), or heads (it may
+differ by function). All other settings shape the whole module."""
 
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that add a net with a memory after the encoder; at most one is True."""
