@@ -140,7 +140,7 @@ class _Refused:
     @classmethod
     def import_of(cls, path: str, place: _Place) -> _Refused:
         """Return the refusal of an import path ``module:name`` that is not allowed."""
-        return cls(place, path, "an import path that you allow", path.partition(":")[0])
+        return cls(place, path, "an import path that you allow", _module_in(path))
 
 
 class Decoder:
@@ -354,6 +354,11 @@ class Decoder:
         )
 
 
+def _module_in(path: str) -> str:
+    """Return the module of an import path ``module:name``."""
+    return path.partition(":")[0]
+
+
 def _is_file_path(text: str) -> bool:
     """Return whether an env could take ``text`` for a path that leads out of its own folder, or for a URL."""
     return "/" in text or "\\" in text or text.startswith("~")
@@ -432,9 +437,13 @@ def _encode_space(space: gym.Space) -> dict[str, Any]:
 def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space:
     # Gymnasium adds arguments, which files of its earlier releases do not have
     parts = {name: data[name] for name in _arguments_of(cls) if name in data}
+    if "dtype" in parts:
+        parts["dtype"] = np.dtype(parts["dtype"]).type
     if cls is spaces.Box:
         if math.prod(parts["shape"]) > MOST_NUMBERS:
             raise ValueError(f"expected at most {MOST_NUMBERS:,} numbers")
         for end in ("low", "high"):
             parts[end] = np.broadcast_to(np.array(parts[end], parts["dtype"]), parts["shape"])
+    if cls is spaces.Dict:
+        parts["spaces"] = [(key, inner) for key, inner in parts["spaces"]]
     return cls(**parts)
